@@ -1,0 +1,103 @@
+"""Errors of Sluice: each says what happened, where, and what to do.
+
+One subclass for each thing a caller does differently (retry, restart the region, fail the job,
+call a human), not one per call site. Every argument is positional, because errors cross process
+boundaries by pickle.
+"""
+
+from collections.abc import Mapping
+
+__all__ = [
+    "AuthenticationError",
+    "CheckpointFailedError",
+    "ConfigError",
+    "DamagedCheckpointError",
+    "DataLostError",
+    "DeliveryError",
+    "FencedError",
+    "IllegalTransitionError",
+    "MissingRequirementError",
+    "SourceChangedError",
+    "StorageError",
+    "StreamError",
+    "TransactionLostError",
+    "TransactionUnknownError",
+    "UnreachableError",
+    "UnsupportedFormatError",
+    "WrongJobError",
+]
+
+
+class StreamError(Exception):
+    """Base of every error this project raises."""
+
+    def __init__(self, what: str, where: Mapping[str, object], remedy: str) -> None:
+        super().__init__(what, dict(where), remedy)
+
+    def __str__(self) -> str:
+        what, where, remedy = self.args
+        return f"{what} [{' '.join(f'{k}={v}' for k, v in where.items())}]. {remedy}"
+
+
+class ConfigError(StreamError):
+    """An option is misspelt, out of range, missing, or unsafe in this combination."""
+
+
+class MissingRequirementError(StreamError):
+    """The machine lacks something: Java, a free port, a server's files."""
+
+
+class UnreachableError(StreamError):
+    """A broker, file system or coordinator did not answer in time. Nothing was changed."""
+
+
+class AuthenticationError(StreamError):
+    """Credentials or permissions were refused."""
+
+
+class StorageError(StreamError):
+    """The checkpoint store failed, or cannot give the promise that a decision needs."""
+
+
+class DamagedCheckpointError(StreamError):
+    """A checkpoint record exists but cannot be read whole. Restore from another one."""
+
+
+class UnsupportedFormatError(StreamError):
+    """A record has a format version, or an entry a kind, that this version does not know."""
+
+
+class WrongJobError(StreamError):
+    """The checkpoint directory belongs to another job."""
+
+
+class FencedError(StreamError):
+    """A newer owner has taken over; this process must stop and change nothing more."""
+
+
+class SourceChangedError(StreamError):
+    """A topic is missing, was recreated under its name, or lost partitions."""
+
+
+class DataLostError(StreamError):
+    """Records that the job still had to read are gone (retention); the ranges are in ``where``."""
+
+
+class DeliveryError(StreamError):
+    """The broker refused a record, or did not confirm it; its epoch is not pre-committed."""
+
+
+class TransactionLostError(StreamError):
+    """A decided transaction was certainly aborted; its source ranges are in ``where``."""
+
+
+class TransactionUnknownError(StreamError):
+    """Whether a decided transaction is visible cannot be told; a human must look."""
+
+
+class IllegalTransitionError(StreamError):
+    """A state machine was asked for a step that its table does not have."""
+
+
+class CheckpointFailedError(StreamError):
+    """More checkpoints failed or expired in a row than the job tolerates."""

@@ -1,0 +1,69 @@
+"""Named places where a test may kill, pause or fail this process; free when unset.
+
+``SLUICE_FAILPOINTS="after-decision=kill,before-commit=pause@3"`` arms them for a process and all
+its children: the action is taken at the named hit (``@3`` = the third, default the first).
+Actions: ``kill`` (SIGKILL to this process), ``kill-group`` (SIGKILL to its process group),
+``pause`` (SIGSTOP to this process) and ``raise`` (`FailpointError`).
+"""
+
+import os
+import signal
+from dataclasses import dataclass
+
+from runtime.errors import ConfigError, StreamError
+
+__all__ = ["VARIABLE", "FailpointError", "failpoint"]
+
+VARIABLE = "SLUICE_FAILPOINTS"
+_ACTIONS = ("kill", "kill-group", "pause", "raise")
+
+
+class FailpointError(StreamError):
+    """An armed failpoint asked for an error."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: str
+    hits_left: int
+
+
+def _parse(text: str) -> dict[str, _Armed]:
+    armed: dict[str, _Armed] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, rest = item.partition("=")
+        action, _, hit = rest.partition("@")
+        if action not in _ACTIONS or (hit and not hit.isdigit()):
+            raise ConfigError(
+                "a failpoint is not of the form name=action[@hit]",
+                {"variable": VARIABLE, "item": item},
+                f"Use one of {', '.join(_ACTIONS)}.",
+            )
+        armed[name] = _Armed(action, int(hit or 1))
+    return armed
+
+
+_armed: dict[str, _Armed] | None = None
+
+
+def failpoint(name: str) -> None:
+    """Take the action armed for ``name``, if any. Call it before and after each remote step."""
+    global _armed
+    if _armed is None:
+        _armed = _parse(os.environ.get(VARIABLE, ""))
+    if not _armed:
+        return
+    point = _armed.get(name)
+    if point is None:
+        return
+    point.hits_left -= 1
+    if point.hits_left == 0:
+        _act(name, point.action)
+
+
+def _act(name: str, action: str) -> None:
+    if action == "raise":
+        raise FailpointError("a failpoint was reached", {"name": name}, f"Unset {VARIABLE}.")
+    if action == "kill-group":
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP if action == "pause" else signal.SIGKILL)

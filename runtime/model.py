@@ -1,0 +1,311 @@
+"""Values that cross module and process boundaries: frozen, checked, picklable. No I/O.
+
+The words are those of ``docs/glossary.md``. A `CheckpointRecord` is what ``_metadata`` holds;
+`runtime.checkpoint.metadata` gives its Avro form.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runtime.errors import ConfigError
+
+__all__ = [
+    "Acknowledgement",
+    "Barrier",
+    "BatchKey",
+    "CheckpointKind",
+    "CheckpointRecord",
+    "OperatorNode",
+    "Redistribution",
+    "RegionRecord",
+    "RegionStatus",
+    "SplitRange",
+    "StateEntry",
+    "StateSnapshot",
+    "Verdict",
+]
+
+
+class Redistribution(enum.Enum):
+    """How the entries of one operator state are dealt out after a change of parallelism."""
+
+    SPLIT = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+    KEYED_RANGE = "keyed_range"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateEntry:
+    """One committable or one piece of operator state; the payload's meaning belongs to ``kind``.
+
+    Attributes:
+        operator_id: hash of uid, or of kind, name and upstream ids (`runtime.checkpoint.graph`).
+        state_name: which state of the operator, e.g. ``committables``.
+        kind: names the codec, e.g. ``kafka-transaction``; an unknown kind is an error at restore.
+        version: of the codec; >= 1.
+        redistribution: see `Redistribution`.
+        payload: bytes that only the codec of (kind, version) reads.
+    """
+
+    operator_id: str
+    state_name: str
+    kind: str
+    version: int
+    redistribution: Redistribution
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRange:
+    """A range of one topic-partition: what one region read, or reads, in one epoch.
+
+    Attributes:
+        source_id: operator id of the source.
+        topic: name of the topic.
+        topic_id: Kafka's topic UUID in its text form; tells a recreated topic from the old one.
+        partition: >= 0.
+        start_offset: inclusive.
+        end_offset: exclusive, the next one to read; >= ``start_offset``.
+        leader_epoch: of the partition when the barrier was cut, if known.
+        largest_timestamp_ms: largest record timestamp seen so far, if known.
+        watermark_ms: the split's event-time watermark, if one is defined.
+        idle_since_ms: since when no record came, or None while records come.
+    """
+
+    source_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    leader_epoch: int | None = None
+    largest_timestamp_ms: int | None = None
+    watermark_ms: int | None = None
+    idle_since_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.partition < 0 or not 0 <= self.start_offset <= self.end_offset:
+            raise ConfigError(
+                "a split's range is not valid",
+                {
+                    "topic": self.topic,
+                    "partition": self.partition,
+                    "start_offset": self.start_offset,
+                    "end_offset": self.end_offset,
+                },
+                "Start offsets must be >= 0 and not behind the end offset.",
+            )
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``, the key of the split inside Spark's offset."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the range holds no offset at all."""
+        return self.start_offset == self.end_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BatchKey:
+    """The identity of a batch: never its offsets, never its checkpoint id (protocol rule 8).
+
+    Attributes:
+        region: name of the region.
+        generation: one life of the region between restarts; >= 0, never used twice.
+        batch_id: Spark's batch id inside the region's checkpoint location; >= 0.
+    """
+
+    region: str
+    generation: int
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """A cut for one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends."""
+
+    checkpoint_id: int
+    region: str
+    generation: int
+    splits: tuple[SplitRange, ...]
+
+
+class CheckpointKind(enum.Enum):
+    """Why a checkpoint was taken."""
+
+    CHECKPOINT = "checkpoint"
+    FULL = "full"
+    SAVEPOINT = "savepoint"
+    FINAL = "final"
+
+
+class Verdict(enum.Enum):
+    """What the record at a checkpoint's place says."""
+
+    DECIDED = "decided"
+    ABORTED = "aborted"  # an expired or failed checkpoint, or a new coordinator's seal
+
+
+class RegionStatus(enum.Enum):
+    """How a region takes part in a checkpoint."""
+
+    COMPLETED = "completed"
+    CARRIED = "carried"  # failed or expired: represented by its last good snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSnapshot:
+    """Where Spark keeps the state that belongs to a checkpoint, and what is needed to read it.
+
+    Attributes:
+        provider: class name of the state store provider.
+        checkpoint_format_version: ``spark.sql.streaming.stateStore.checkpointFormatVersion``.
+        state_version: version to load: batch id + 1.
+        state_partitions: number of state partitions; fixed for the life of the query.
+        operators: (operator number, name) of Spark's stateful operators, in order.
+        state_schema: Spark's state schema as JSON, or "" when Spark has not written one.
+        key_schema: key schema as JSON, or "".
+        location: state directory relative to the checkpoint directory.
+    """
+
+    provider: str
+    checkpoint_format_version: int
+    state_version: int
+    state_partitions: int
+    operators: tuple[tuple[int, str], ...] = ()
+    state_schema: str = ""
+    key_schema: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRecord:
+    """A region inside a checkpoint.
+
+    Attributes:
+        region: name of the region.
+        generation: in which ``batch_id`` was run.
+        status: completed in this checkpoint, or carried from an older one.
+        carried_from: checkpoint id of the snapshot when carried, else None.
+        query_id: Spark's query id (UUID text), "" before the first batch.
+        batch_id: last batch this checkpoint contains, None when it contains none yet.
+        splits: start and end offsets of that last batch; the next batch starts at the ends.
+        least_watermark_ms: minimum over the live splits, if watermarks are defined.
+        offset_log_version: of Spark's offset log (2: sources by name).
+        state: Spark's state, None for a stateless region.
+        committables: what the committers need, empty when nothing was produced.
+        operator_states: other state of operators.
+    """
+
+    region: str
+    generation: int
+    status: RegionStatus = RegionStatus.COMPLETED
+    carried_from: int | None = None
+    query_id: str = ""
+    batch_id: int | None = None
+    splits: tuple[SplitRange, ...] = ()
+    least_watermark_ms: int | None = None
+    offset_log_version: int = 2
+    state: StateSnapshot | None = None
+    committables: tuple[StateEntry, ...] = ()
+    operator_states: tuple[StateEntry, ...] = ()
+
+    @property
+    def batch(self) -> BatchKey | None:
+        """Identity of the last batch contained, if any."""
+        if self.batch_id is None:
+            return None
+        return BatchKey(region=self.region, generation=self.generation, batch_id=self.batch_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorNode:
+    """A node of the job graph as recorded in checkpoints.
+
+    Attributes:
+        operator_id: stable over restarts, parallelism, chaining and what follows it.
+        name: unique in the job unless a uid is given.
+        kind: ``source``, ``map_batches``, ``transform``, ``sink``.
+        upstream: operator ids.
+        parallelism: subtasks now; 0 = Spark decides per batch.
+        max_parallelism: bound on later rescaling.
+    """
+
+    operator_id: str
+    name: str
+    kind: str
+    upstream: tuple[str, ...]
+    parallelism: int = 0
+    max_parallelism: int = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
+    """What ``_metadata`` says: the decision about one checkpoint id, or its abort.
+
+    Attributes:
+        job_uid: made once, in checkpoint 0 (UUID text); part of every transactional id.
+        job_name: the name given by the user.
+        checkpoint_id: its place; >= 0, dense, never used twice.
+        kind: see `CheckpointKind`.
+        verdict: decided or aborted (a seal is an aborted record of a new leader session).
+        leader_session_id: of the coordinator that published it.
+        run_attempt: how often the job has been started, from 1.
+        restored_from: checkpoint id that this run started from, None for a new job.
+        asked_by: who triggered it: ``interval``, ``spark``, ``user``, ``end``, ``seal``.
+        reason: why it was aborted, "" when decided.
+        created_at_ms: wall clock of the driver; for people, never compared by the protocol.
+        sluice_version, spark_version: of the writer.
+        cluster_ids: Kafka cluster ids that the job touches, sorted.
+        settings: the job's settings with every secret redacted.
+        graph: all operators.
+        regions: all regions of a decided checkpoint; for an aborted one the regions whose
+            pre-committed work was thrown away, or empty.
+    """
+
+    job_uid: str
+    job_name: str
+    checkpoint_id: int
+    kind: CheckpointKind
+    verdict: Verdict
+    leader_session_id: str
+    run_attempt: int
+    restored_from: int | None = None
+    asked_by: str = "interval"
+    reason: str = ""
+    created_at_ms: int = 0
+    sluice_version: str = ""
+    spark_version: str = ""
+    cluster_ids: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    graph: tuple[OperatorNode, ...] = ()
+    regions: tuple[RegionRecord, ...] = ()
+
+    @property
+    def committables(self) -> tuple[StateEntry, ...]:
+        """Every committable of the regions completed here, in order."""
+        return tuple(
+            entry
+            for region in self.regions
+            if region.status is RegionStatus.COMPLETED
+            for entry in region.committables
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """A region's answer to a barrier: its batch is pre-committed (step 3 of the protocol).
+
+    Attributes:
+        batch: identity; an older generation is refused.
+        checkpoint_id: the barrier's id, a hint (rule 8); None for a batch no barrier asked for.
+        region: the region as it shall stand in the record: splits, committables, state.
+    """
+
+    batch: BatchKey
+    checkpoint_id: int | None
+    region: RegionRecord
