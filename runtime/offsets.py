@@ -1,0 +1,87 @@
+"""Spark's offset as Sluice writes it: self-contained, so that a replay needs nothing else.
+
+``{"format": 1, "checkpoint": c, "generation": g, "region": r, "source": operator id,
+"splits": {"orders-0": [from, to]}, "topics": {"orders": topic id}, "details": {...}}``
+
+``checkpoint`` is a hint: a batch is known by (region, generation, Spark batch id), protocol rule 8.
+An offset with ``"initial": true`` cuts nothing: it holds a starting position as resolved numbers.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.model import Barrier, SplitRange
+
+__all__ = ["FORMAT", "decode", "encode", "is_initial"]
+
+FORMAT = 1
+_DETAILS = ("leader_epoch", "largest_timestamp_ms", "watermark_ms", "idle_since_ms")
+
+
+def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
+    """The barrier as a JSON-ready dict, keys in a fixed order."""
+    offset: dict[str, Any] = {
+        "format": FORMAT,
+        "checkpoint": barrier.checkpoint_id,
+        "generation": barrier.generation,
+        "region": barrier.region,
+        "source": barrier.splits[0].source_id if barrier.splits else "",
+        "splits": {s.name: [s.start_offset, s.end_offset] for s in barrier.splits},
+        "topics": {s.topic: s.topic_id for s in barrier.splits},
+        "details": {
+            s.name: {name: getattr(s, name) for name in _DETAILS if getattr(s, name) is not None}
+            for s in barrier.splits
+        },
+    }
+    if initial:
+        offset["initial"] = True
+    return offset
+
+
+def is_initial(offset: Mapping[str, Any]) -> bool:
+    """Whether the offset is a starting position, which reads nothing."""
+    return bool(offset.get("initial", False))
+
+
+def decode(offset: Mapping[str, Any]) -> Barrier:
+    """The barrier that `encode` was given.
+
+    Raises:
+        UnsupportedFormatError: written by a later version.
+        DamagedCheckpointError: not an offset of ours, or not whole.
+    """
+    version = offset.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise UnsupportedFormatError(
+            "Spark's offset log was written by a later Sluice",
+            {"format": version, "known": FORMAT},
+            "Run the version that wrote it, or a later one.",
+        )
+    try:
+        splits = tuple(_split(offset, name, *bounds) for name, bounds in offset["splits"].items())
+        return Barrier(
+            checkpoint_id=int(offset["checkpoint"]),
+            region=str(offset["region"]),
+            generation=int(offset["generation"]),
+            splits=splits,
+        )
+    except (KeyError, TypeError, ValueError) as err:
+        raise DamagedCheckpointError(
+            "an offset in Spark's log is not one of ours, or not whole",
+            {"offset": dict(offset), "reason": repr(err)},
+            "Check that the checkpoint location belongs to this query.",
+        ) from err
+
+
+def _split(offset: Mapping[str, Any], name: str, start: int, end: int) -> SplitRange:
+    topic, _, partition = name.rpartition("-")
+    return SplitRange(
+        source_id=offset["source"],
+        topic=topic,
+        topic_id=offset["topics"][topic],
+        partition=int(partition),
+        start_offset=start,
+        end_offset=end,
+        **offset["details"].get(name, {}),
+    )
