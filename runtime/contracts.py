@@ -190,6 +190,8 @@ class TaskScope:
             swept); resources used by them may be used again.
         checkpoint_id: the checkpoint this batch is expected to join (a hint).
         task: ``partition.attempt`` of the Spark task, for messages.
+        source_ranges: what the task reads, where it is known (chained tasks); for a committable's
+            repair and for messages.
     """
 
     job_uid: str
@@ -198,6 +200,7 @@ class TaskScope:
     checkpoint_id: int
     committed_through: int
     task: str = ""
+    source_ranges: tuple[SplitRange, ...] = ()
 
 
 class AttemptRegistry(Protocol):
@@ -368,7 +371,10 @@ class MetadataStore(Protocol):
         ...
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """The record at a place; None when empty. DamagedCheckpointError, UnsupportedFormatError."""
+        """The record at a place, None when empty.
+
+        Raises: DamagedCheckpointError, UnsupportedFormatError.
+        """
         ...
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
