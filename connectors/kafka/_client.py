@@ -1,0 +1,199 @@
+"""The edge to confluent-kafka: the only module that imports it.
+
+Everybody else takes the classes from here and makes clients with `make_producer`,
+`make_consumer` and `make_admin`, so that librdkafka's own log lines reach Python's logging, and
+`translate` turns its errors into ours.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # has no __all__
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeliveryError,
+    FencedError,
+    SourceChangedError,
+    StreamError,
+    UnreachableError,
+)
+
+__all__ = [
+    "OFFSET_BEGINNING",
+    "OFFSET_END",
+    "OFFSET_INVALID",
+    "PARTITION_EOF",
+    "TIMESTAMP_CREATE_TIME",
+    "TIMESTAMP_LOG_APPEND_TIME",
+    "TIMESTAMP_NOT_AVAILABLE",
+    "AdminClient",
+    "ConfigResource",
+    "Consumer",
+    "ConsumerGroupTopicPartitions",
+    "IsolationLevel",
+    "KafkaError",
+    "KafkaException",
+    "Message",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetSpec",
+    "Producer",
+    "ResourceType",
+    "TopicCollection",
+    "TopicPartition",
+    "make_admin",
+    "make_consumer",
+    "make_producer",
+    "translate",
+]
+
+# librdkafka's lines arrive here while the client is polled; never on stderr.
+_librdkafka_log = logging.getLogger("connectors.kafka.librdkafka")
+
+
+def _codes(*names: str) -> frozenset[int]:
+    # By name: half of librdkafka's codes begin with an underscore but are public.
+    return frozenset(getattr(KafkaError, name) for name in names)
+
+
+PARTITION_EOF: int = getattr(KafkaError, "_PARTITION_EOF")  # noqa: B009
+"""A consumer has reached the end of a partition."""
+
+_UNREACHABLE = _codes(
+    "_ALL_BROKERS_DOWN",
+    "_RESOLVE",
+    "_TIMED_OUT",
+    "_TIMED_OUT_QUEUE",
+    "_TRANSPORT",
+    "_WAIT_COORD",
+    "BROKER_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "LEADER_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION",
+    "NOT_COORDINATOR",
+    "REQUEST_TIMED_OUT",
+)
+_REFUSED_CREDENTIALS = _codes(
+    "_AUTHENTICATION",
+    "_SSL",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "SASL_AUTHENTICATION_FAILED",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    "UNSUPPORTED_SASL_MECHANISM",
+)
+_SOURCE_CHANGED = _codes(
+    "_UNKNOWN_PARTITION",
+    "_UNKNOWN_TOPIC",
+    "TOPIC_EXCEPTION",
+    "UNKNOWN_TOPIC_ID",
+    "UNKNOWN_TOPIC_OR_PART",
+)
+_FENCED = _codes(
+    "_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "INVALID_PRODUCER_ID_MAPPING",
+    "PRODUCER_FENCED",
+    "TRANSACTION_COORDINATOR_FENCED",
+)
+_MISCONFIGURED = _codes(
+    "_INVALID_ARG",
+    "_NOT_CONFIGURED",
+    "INVALID_CONFIG",
+    "INVALID_TRANSACTION_TIMEOUT",
+)
+
+
+def make_producer(config: Mapping[str, Any]) -> Producer:
+    """A producer whose log goes to Python's logging.
+
+    Args:
+        config: `KafkaConnection.librdkafka` and the caller's own settings.
+    Raises:
+        ConfigError: librdkafka refuses a setting.
+    """
+    try:
+        return Producer(dict(config), logger=_librdkafka_log)
+    except KafkaException as err:
+        raise translate(err, {"client": "producer"}) from None
+
+
+def make_consumer(config: Mapping[str, Any]) -> Consumer:
+    """A consumer whose log goes to Python's logging; as `make_producer`."""
+    try:
+        return Consumer(dict(config), logger=_librdkafka_log)
+    except KafkaException as err:
+        raise translate(err, {"client": "consumer"}) from None
+
+
+def make_admin(config: Mapping[str, Any]) -> AdminClient:
+    """An admin client whose log goes to Python's logging; as `make_producer`."""
+    try:
+        return AdminClient(dict(config), logger=_librdkafka_log)
+    except KafkaException as err:
+        raise translate(err, {"client": "admin"}) from None
+
+
+def translate(
+    error: KafkaException | KafkaError, where: Mapping[str, object] | None = None
+) -> StreamError:
+    """Our error for librdkafka's; raise it ``from`` the original.
+
+    Args:
+        error: what was raised, or what a delivery report or message carried.
+        where: names of topic, partition, servers, ids; no secrets.
+    """
+    cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
+    if not isinstance(cause, KafkaError):
+        return DeliveryError("the Kafka client failed", {**(where or {}), "cause": cause}, _AGAIN)
+    kind, remedy = _classify(cause)
+    return kind(
+        f"Kafka: {cause.str() or cause.name()}", {**(where or {}), "code": cause.name()}, remedy
+    )
+
+
+_AGAIN = "Look at the broker's log, then start again from the last checkpoint."
+
+
+def _classify(error: KafkaError) -> tuple[type[StreamError], str]:
+    code = error.code()
+    if code in _REFUSED_CREDENTIALS:
+        return AuthenticationError, "Check kafka.security.protocol, credentials and ACLs."
+    if code in _UNREACHABLE:
+        return UnreachableError, "Check that the brokers run and can be reached from here."
+    if code in _SOURCE_CHANGED:
+        return SourceChangedError, "Create the topic, or correct its name."
+    if code in _FENCED:
+        return FencedError, "A newer owner has this transactional id; this process must stop."
+    if code in _MISCONFIGURED:
+        return ConfigError, "Correct the kafka.* options."
+    return DeliveryError, _AGAIN

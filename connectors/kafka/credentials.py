@@ -1,0 +1,224 @@
+"""SASL credentials as Spark users write them (JAAS), and OAUTHBEARER tokens. Values only.
+
+Driver and executors; picklable, because executors connect with the same credentials.
+"""
+
+import base64
+import importlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from runtime.errors import AuthenticationError, ConfigError
+
+__all__ = [
+    "ClientCredentials",
+    "OAuthToken",
+    "Secret",
+    "TokenFunction",
+    "UnsecuredToken",
+    "load_token_function",
+    "parse_jaas",
+]
+
+
+class Secret(str):
+    """Text that libraries may use but that no ``repr`` shows.
+
+    The admin client logs its whole configuration at DEBUG; this keeps passwords out of that line.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'[redacted]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthToken:
+    """A bearer token.
+
+    Attributes:
+        value: the token itself.
+        expires_at_s: seconds since the Unix epoch.
+        principal: the name it stands for; librdkafka asks for it.
+        extensions: SASL extensions.
+    """
+
+    value: str = field(repr=False)
+    expires_at_s: float
+    principal: str = ""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+TokenFunction = Callable[[], OAuthToken]
+"""Picklable; called in every process that connects, and again before a token expires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsecuredToken:
+    """An unsecured JWT, for development: what Java makes of ``unsecuredLoginStringClaim_sub``."""
+
+    principal: str
+    lifetime_s: float = 3600.0
+
+    def __call__(self) -> OAuthToken:
+        now_s = time.time()
+        claims = {"sub": self.principal, "iat": now_s, "exp": now_s + self.lifetime_s}
+        value = f"{_segment({'alg': 'none'})}.{_segment(claims)}."
+        return OAuthToken(
+            value=value, expires_at_s=now_s + self.lifetime_s, principal=self.principal
+        )
+
+
+def _segment(content: Mapping[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCredentials:
+    """Fetches tokens by OAuth's client-credentials grant, for both Kafka clients alike.
+
+    Attributes:
+        token_url: the issuer's token endpoint.
+        client_id, client_secret: of this application.
+        scope: asked for, or "".
+        ca_file: PEM file that the endpoint's certificate is checked against, or None.
+        timeout_s: of one request.
+    """
+
+    token_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str = ""
+    ca_file: str | None = None
+    timeout_s: float = 10.0
+
+    def __call__(self) -> OAuthToken:
+        import urllib3  # only processes that use this grant pay for it
+
+        fields = {"grant_type": "client_credentials"} | (
+            {"scope": self.scope} if self.scope else {}
+        )
+        try:
+            with urllib3.PoolManager(ca_certs=self.ca_file) as pool:
+                answer = pool.request(
+                    "POST",
+                    self.token_url,
+                    fields=fields,
+                    encode_multipart=False,
+                    headers=urllib3.make_headers(
+                        basic_auth=f"{self.client_id}:{self.client_secret}"
+                    ),
+                    timeout=self.timeout_s,
+                    retries=2,
+                )
+        except urllib3.exceptions.HTTPError as err:
+            raise self._refused(type(err).__name__) from None
+        if answer.status != 200:
+            raise self._refused(f"HTTP {answer.status}")
+        return self._token(answer.json())
+
+    def _token(self, body: Mapping[str, object]) -> OAuthToken:
+        value, lifetime = body.get("access_token"), body.get("expires_in", 300)
+        if not isinstance(value, str) or not isinstance(lifetime, int | float):
+            raise self._refused("an answer without access_token")
+        return OAuthToken(
+            value=value, expires_at_s=time.time() + lifetime, principal=self.client_id
+        )
+
+    def _refused(self, answer: str) -> AuthenticationError:
+        return AuthenticationError(
+            "no OAuth token could be had",
+            {"token_url": self.token_url, "client_id": self.client_id, "answer": answer},
+            "Check kafka.sasl.oauthbearer.token.endpoint.url, the client id and its secret.",
+        )
+
+
+def load_token_function(path: str) -> TokenFunction:
+    """The function named by ``package.module:function``."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as err:
+        raise ConfigError(
+            "the token function cannot be imported",
+            {"option": "kafka.sasl.oauthbearer.token.function", "value": path, "cause": err},
+            "Name it package.module:function, importable in the driver and in every executor.",
+        ) from err
+    if not callable(found):
+        raise ConfigError(
+            "the token function is not callable",
+            {"option": "kafka.sasl.oauthbearer.token.function", "value": path},
+            "Name a function without arguments that returns an OAuthToken.",
+        )
+    return _NamedFunction(path, found)
+
+
+class _NamedFunction:
+    """Pickled by name, so that executors import it themselves."""
+
+    def __init__(self, path: str, function: Callable[[], OAuthToken]) -> None:
+        self._path, self._function = path, function
+
+    def __call__(self) -> OAuthToken:
+        return self._function()
+
+    def __repr__(self) -> str:
+        return self._path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _NamedFunction) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def __reduce__(self) -> tuple[Callable[[str], TokenFunction], tuple[str]]:
+        return load_token_function, (self._path,)
+
+
+_MODULES = {
+    "PlainLoginModule": "PLAIN",
+    "ScramLoginModule": "SCRAM",
+    "OAuthBearerLoginModule": "OAUTHBEARER",
+}
+_OPTION = re.compile(
+    r"""\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
+)
+
+
+def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
+    """The login module's family (PLAIN, SCRAM, OAUTHBEARER) and its options.
+
+    Raises:
+        ConfigError: without the text, which holds a password.
+    """
+    head, _, rest = text.strip().partition(" ")
+    family = _MODULES.get(head.rsplit(".", 1)[-1])
+    flag, _, rest = rest.strip().partition(" ")
+    if family is None or flag.rstrip(";").lower() not in _FLAGS:
+        raise _bad_jaas("it must name a login module of PLAIN, SCRAM or OAUTHBEARER")
+    options: dict[str, str] = {}
+    position = 0
+    while rest[position:].strip(" \t\r\n;"):
+        found = _OPTION.match(rest, position)
+        if found is None:
+            raise _bad_jaas('its options must be of the form name="value"')
+        quoted = next(group for group in found.groups()[1:] if group is not None)
+        options[found.group(1)] = re.sub(r"\\(.)", r"\1", quoted)
+        position = found.end()
+    return family, options
+
+
+_FLAGS = {"required", "requisite", "sufficient", "optional"}
+
+
+def _bad_jaas(reason: str) -> ConfigError:
+    return ConfigError(
+        f"the JAAS configuration cannot be read: {reason}",
+        {"option": "kafka.sasl.jaas.config"},
+        "Write: org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="…" password="…";',
+    )
