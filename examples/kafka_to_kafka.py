@@ -1,0 +1,50 @@
+"""Copy a topic exactly once, appending ``!`` to each value. Kill it and start it again at will.
+
+Key, headers and partition are kept; a null value stays null.
+"""
+
+import argparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.job import Job
+
+
+def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One Arrow batch in, one out; runs in the worker that reads and produces."""
+    value = batch.column("value")
+    shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+def main() -> None:
+    """Parse the command line and run the job."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap", required=True, help="host:port of the Kafka cluster")
+    parser.add_argument("--input", required=True, help="topic to read, from its beginning")
+    parser.add_argument("--output", required=True, help="topic to write")
+    parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--master", default="local[2]")
+    args = parser.parse_args()
+
+    spark = SparkSession.builder.master(args.master).appName("kafka_to_kafka").getOrCreate()
+    job = Job("kafka-to-kafka", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job.source(
+        KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
+    ).map_batches(exclaim).sink(
+        KafkaSink(
+            bootstrap_servers=args.bootstrap,
+            topic=args.output,
+            transactional_id_prefix=f"kafka-to-kafka-{args.output}",
+        )
+    )
+    job.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The streaming source of a Job's region: a thin reader that asks the coordinator for barriers.
+
+Offsets, discovery and topic ids are the coordinator's business (`SplitEnumerator`); this reader
+turns a barrier into Spark's offset and an offset into tasks.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from runtime import offsets
+from runtime.contracts import SplitReader
+from runtime.model import SplitRange
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.spark.tasks import SPLITS_SCHEMA, decode_splits, encode_splits
+
+__all__ = ["SourcePlan", "data_source_for", "deal"]
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """What the source runner and the read tasks of one region need. Picklable.
+
+    Attributes:
+        format_name: under which the data source is registered; one per region and run.
+        address: of the coordinator's service.
+        region, generation: whose barriers to ask for.
+        initial_offset: JSON of the restored position; a first start reads nothing before it.
+        chained: rows are split descriptors for chained tasks instead of records.
+        tasks: at most so many chained tasks per batch.
+        reader: reads the records, where not chained.
+        schema_ddl: of the records, where not chained.
+    """
+
+    format_name: str
+    address: CoordinatorAddress
+    region: str
+    generation: int
+    initial_offset: str
+    chained: bool
+    tasks: int
+    reader: SplitReader
+    schema_ddl: str
+
+
+def deal(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
+    """Spread splits over at most ``tasks`` tasks, the largest first onto the least loaded one."""
+    busy = [split for split in splits if not split.is_empty]
+    hands: list[list[SplitRange]] = [[] for _ in range(min(tasks, len(busy)))]
+    loads = [0] * len(hands)
+    for split in sorted(busy, key=lambda s: s.start_offset - s.end_offset):
+        least = loads.index(min(loads))
+        hands[least].append(split)
+        loads[least] += split.end_offset - split.start_offset
+    return [tuple(hand) for hand in hands]
+
+
+class JobStreamReader(DataSourceStreamReader):
+    """Source runner: one long-lived driver-side Python process per run of a region's query."""
+
+    def __init__(self, plan: SourcePlan) -> None:
+        self._plan = plan
+        self._client = CoordinatorClient(plan.address)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The restored position: numbers, resolved before the first record (rule 15)."""
+        offset: dict[str, Any] = json.loads(self._plan.initial_offset)
+        return offset
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The barrier after ``start`` if one is due; else ``start``, and Spark runs no batch."""
+        del limit  # the barrier is the limit
+        barrier = self._client.poll_barrier(
+            self._plan.region, self._plan.generation, wait_s=_POLL_S
+        )
+        return start if barrier is None else offsets.encode(barrier)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks of a batch, from ``end`` alone (rules 9 and 15)."""
+        del start
+        if offsets.is_initial(end):
+            return []
+        splits = offsets.decode(end).splits
+        if self._plan.chained:
+            return [InputPartition(encode_splits(hand)) for hand in deal(splits, self._plan.tasks)]
+        return [InputPartition(encode_splits([split])) for split in splits if not split.is_empty]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor: the descriptor itself, or the records of the range."""
+        if self._plan.chained:
+            yield pa.RecordBatch.from_arrays([pa.array([partition.value])], ["splits"])
+        else:
+            yield from self._plan.reader.read(decode_splits(partition.value))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_plan": self._plan}  # a task opens no connection to the coordinator
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._plan = state["_plan"]
+
+
+class _JobSource(DataSource):
+    plan: SourcePlan
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.plan.format_name
+
+    def schema(self) -> StructType | str:
+        return SPLITS_SCHEMA if self.plan.chained else self.plan.schema_ddl
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        del schema
+        return JobStreamReader(self.plan)
+
+
+def data_source_for(plan: SourcePlan) -> type[DataSource]:
+    """A data source class that carries its plan: nothing of it passes through Spark's options."""
+
+    class JobSource(_JobSource):
+        pass
+
+    JobSource.plan = plan
+    return JobSource

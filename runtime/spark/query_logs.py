@@ -1,0 +1,63 @@
+"""Spark's own logs of one region's query: read an offset, rewind behind a decision.
+
+Spark's logs are not the truth about a region, ``_metadata`` is (rule 9). Before a stateful
+region's query restarts, whatever they say beyond the last decided batch is removed; a stateless
+region simply gets a new directory.
+"""
+
+import json
+from typing import Any
+
+from runtime.checkpoint.file_system import FileSystem
+from runtime.errors import DamagedCheckpointError
+
+__all__ = ["batches_beyond", "read_offset", "rewind"]
+
+
+def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) -> dict[str, Any]:
+    """The end offset that Spark logged for a batch before it ran it (offset log v2).
+
+    Raises:
+        DamagedCheckpointError: the entry is missing, of another version, or without our source.
+    """
+    path = f"{location}/offsets/{batch_id}"
+    content = fs.read(path)
+    lines = [] if content is None else content.decode().splitlines()
+    prefix = f"{source_name}:"
+    if lines[:1] == ["v2"]:
+        for line in lines[2:]:
+            if line.startswith(prefix):
+                offset: dict[str, Any] = json.loads(line.removeprefix(prefix))
+                return offset
+    raise DamagedCheckpointError(
+        "Spark's offset log does not hold the offset of this batch",
+        {"path": path, "source": source_name, "version": lines[:1]},
+        "Restore the job from its last checkpoint into a new checkpoint directory.",
+    )
+
+
+def batches_beyond(names: list[str], last_batch_id: int) -> list[str]:
+    """Entries of a Spark log directory that belong to batches after ``last_batch_id``; pure.
+
+    Includes the checksum files (``.7.crc``) that Hadoop's local file system keeps beside them.
+    """
+    beyond = []
+    for name in names:
+        number = name.removeprefix(".").removesuffix(".crc")
+        if number.isdigit() and int(number) > last_batch_id:
+            beyond.append(name)
+    return sorted(beyond)
+
+
+def rewind(fs: FileSystem, location: str, *, last_batch_id: int) -> int:
+    """Remove every logged batch after the last decided one; returns how many were undecided.
+
+    The commit log goes first: killed in between, an offset without a commit is replayed, which is
+    known by its batch id; a commit without an offset would be a batch that Spark skips.
+    """
+    for log in ("commits", "offsets"):
+        directory = f"{location}/{log}"
+        beyond = batches_beyond(fs.list(directory), last_batch_id)
+        for name in reversed(beyond):
+            fs.delete(f"{directory}/{name}")
+    return len([name for name in beyond if not name.startswith(".")])

@@ -1,0 +1,197 @@
+"""One region of a Job as one Spark streaming query."""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from runtime import offsets
+from runtime.checkpoint.file_system import FileSystem
+from runtime.contracts import Coordinator, SplitReader, WriterFactory
+from runtime.errors import FencedError, StreamError
+from runtime.failpoints import failpoint
+from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from runtime.service.client import CoordinatorAddress
+from runtime.spark import query_logs
+from runtime.spark.session import QUERY_SETTINGS, query_settings
+from runtime.spark.state import snapshot_of
+from runtime.spark.tasks import (
+    RESULT_SCHEMA,
+    ArrowFunction,
+    BatchScope,
+    chained_task,
+    results_of,
+    sink_task,
+)
+
+__all__ = ["RegionQuery", "RegionSpec"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionSpec:
+    """All that one run of a region needs to know.
+
+    Attributes:
+        job_uid, region, generation: whose query this is.
+        address: where tasks find the coordinator.
+        location: Spark's checkpoint location for this query, a URI.
+        source_name: Spark's name of the source, the key in its offset log.
+        stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
+        reader, functions: of a chained region; functions is None for a transform.
+        factories: writer factory by operator id of the sink.
+        batches_to_retain: for ``spark.sql.streaming.minBatchesToRetain``.
+    """
+
+    job_uid: str
+    region: str
+    generation: int
+    address: CoordinatorAddress
+    location: str
+    source_name: str
+    stateful: bool
+    reader: SplitReader
+    functions: tuple[ArrowFunction, ...] | None
+    factories: Mapping[str, WriterFactory]
+    batches_to_retain: int
+
+
+class RegionQuery:
+    """Runs a region until it is stopped or fails. Driver.
+
+    `start` and `stop` are called by the job's thread; the batch callback runs in the one thread
+    in which Spark calls back into Python, one batch at a time.
+    """
+
+    def __init__(self, spec: RegionSpec, coordinator: Coordinator, fs: FileSystem) -> None:
+        self._spec = spec
+        self._coordinator = coordinator
+        self._fs = fs
+        self._stopping = threading.Event()
+        self._query: StreamingQuery | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def name(self) -> str:
+        """The region's name."""
+        return self._spec.region
+
+    def start(self, spark: SparkSession, frame: DataFrame) -> None:
+        """Start the query over ``frame``, the region's functions applied (or its descriptors)."""
+        settings = dict(QUERY_SETTINGS)
+        settings["spark.sql.streaming.minBatchesToRetain"] = str(self._spec.batches_to_retain)
+        with query_settings(spark, settings):
+            self._query = (
+                frame.writeStream.foreachBatch(self._on_batch)
+                .queryName(f"{self._spec.region}.{self._spec.generation}")
+                .outputMode("update" if self._spec.stateful else "append")
+                .option("checkpointLocation", self._spec.location)
+                .start()
+            )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Spark still runs the query."""
+        return self._query is not None and self._query.isActive
+
+    def stop(self) -> None:
+        """Stop the query; the caller has woken its callback first (rule 12)."""
+        self._stopping.set()
+        if self._query is not None:
+            self._query.stop()
+
+    def failure(self) -> BaseException | None:
+        """Why the query ended, the typed error where there is one."""
+        if self.error is not None:
+            return self.error
+        return None if self._query is None else self._query.exception()
+
+    # --- the batch callback -----------------------------------------------------------------
+
+    def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._run_batch(frame, batch_id)
+        except BaseException as err:  # noqa: BLE001 - kept here whole, Spark gets its name alone
+            self._keep(err)
+            # Spark matches the text of this error with a regular expression that overflows the
+            # stack on a long one, so it gets a short one without a cause.
+            raise RuntimeError(f"region {self._spec.region}: {type(err).__name__}") from None
+
+    def _keep(self, err: BaseException) -> None:
+        if self._stopping.is_set():
+            log.debug("batch ended by stop: region=%s error=%s", self._spec.region, err)
+            return
+        self.error = err
+        self._coordinator.fail(self._spec.region, self._spec.generation, err)
+
+    def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        spec = self._spec
+        offset = query_logs.read_offset(self._fs, spec.location, batch_id, spec.source_name)
+        barrier = offsets.decode(offset)
+        batch = BatchKey(region=spec.region, generation=barrier.generation, batch_id=batch_id)
+        if offsets.is_initial(offset) or self._coordinator.is_decided(batch):
+            self._replay_state(frame)
+            return
+        if barrier.generation != spec.generation:
+            raise FencedError(
+                "Spark replays a batch that an earlier life of this region cut and nobody decided",
+                {"region": spec.region, "batch_id": batch_id, "generation": barrier.generation},
+                "Restart the job: the region's logs are rewound at start.",
+            )
+        self._pre_commit(frame, batch, barrier)
+        self._coordinator.await_committed(batch)
+        failpoint("before-return")
+
+    def _replay_state(self, frame: DataFrame) -> None:
+        """Nothing is written for this batch; Spark still has to commit its state version."""
+        if self._spec.stateful:
+            frame.write.format("noop").mode("overwrite").save()
+
+    def _pre_commit(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> None:
+        rows = self._tasks_of(frame, batch, barrier).collect()
+        results = results_of(rows)
+        region = RegionRecord(
+            region=batch.region,
+            generation=batch.generation,
+            query_id="" if self._query is None else self._query.id,
+            batch_id=batch.batch_id,
+            splits=barrier.splits,
+            committables=tuple(entry for result in results for entry in result.committables),
+            state=self._state(batch),
+        )
+        self._coordinator.acknowledge(
+            Acknowledgement(batch=batch, checkpoint_id=barrier.checkpoint_id, region=region)
+        )
+
+    def _state(self, batch: BatchKey):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return (
+            snapshot_of(self._fs, self._spec.location, batch.batch_id)
+            if self._spec.stateful
+            else None
+        )
+
+    def _tasks_of(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> DataFrame:
+        spec = self._spec
+        scope = BatchScope(
+            address=spec.address,
+            job_uid=spec.job_uid,
+            batch=batch,
+            checkpoint_id=barrier.checkpoint_id,
+            # One checkpoint is open at a time, and this batch is in it: all before are settled.
+            committed_through=barrier.checkpoint_id - 1,
+            factories=spec.factories,
+        )
+        if spec.functions is None:
+            return frame.mapInArrow(sink_task(scope), RESULT_SCHEMA)
+        return frame.mapInArrow(chained_task(scope, spec.reader, spec.functions), RESULT_SCHEMA)
+
+
+def first_error(queries: Sequence[RegionQuery]) -> BaseException | None:
+    """The first typed error among the regions, else the first error of any kind."""
+    errors = [error for query in queries if (error := query.failure()) is not None]
+    typed = [error for error in errors if isinstance(error, StreamError)]
+    return next(iter(typed or errors), None)

@@ -1,0 +1,72 @@
+"""Settings of the user's Spark session that Sluice needs, sets, or refuses by name."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import SparkSession
+
+from runtime.errors import ConfigError
+
+__all__ = ["QUERY_SETTINGS", "prepare", "query_settings", "state_partitions"]
+
+QUERY_SETTINGS: Mapping[str, str] = {
+    # One barrier is one batch: Spark adds none of its own.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Sources by name in offset log v2; cannot be switched on later.
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A late attempt cannot replace a state version (rule 21).
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+
+_REFUSED = {
+    "spark.speculation": (
+        "true",
+        "Speculation runs a task twice on purpose; set spark.speculation=false.",
+    ),
+}
+
+
+def prepare(spark: SparkSession) -> None:
+    """Check the session and make its Python workers run this interpreter.
+
+    Raises:
+        ConfigError: a setting that breaks exactly-once is on; named.
+    """
+    for key, (bad, remedy) in _REFUSED.items():
+        value = spark.sparkContext.getConf().get(key, "")
+        if (value or "").lower() == bad:
+            raise ConfigError(
+                "this Spark session has a setting that Sluice refuses",
+                {"setting": key, "value": value},
+                remedy,
+            )
+    if "PYSPARK_PYTHON" not in os.environ and not spark.conf.get("spark.pyspark.python", None):
+        # Workers must run the interpreter that has the user's packages, and ours.
+        spark.sparkContext.pythonExec = sys.executable
+
+
+@contextlib.contextmanager
+def query_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set SQL settings while a query starts (it clones the session), then put the user's back."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+def state_partitions(spark: SparkSession) -> int:
+    """Partitions that a new stateful query gets; fixed for its life."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
