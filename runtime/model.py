@@ -16,6 +16,7 @@ __all__ = [
     "BatchKey",
     "CheckpointKind",
     "CheckpointRecord",
+    "FileReference",
     "OperatorNode",
     "Redistribution",
     "RegionRecord",
@@ -157,6 +158,42 @@ class RegionStatus(enum.Enum):
     CARRIED = "carried"  # failed or expired: represented by its last good snapshot
 
 
+def _require_relative(path: str, *, what: str) -> None:
+    """Refuse a path that would leave the checkpoint directory, or tie the record to its place."""
+    parts = path.split("/")
+    if path.startswith("/") or ".." in parts or ":" in parts[0]:
+        raise ConfigError(
+            f"a {what} inside a checkpoint must be relative to the checkpoint directory",
+            {"path": path},
+            "Store the part behind the checkpoint directory, without '..' and without a scheme.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReference:
+    """A file that a checkpoint needs, told from a damaged or another one by length and checksum.
+
+    Attributes:
+        path: relative to the checkpoint directory, with ``/``.
+        length_bytes: >= 0.
+        sha256: of the whole file, 64 lower-case hexadecimal digits.
+    """
+
+    path: str
+    length_bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        _require_relative(self.path, what="file")
+        is_digest = len(self.sha256) == 64 and set(self.sha256) <= set("0123456789abcdef")
+        if not self.path or self.length_bytes < 0 or not is_digest:
+            raise ConfigError(
+                "a file reference is not valid",
+                {"path": self.path, "length_bytes": self.length_bytes, "sha256": self.sha256},
+                "Give a path, a length >= 0 and the file's SHA-256 in hexadecimal.",
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
     """Where Spark keeps the state that belongs to a checkpoint, and what is needed to read it.
@@ -170,6 +207,8 @@ class StateSnapshot:
         state_schema: Spark's state schema as JSON, or "" when Spark has not written one.
         key_schema: key schema as JSON, or "".
         location: state directory relative to the checkpoint directory.
+        files: the state's files one by one, where the checkpoint has its own copy of them; empty
+            while Spark keeps them by version under ``location``.
     """
 
     provider: str
@@ -180,6 +219,10 @@ class StateSnapshot:
     state_schema: str = ""
     key_schema: str = ""
     location: str = ""
+    files: tuple[FileReference, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_relative(self.location, what="state location")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
