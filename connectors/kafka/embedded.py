@@ -1,0 +1,328 @@
+"""A real single-node Kafka broker as a plain JVM process: for demos, tests and first steps."""
+
+import base64
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from connectors.kafka._broker_properties import (
+    BrokerPorts,
+    BrokerSecurity,
+    SecurityProtocol,
+    format_arguments,
+    render,
+    server_properties,
+)
+from runtime.embedded.certificates import Certificate, make_certificate
+from runtime.embedded.ivy import Artifact, Bundle, Report, fetch, pinned_checksums, report_to_stderr
+from runtime.embedded.java import find_java
+from runtime.embedded.ports import HOST, free_ports, is_free, require_free
+from runtime.embedded.process import Identity, ServerProcess, ServerSpec
+from runtime.errors import ConfigError, MissingRequirementError
+
+__all__ = [
+    "KAFKA_VERSION",
+    "QUICK_START",
+    "BrokerSecurity",
+    "EmbeddedKafka",
+    "SecurityProtocol",
+    "kafka_jars",
+]
+
+KAFKA_VERSION = "4.3.1"
+_NAME = f"Kafka {KAFKA_VERSION}"
+_READY = "Kafka Server started"
+_START_ATTEMPTS = 3
+
+QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""JVM options for the shortest start and a small footprint; not for a benchmark."""
+
+_LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def kafka_jars(*, report: Report = report_to_stderr) -> Path:
+    """Directory with the broker's jars, fetched at the first call of a user."""
+    bundle = Bundle(
+        name=f"kafka-{KAFKA_VERSION}",
+        artifacts=(
+            Artifact(organisation="org.apache.kafka", name="kafka_2.13", version=KAFKA_VERSION),
+            # The command line tools; their dependencies (Connect, Jersey) are not needed.
+            Artifact(
+                organisation="org.apache.kafka",
+                name="kafka-tools",
+                version=KAFKA_VERSION,
+                transitive=False,
+            ),
+            # Without a binding for slf4j the broker logs nothing, not even that it is ready.
+            Artifact(
+                organisation="org.apache.logging.log4j", name="log4j-slf4j-impl", version="2.25.4"
+            ),
+        ),
+        checksums=pinned_checksums(f"kafka-{KAFKA_VERSION}"),
+    )
+    return fetch(bundle, report=report)
+
+
+class EmbeddedKafka:
+    """One KRaft broker and controller on 127.0.0.1; used by one thread.
+
+    It dies with the process that started it, however that one ends, unless ``detached``.
+    `stop`, `kill` and `start` again keep ports and data; `close` also deletes data that was not
+    given a directory. As a context manager it starts and closes.
+
+    Args:
+        data_dir: where the broker keeps its data; None: a temporary directory.
+        port: of the plain text listener; None: any free one, kept over restarts.
+        transaction_version: feature level 0, 1 or 2 that a new data directory is formatted with.
+        properties: server properties that win over the defaults.
+        security: adds a listener where clients must log in, see `secure_bootstrap`.
+        jvm_options: heap and compiler settings.
+        detached: the broker goes on when this process ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path | None = None,
+        port: int | None = None,
+        transaction_version: int = 2,
+        properties: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
+        jvm_options: Sequence[str] = QUICK_START,
+        detached: bool = False,
+    ) -> None:
+        if transaction_version not in (0, 1, 2):
+            raise ConfigError(
+                "Kafka has no such transaction.version",
+                {"transaction_version": transaction_version},
+                "Use 0, 1 or 2.",
+            )
+        self._data_dir = data_dir
+        self._port = port
+        self._transaction_version = transaction_version
+        self._properties = dict(properties or {})
+        self._security = security
+        self._jvm_options = tuple(jvm_options)
+        self._detached = detached
+        self._scratch: Path | None = None
+        self._ports: BrokerPorts | None = None
+        self._certificate: Certificate | None = None
+        self._process: ServerProcess | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of the plain text listener."""
+        return f"{HOST}:{self._known_ports().plain}"
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """``host:port`` of the listener where clients log in."""
+        return f"{HOST}:{self._known_ports().secure}"
+
+    @property
+    def ca_file(self) -> Path:
+        """PEM file that clients of a SASL_SSL listener must trust."""
+        if self._certificate is None:
+            raise ConfigError(
+                "this broker has no TLS listener",
+                {"security": self._security},
+                "Give it BrokerSecurity with SASL_SSL, and start it.",
+            )
+        return self._certificate.ca_file
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        return self._running().pid
+
+    @property
+    def identity(self) -> Identity:
+        """The running broker's process, for who stops it later from another process."""
+        return Identity.of(self.pid)
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's log, over all its runs."""
+        return self._directory() / "kafka.log"
+
+    def is_running(self) -> bool:
+        """Whether the broker's process lives."""
+        return self._process is not None and self._process.is_running()
+
+    def start(self) -> Self:
+        """Start and wait until the broker answers; at once when it runs.
+
+        Raises:
+            MissingRequirementError: no Java, no jars, an occupied port, or no start in time.
+        """
+        if self.is_running():
+            return self
+        if self._port is not None or self._ports is not None:
+            self._start_on(self._ports or self._choose_ports())
+            return self
+        for attempt in range(_START_ATTEMPTS):
+            ports = self._choose_ports()
+            try:
+                self._start_on(ports)
+                return self
+            except MissingRequirementError:
+                # Between the choice and the start somebody else may have taken one.
+                taken = not all(map(is_free, (ports.plain, ports.controller, ports.secure)))
+                if not taken or attempt == _START_ATTEMPTS - 1:
+                    raise
+        return self
+
+    def stop(self) -> None:
+        """End the broker in good order; data and ports are kept."""
+        if self._process:
+            self._process.stop()
+
+    def kill(self) -> None:
+        """End the broker as ``kill -9`` does; data and ports are kept."""
+        if self._process:
+            self._process.kill()
+
+    def restart(self) -> Self:
+        """Stop in good order and start on the same ports and data."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """Freeze the broker (SIGSTOP)."""
+        self._running().pause()
+
+    def resume(self) -> None:
+        """Let a frozen broker go on."""
+        self._running().resume()
+
+    def close(self) -> None:
+        """Stop, and delete the data unless it was given a directory."""
+        self.stop()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _running(self) -> ServerProcess:
+        if self._process is None or not self._process.is_running():
+            raise MissingRequirementError(
+                "the embedded broker is not running", {"data_dir": self._data_dir}, "Start it."
+            )
+        return self._process
+
+    def _known_ports(self) -> BrokerPorts:
+        if self._ports is None:
+            raise MissingRequirementError(
+                "the embedded broker has no port before its first start", {}, "Start it."
+            )
+        return self._ports
+
+    def _choose_ports(self) -> BrokerPorts:
+        plain, controller, secure = free_ports(3)
+        return BrokerPorts(plain=self._port or plain, controller=controller, secure=secure)
+
+    def _directory(self) -> Path:
+        if self._data_dir is not None:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            return self._data_dir.resolve()
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-kafka-"))
+        return self._scratch
+
+    def _start_on(self, ports: BrokerPorts) -> None:
+        require_free(ports.plain, server=_NAME)
+        java, jars, directory = find_java(), kafka_jars(), self._directory()
+        properties_file = self._write_configuration(directory, ports)
+        jvm = (
+            str(java.executable),
+            *self._jvm_options,
+            f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
+            *("-cp", f"{jars}/*"),
+        )
+        if not (directory / "data" / "meta.properties").exists():
+            self._format(jvm, properties_file)
+        process = ServerProcess(
+            ServerSpec(
+                name=_NAME,
+                command=(*jvm, "kafka.Kafka", str(properties_file)),
+                log_path=self.log_path,
+                ready_text=_READY,
+                scratch_dir=self._scratch,
+                detached=self._detached,
+            )
+        )
+        process.start()
+        self._process, self._ports = process, ports
+
+    def _write_configuration(self, directory: Path, ports: BrokerPorts) -> Path:
+        password = secrets.token_hex(16)
+        password_file = directory / "keystore.password"
+        if self._security and self._security.protocol is SecurityProtocol.SASL_SSL:
+            if password_file.exists():
+                password = password_file.read_text(encoding="ascii")
+            _write_private(password_file, password)
+            self._certificate = make_certificate(directory / "tls", find_java(), password=password)
+        (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
+        properties = server_properties(
+            ports=ports,
+            log_dir=directory / "data",
+            security=self._security,
+            keystore=self._certificate.keystore if self._certificate else None,
+            keystore_password=password,
+            overrides=self._properties,
+        )
+        return _write_private(directory / "server.properties", render(properties))
+
+    def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
+        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        arguments = format_arguments(
+            cluster_id=cluster_id,
+            properties_file=properties_file,
+            transaction_version=self._transaction_version,
+            security=self._security,
+        )
+        answer = subprocess.run(
+            [*jvm, "kafka.tools.StorageTool", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        if answer.returncode:
+            raise MissingRequirementError(
+                f"{_NAME} could not format its data directory",
+                {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
+                "The directory must be writable, and empty or a broker's own.",
+            )
+
+
+def _write_private(path: Path, text: str) -> Path:
+    """Write a file that only this user may read: it holds passwords."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path

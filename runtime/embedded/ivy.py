@@ -1,0 +1,205 @@
+"""Servers' jars, fetched once per user by the Ivy that PySpark ships, with pinned checksums.
+
+A user needs no Maven and no Docker: the resolver is one of PySpark's own jars. What is fetched
+is believed only when every file has the SHA-256 that the repository pins.
+"""
+
+import hashlib
+import importlib.resources
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.embedded.cache import cache_dir, exclusive
+from runtime.embedded.java import Java, find_java
+from runtime.errors import MissingRequirementError
+
+__all__ = [
+    "Artifact",
+    "Bundle",
+    "Report",
+    "fetch",
+    "ivy_description",
+    "parse_checksums",
+    "pinned_checksums",
+    "pyspark_jars",
+    "report_to_stderr",
+]
+
+Report = Callable[[str], None]
+"""Told one line per step that a person may want to see."""
+
+_SETTINGS_VARIABLE = "SLUICE_IVY_SETTINGS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One Maven coordinate; with ``transitive`` also what it depends on at run time."""
+
+    organisation: str
+    name: str
+    version: str
+    transitive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """The class path of one server.
+
+    Attributes:
+        name: also its directory in the cache, e.g. ``kafka-4.3.1``.
+        artifacts: what is asked for.
+        checksums: SHA-256 in hex by file name; exactly these files end up in the directory.
+    """
+
+    name: str
+    artifacts: tuple[Artifact, ...]
+    checksums: Mapping[str, str]
+
+
+def report_to_stderr(line: str) -> None:
+    """The default `Report`."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def parse_checksums(text: str) -> dict[str, str]:
+    """File name to SHA-256, from the lines that ``sha256sum`` writes."""
+    pairs = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
+    return {name.strip().lstrip("*"): digest.lower() for digest, name in pairs}
+
+
+def pinned_checksums(bundle_name: str) -> dict[str, str]:
+    """The checksums that this package ships for a bundle."""
+    file = importlib.resources.files("runtime.embedded") / f"{bundle_name}.sha256"
+    return parse_checksums(file.read_text(encoding="ascii"))
+
+
+def pyspark_jars() -> Path:
+    """Directory of the jars of the installed PySpark, without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        jars = Path(location) / "jars"
+        if jars.is_dir():
+            return jars
+    raise MissingRequirementError(
+        "PySpark with its jars is not installed here",
+        {"python": sys.executable},
+        "Install it with pip (pip install pyspark), not the client-only package.",
+    )
+
+
+def fetch(bundle: Bundle, *, report: Report = report_to_stderr, timeout_s: float = 900.0) -> Path:
+    """Directory with exactly the bundle's jars; downloaded when this user has none yet.
+
+    Any number of processes may call it at once: one fetches, the others wait. The directory
+    appears whole, by one rename, or not at all.
+
+    Raises:
+        MissingRequirementError: no Java, no network, or a file that is not the pinned one.
+    """
+    target = cache_dir() / bundle.name
+    if _is_whole(target, bundle):
+        return target
+    with exclusive(cache_dir() / f"{bundle.name}.lock", timeout_s=timeout_s):
+        if not _is_whole(target, bundle):
+            _fetch_into(target, bundle, find_java(), report, timeout_s)
+    return target
+
+
+def _is_whole(directory: Path, bundle: Bundle) -> bool:
+    return all((directory / name).is_file() for name in bundle.checksums)
+
+
+def _fetch_into(target: Path, bundle: Bundle, java: Java, report: Report, timeout_s: float) -> None:
+    report(f"Fetching {bundle.name} ({len(bundle.checksums)} jars), once per user, to {target}")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{bundle.name}-") as scratch:
+        found, made = Path(scratch) / "found", Path(scratch) / "made"
+        made.mkdir()
+        _run_ivy(bundle, java, found, timeout_s)
+        for name, digest in bundle.checksums.items():
+            _check(bundle, found / name, digest)
+            (found / name).rename(made / name)
+        if target.exists():  # an incomplete one: somebody deleted files in the cache
+            shutil.rmtree(target)
+        made.rename(target)
+    report(f"Fetched {bundle.name}; every checksum is the pinned one")
+
+
+def _check(bundle: Bundle, file: Path, digest: str) -> None:
+    actual = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "absent"
+    if actual != digest:
+        raise MissingRequirementError(
+            f"a fetched file of {bundle.name} is not the pinned one",
+            {"file": file.name, "sha256": actual, "pinned": digest},
+            "Nothing was kept. Try again; if it repeats, the repository in between is not to be "
+            f"trusted, or {_SETTINGS_VARIABLE} names a wrong one.",
+        )
+
+
+def ivy_description(bundle: Bundle) -> str:
+    """The bundle as an Ivy module, so that one run resolves all artifacts together."""
+    lines = [
+        f'    <dependency org="{artifact.organisation}" name="{artifact.name}" '
+        f'rev="{artifact.version}" conf="default->default" '
+        f'transitive="{str(artifact.transitive).lower()}"/>'
+        for artifact in bundle.artifacts
+    ]
+    return "\n".join(
+        [
+            '<ivy-module version="2.0">',
+            f'  <info organisation="sluice" module="{bundle.name}"/>',
+            '  <configurations><conf name="default"/></configurations>',
+            "  <dependencies>",
+            *lines,
+            "  </dependencies>",
+            "</ivy-module>",
+        ]
+    )
+
+
+def _run_ivy(bundle: Bundle, java: Java, found: Path, timeout_s: float) -> None:
+    found.mkdir()
+    description = found / "ivy.xml"
+    description.write_text(ivy_description(bundle), encoding="utf-8")
+    settings = os.environ.get(_SETTINGS_VARIABLE)
+    command = [
+        *(java.executable, "-cp", f"{pyspark_jars()}/*", "org.apache.ivy.Main"),
+        *(("-settings", settings) if settings else ()),
+        *("-warn", "-cache", cache_dir() / "ivy", "-ivy", description, "-confs", "default"),
+        *("-retrieve", f"{found}/[artifact]-[revision](-[classifier]).[ext]"),
+    ]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as err:
+        raise _not_fetched(bundle, f"no end after {timeout_s:.0f} s") from err
+    if answer.returncode or not any(found.glob("*.jar")):
+        raise _not_fetched(bundle, _reason(answer.stdout + answer.stderr))
+
+
+def _reason(output: str) -> str:
+    """The line of Ivy's output that tells a person most."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" :\t|-")]
+    for sign in ("UnknownHost", "refused", "timed out", "error", "not found"):
+        for line in lines:
+            if sign.lower() in line.lower():
+                return line
+    return lines[-1] if lines else "Ivy said nothing"
+
+
+def _not_fetched(bundle: Bundle, reason: str) -> MissingRequirementError:
+    return MissingRequirementError(
+        f"{bundle.name} could not be fetched",
+        {"reason": reason, "cache": cache_dir()},
+        "The first start needs the network. Behind a proxy set JAVA_TOOL_OPTIONS="
+        "-Dhttps.proxyHost=... -Dhttps.proxyPort=...; for a mirror let "
+        f"{_SETTINGS_VARIABLE} name an Ivy settings file; or copy a filled cache directory.",
+    )

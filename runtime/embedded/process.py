@@ -1,0 +1,215 @@
+"""A server as a plain JVM process: started, awaited, killed, and never left behind."""
+
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from runtime.errors import MissingRequirementError
+
+__all__ = ["Identity", "ServerProcess", "ServerSpec", "stop_identity"]
+
+log = logging.getLogger(__name__)
+
+_WATCHDOG = Path(__file__).with_name("_watchdog.py")
+_TAIL_LINES = 15
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """How to start one server.
+
+    Attributes:
+        name: for people, e.g. ``Kafka 4.3.1``.
+        command: program and arguments.
+        log_path: its standard output and error, appended.
+        ready_text: the server answers once this stands in its log.
+        start_timeout_s: bound of the wait for it.
+        scratch_dir: deleted when this process dies without stopping the server.
+        detached: the server goes on when this process ends.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    log_path: Path
+    ready_text: str
+    start_timeout_s: float = 90.0
+    scratch_dir: Path | None = None
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A process for certain: a process id alone may belong to another one by now."""
+
+    pid: int
+    created_at: float
+
+    @classmethod
+    def of(cls, pid: int) -> "Identity":
+        """The process that has ``pid`` now; raises `psutil.NoSuchProcess`."""
+        return cls(pid=pid, created_at=psutil.Process(pid).create_time())
+
+    def is_running(self) -> bool:
+        """Whether that very process lives (a zombie does not)."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.created_at) < 1.0
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+        return False
+
+
+class ServerProcess:
+    """One run of a server at a time; may be started again after it ended.
+
+    Used by one thread. Unless detached, the server dies with this process, even by SIGKILL: a
+    watchdog process waits for the end of a pipe that only this process holds.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._server is None:
+            raise MissingRequirementError(
+                f"{self._spec.name} is not running", {"log": self._spec.log_path}, "Start it."
+            )
+        return self._server.pid
+
+    def is_running(self) -> bool:
+        """Whether the server was started and has not ended."""
+        return self._server is not None and self._server.poll() is None
+
+    def start(self) -> None:
+        """Start and wait until ready; on failure nothing is left running.
+
+        Raises:
+            MissingRequirementError: it ended, or was not ready in time; with the log's last lines.
+        """
+        spec = self._spec
+        spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        seen = spec.log_path.stat().st_size if spec.log_path.exists() else 0
+        with spec.log_path.open("ab") as output:
+            self._server = subprocess.Popen(
+                spec.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        if not spec.detached:
+            self._watchdog = _start_watchdog(self._server.pid, spec.scratch_dir)
+        try:
+            self._await_ready(seen)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self, *, timeout_s: float = 15.0) -> None:
+        """End it in good order, by force when it takes longer; nothing to do when ended."""
+        if self._server is None:
+            return
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as ``kill -9``."""
+        if self._server is None:
+            return
+        self._signal(signal.SIGKILL)
+        self._server.wait()
+        self._server = None
+        self._dismiss_watchdog()
+
+    def pause(self) -> None:
+        """Stop the process as a whole (SIGSTOP); its connections stay open and silent."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._server is not None and self._server.poll() is None:
+            self._server.send_signal(number)
+
+    def _dismiss_watchdog(self) -> None:
+        if self._watchdog is None:
+            return
+        with contextlib.suppress(BrokenPipeError, OSError):
+            self._watchdog.communicate(b"\n", timeout=10)
+        self._watchdog = None
+
+    def _await_ready(self, seen: int) -> None:
+        spec, started = self._spec, time.monotonic()
+        while not _contains(spec.log_path, spec.ready_text, after=seen):
+            if not self.is_running():
+                raise self._not_started("ended before it was ready", seen)
+            if time.monotonic() - started > spec.start_timeout_s:
+                raise self._not_started(f"not ready after {spec.start_timeout_s:.0f} s", seen)
+            time.sleep(_POLL_S)
+        log.info(
+            "server ready: name=%s pid=%d elapsed_s=%.1f",
+            spec.name,
+            self.pid,
+            time.monotonic() - started,
+        )
+
+    def _not_started(self, why: str, seen: int) -> MissingRequirementError:
+        lines = _text(self._spec.log_path, after=seen).splitlines()[-_TAIL_LINES:]
+        return MissingRequirementError(
+            f"{self._spec.name} did not start: it {why}",
+            {"log": self._spec.log_path, "last_lines": "\n" + "\n".join(lines)},
+            "The log says why.",
+        )
+
+
+def stop_identity(identity: Identity, *, timeout_s: float = 15.0) -> bool:
+    """End a process that another run started; False when it was gone already."""
+    if not identity.is_running():
+        return False
+    process = psutil.Process(identity.pid)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(timeout_s)
+    return True
+
+
+def _start_watchdog(pid: int, scratch_dir: Path | None) -> subprocess.Popen[bytes]:
+    directories: Sequence[str] = (str(scratch_dir),) if scratch_dir else ()
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_WATCHDOG), str(pid), *directories],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _text(path: Path, *, after: int) -> str:
+    with path.open("rb") as file:
+        file.seek(after)
+        return file.read().decode("utf-8", errors="replace")
+
+
+def _contains(path: Path, text: str, *, after: int) -> bool:
+    return text in _text(path, after=after)
