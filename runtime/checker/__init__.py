@@ -1,0 +1,28 @@
+"""Judges a finished run from what was put in and what a read_committed reader found."""
+
+from runtime.checker.exactly_once import Examples, HistoryVerdict, Mapping, check, expect
+from runtime.checker.history import History, Place
+from runtime.checker.key_counts import KeyCountVerdict, check_key_counts
+from runtime.checker.payload import Origin, Payload, origin_of
+from runtime.checker.prefix import PrefixVerdict, check_prefix
+from runtime.checker.record import Headers, Identity, Record
+
+__all__ = [
+    "Examples",
+    "Headers",
+    "History",
+    "HistoryVerdict",
+    "Identity",
+    "KeyCountVerdict",
+    "Mapping",
+    "Origin",
+    "Payload",
+    "Place",
+    "PrefixVerdict",
+    "Record",
+    "check",
+    "check_key_counts",
+    "check_prefix",
+    "expect",
+    "origin_of",
+]

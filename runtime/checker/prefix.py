@@ -1,0 +1,73 @@
+"""A reader that ran all along must have seen a prefix of what each partition holds in the end.
+
+A committed record that vanishes, one that shows up in front of what was already read, and one that
+was seen though it was never committed all break the prefix.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.checker.history import Columns, History, Place
+from runtime.errors import ConfigError
+
+__all__ = ["PrefixVerdict", "check_prefix"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixVerdict:
+    """What `check_prefix` found.
+
+    Attributes:
+        seen: records the reader saw.
+        final: records the partitions hold.
+        broken: for each partition that is not continued as it was seen, the first place where
+            the reader saw something else.
+    """
+
+    seen: int
+    final: int
+    broken: tuple[Place, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Every partition goes on from exactly what the reader saw."""
+        return not self.broken
+
+    def __str__(self) -> str:
+        where = f", broken at {', '.join(map(str, self.broken))}" if self.broken else ""
+        return f"seen {self.seen} of {self.final}{where}"
+
+
+def check_prefix(seen: History, final: History) -> PrefixVerdict:
+    """Compare what a read_committed reader saw while things were killed with the final content.
+
+    Args:
+        seen: from the first record of every partition on, each in offset order.
+        final: the whole content, each partition in offset order.
+    """
+    if seen.identity != final.identity:
+        raise ConfigError(
+            "the histories were made with different identities",
+            {"seen": seen.identity, "final": final.identity},
+            "Give both the same Identity.",
+        )
+    contents = dict(final.by_lane())
+    broken = []
+    for (topic, partition), columns in seen.by_lane():
+        at = _first_difference(columns, contents.get((topic, partition)))
+        if at is not None:
+            broken.append(Place(topic, partition, int(columns.offsets[at])))
+    return PrefixVerdict(seen=len(seen), final=len(final), broken=tuple(broken))
+
+
+def _first_difference(seen: Columns, final: Columns | None) -> int | None:
+    if final is None:
+        return 0 if len(seen.offsets) else None
+    shared = min(len(seen.offsets), len(final.offsets))
+    same = (seen.offsets[:shared] == final.offsets[:shared]) & (
+        seen.fingerprints[:shared] == final.fingerprints[:shared]
+    )
+    if not same.all():
+        return int(np.argmin(same))
+    return shared if len(seen.offsets) > shared else None
