@@ -1,0 +1,97 @@
+"""What DescribeTransactions proves about a handle: the table of protocol rule 5. Pure.
+
+EndTxn's own answer to a repeated request does not tell committed from aborted, and a native
+commit, a raw one at version 4 and a raw one at version 5 leave different epochs behind. Only the
+pair (state, epoch) of the transaction's own producer id decides.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.wire import TransactionDescription, TransactionState
+from runtime.contracts import CommitOutcome
+
+__all__ = ["TABLE", "EpochStep", "Judgement", "is_visible", "judge"]
+
+
+class EpochStep(enum.Enum):
+    """How far the described epoch is from the handle's."""
+
+    SAME = "e"
+    NEXT = "e+1"  # raised once: by EndTxn version 5, or by a timeout's fencing
+    OTHER = "another"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is certain, and whether EndTxn may be sent.
+
+    Attributes:
+        outcome: COMMITTED and ABORTED are final; PENDING means ask again; UNKNOWN means stop.
+        open: Ongoing with exactly our (producer id, epoch): the one case for EndTxn.
+        detail: words for people.
+    """
+
+    outcome: CommitOutcome
+    open: bool = False
+    detail: str = ""
+
+
+_State, _Step = TransactionState, EpochStep
+
+TABLE: Mapping[tuple[TransactionState, EpochStep], CommitOutcome] = {
+    (_State.ONGOING, _Step.SAME): CommitOutcome.PENDING,
+    (_State.PREPARE_COMMIT, _Step.SAME): CommitOutcome.PENDING,
+    (_State.PREPARE_COMMIT, _Step.NEXT): CommitOutcome.PENDING,
+    (_State.COMPLETE_COMMIT, _Step.SAME): CommitOutcome.COMMITTED,
+    (_State.COMPLETE_COMMIT, _Step.NEXT): CommitOutcome.COMMITTED,
+    # The broker is about to abort, and says so only in the next state.
+    (_State.PREPARE_EPOCH_FENCE, _Step.SAME): CommitOutcome.PENDING,
+    (_State.PREPARE_EPOCH_FENCE, _Step.NEXT): CommitOutcome.PENDING,
+    (_State.PREPARE_ABORT, _Step.SAME): CommitOutcome.ABORTED,
+    (_State.PREPARE_ABORT, _Step.NEXT): CommitOutcome.ABORTED,
+    (_State.COMPLETE_ABORT, _Step.SAME): CommitOutcome.ABORTED,
+    (_State.COMPLETE_ABORT, _Step.NEXT): CommitOutcome.ABORTED,
+}
+"""Every other pair is UNKNOWN: the id was initialised again, by whom and why cannot be told."""
+
+
+def judge(handle: TransactionIdentity, described: TransactionDescription | None) -> Judgement:
+    """The verdict about ``handle``; ``described`` is None when the coordinator has no such id."""
+    if described is None:
+        return Judgement(
+            outcome=CommitOutcome.UNKNOWN, detail="the coordinator does not know this id any more"
+        )
+    step = _step(handle, described)
+    outcome = TABLE.get((described.state, step), CommitOutcome.UNKNOWN)
+    return Judgement(
+        outcome=outcome,
+        open=described.state is TransactionState.ONGOING and step is EpochStep.SAME,
+        detail=(
+            f"{described.state.value} with producer {described.producer_id} "
+            f"epoch {described.producer_epoch}"
+        ),
+    )
+
+
+def is_visible(handle: TransactionIdentity, described: TransactionDescription | None) -> bool:
+    """Whether readers can see a transaction **whose commit was accepted** (rule 24).
+
+    An id is not initialised again before its markers are written, so any later attempt, and an id
+    that has expired, mean that the markers are out.
+    """
+    if described is None:
+        return True
+    step = _step(handle, described)
+    if step is EpochStep.OTHER:
+        return True
+    return described.state in (TransactionState.COMPLETE_COMMIT, TransactionState.EMPTY)
+
+
+def _step(handle: TransactionIdentity, described: TransactionDescription) -> EpochStep:
+    if described.producer_id != handle.producer_id:
+        return EpochStep.OTHER
+    difference = described.producer_epoch - handle.producer_epoch
+    return {0: EpochStep.SAME, 1: EpochStep.NEXT}.get(difference, EpochStep.OTHER)
