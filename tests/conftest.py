@@ -1,0 +1,5 @@
+"""Fixtures of all tests; each kind of server has its own module."""
+
+from tests.kafka_fixture import kafka, kafka_by_level, leveled_kafka, secure_kafka, topic
+
+__all__ = ["kafka", "kafka_by_level", "leveled_kafka", "secure_kafka", "topic"]

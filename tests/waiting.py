@@ -1,0 +1,28 @@
+"""Waiting for a condition with a bound, the only way in which tests wait."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["wait_for"]
+
+T = TypeVar("T")
+
+
+def wait_for(
+    condition: Callable[[], T], *, timeout_s: float = 30.0, what: str = "", poll_s: float = 0.05
+) -> T:
+    """What ``condition`` returns once that is true.
+
+    Fails with an `AssertionError` that names ``what`` when it never is. A condition that may raise while it
+    is not yet true must catch that itself.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            name = what or getattr(condition, "__name__", repr(condition))
+            raise AssertionError(f"not within {timeout_s} s: {name}; last seen: {value!r}")
+        time.sleep(poll_s)
