@@ -354,7 +354,7 @@ class PublishOutcome(enum.Enum):
     """Answer of a no-replace publish."""
 
     OURS = "ours"  # durable, by this call or an earlier one of this session
-    TAKEN = "taken"  # another session's record is there: stop
+    TAKEN = "taken"  # another record is there: read it; another session's = stop
     UNKNOWN = "unknown"  # neither read back nor refused: ask again, decide nothing
 
 

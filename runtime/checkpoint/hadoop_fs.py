@@ -1,0 +1,210 @@
+"""Checkpoints behind Hadoop's `FileSystem`, in a JVM that somebody else owns; rename publishes.
+
+HDFS takes the rename of a synced file to an absent name as one atomic step and answers false for
+a taken one. An answer of false, or none, is settled by looking (protocol rules 7 and 20).
+"""
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+from runtime.checkpoint.file_system import Entry
+from runtime.errors import AuthenticationError, ConfigError, StorageError, StreamError
+
+__all__ = ["HadoopFileSystem"]
+
+# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour. A setting that
+# the user made in a site file stays.
+_BOUNDS = {
+    "ipc.client.connect.timeout": "5000",
+    "ipc.client.connect.max.retries": "3",
+    "ipc.client.connect.max.retries.on.timeouts": "2",
+    "ipc.client.rpc-timeout.ms": "15000",
+    "dfs.client.retry.max.attempts": "3",
+    "dfs.client.socket-timeout": "10000",
+    "dfs.client.datanode-restart.timeout": "10",
+}
+_DENIED = ("AccessControlException", "AuthorizationException", "SaslException")
+_ABSENT = ("FileNotFoundException",)
+
+
+class HadoopFileSystem:
+    """`runtime.checkpoint.file_system.FileSystem` below one directory of HDFS.
+
+    Runs where the gateway is: the driver, or the command line. It has a client of its own, so
+    that Spark's cached one, with Spark's time-outs, is neither used nor closed.
+    """
+
+    def __init__(self, uri: str, jvm: Any) -> None:  # noqa: ANN401 - py4j's view
+        self._jvm = jvm
+        self.uri = uri.rstrip("/")
+        self._opened: Any = None
+
+    def read(self, path: str) -> bytes | None:
+        """See `FileSystem.read`."""
+        with self._translated("read", path):
+            try:
+                stream = self._fs.open(self._at(path))
+            except Py4JJavaError as error:
+                if _names(error, _ABSENT):
+                    return None
+                raise
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+    def entries(self, path: str) -> list[Entry]:
+        """See `FileSystem.entries`."""
+        with self._translated("list", path):
+            try:
+                found = self._fs.listStatus(self._at(path))
+            except Py4JJavaError as error:
+                if _names(error, _ABSENT):
+                    return []
+                raise
+            entries = (
+                Entry(
+                    name=status.getPath().getName(),
+                    is_directory=status.isDirectory(),
+                    length_bytes=status.getLen(),
+                )
+                for status in found
+            )
+            return sorted(entries, key=lambda entry: entry.name)
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem.exists`."""
+        with self._translated("look up", path):
+            return bool(self._fs.exists(self._at(path)))
+
+    def write_temporary(self, path: str, data: bytes) -> None:
+        """See `FileSystem.write_temporary`: on disk at the DataNodes before it returns."""
+        with self._translated("write", path):
+            stream = self._fs.create(self._at(path), True)
+            try:
+                stream.write(data)
+                stream.hsync()
+            finally:
+                stream.close()
+
+    def place(self, temporary: str, path: str) -> bool:
+        """See `FileSystem.place`."""
+        with self._translated("publish", path):
+            if self._fs.rename(self._at(temporary), self._at(path)):
+                return True
+            if self._fs.exists(self._at(path)):
+                return False
+        raise StorageError(
+            "the NameNode refused to rename, and the name is not taken",
+            {"uri": self.uri, "path": path},
+            "Retry; if it stays so, look into the NameNode's log.",
+        )
+
+    def make_durable(self, path: str) -> None:
+        """See `FileSystem.make_durable`: the NameNode answers only what its edit log holds."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `FileSystem.replace`."""
+        directory, _, name = path.rpartition("/")
+        temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/")
+        self.write_temporary(temporary, data)
+        with self._translated("write", path):
+            rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+            options = self._gateway.new_array(rename, 1)
+            options[0] = rename.OVERWRITE
+            self._fs.rename(self._at(temporary), self._at(path), options)
+
+    def delete(self, path: str) -> None:
+        """See `FileSystem.delete`: one step at the NameNode."""
+        with self._translated("delete", path):
+            self._fs.delete(self._at(path), True)
+
+    def close(self) -> None:
+        """Release the client; the JVM belongs to somebody else."""
+        if self._opened is not None:
+            with self._translated("close", ""):
+                self._opened.close()
+            self._opened = None
+
+    @property
+    def _gateway(self) -> Any:  # noqa: ANN401 - py4j's gateway
+        return self._jvm._gateway_client.gateway_property  # noqa: SLF001
+
+    @property
+    def _fs(self) -> Any:  # noqa: ANN401 - a Java object
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> Any:  # noqa: ANN401 - a Java object
+        hadoop = self._jvm.org.apache.hadoop
+        # Registers hdfs-default.xml and hdfs-site.xml, before a setting's origin is asked for.
+        hadoop.hdfs.HdfsConfiguration.init()
+        conf = hadoop.conf.Configuration(self._user_configuration())
+        for name, value in _BOUNDS.items():
+            if _is_default(conf, name):
+                conf.set(name, value)
+        return hadoop.fs.FileSystem.newInstance(self._jvm.java.net.URI(self.uri), conf)
+
+    def _user_configuration(self) -> Any:  # noqa: ANN401 - a Java object
+        """Spark's, with its ``spark.hadoop.*`` settings, where a session runs; else the files'."""
+        active = self._jvm.org.apache.spark.SparkContext.getActive()
+        if active.isDefined():
+            return active.get().hadoopConfiguration()
+        return self._jvm.org.apache.hadoop.conf.Configuration()
+
+    def _at(self, path: str) -> Any:  # noqa: ANN401 - a Java object
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{path}" if path else self.uri)
+
+    @contextlib.contextmanager
+    def _translated(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except StreamError:
+            raise
+        except (Py4JError, Py4JNetworkError, OSError) as error:
+            where = {"uri": self.uri, "path": path, "error": _first_line(error)}
+            raise _typed(error, action, where) from error
+
+
+def _is_default(conf: Any, name: str) -> bool:  # noqa: ANN401 - a Java object
+    sources = conf.getPropertySources(name)
+    return sources is None or all(str(source).endswith("-default.xml") for source in sources)
+
+
+def _names(error: BaseException, names: tuple[str, ...]) -> bool:
+    if not isinstance(error, Py4JJavaError):
+        return False
+    found: Any = error.java_exception
+    return str(found.getClass().getSimpleName()) in names
+
+
+def _typed(error: BaseException, action: str, where: Mapping[str, object]) -> StreamError:
+    if _names(error, _DENIED):
+        return AuthenticationError(
+            f"may not {action} in the checkpoint directory",
+            where,
+            "Give this user the right to read and write there, or a valid ticket.",
+        )
+    if _names(error, ("UnsupportedFileSystemException", "IllegalArgumentException")):
+        return ConfigError(
+            f"cannot {action} in the checkpoint directory",
+            where,
+            "Check the URI and Hadoop's configuration (HADOOP_CONF_DIR).",
+        )
+    return StorageError(
+        f"could not {action} in the checkpoint directory",
+        where,
+        "Check that the NameNode and a DataNode are up and reachable.",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, Py4JJavaError):
+        found: Any = error.java_exception
+        return str(found.toString()).splitlines()[0]
+    return (str(error).splitlines() or [repr(error)])[0]

@@ -1,0 +1,160 @@
+"""Which checkpoints may be deleted, and how many batches Spark must keep for the rest. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.model import CheckpointKind, CheckpointRecord, Verdict
+
+__all__ = [
+    "EVERY_BATCH",
+    "PlaceFacts",
+    "facts_of",
+    "first_of_sessions",
+    "retirable",
+    "spark_batches_to_retain",
+    "unfinished",
+]
+
+EVERY_BATCH = 2**31 - 1
+"""As ``minBatchesToRetain``: Spark deletes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceFacts:
+    """What retention knows about one place; small, so that a store may keep it in memory.
+
+    Attributes:
+        checkpoint_id: the place.
+        verdict, kind, leader_session_id: of its record.
+        names: checkpoint ids that the record builds on (carried-from).
+        has_committables: whether there is anything to commit.
+        is_committed: whether the durable mark is there.
+        is_superseded: whether a start from an older checkpoint left it behind.
+    """
+
+    checkpoint_id: int
+    verdict: Verdict
+    kind: CheckpointKind
+    leader_session_id: str
+    names: frozenset[int]
+    has_committables: bool
+    is_committed: bool = False
+    is_superseded: bool = False
+
+
+def facts_of(record: CheckpointRecord) -> PlaceFacts:
+    """The facts of a record without marks."""
+    return PlaceFacts(
+        checkpoint_id=record.checkpoint_id,
+        verdict=record.verdict,
+        kind=record.kind,
+        leader_session_id=record.leader_session_id,
+        names=frozenset(r.carried_from for r in record.regions if r.carried_from is not None),
+        has_committables=bool(record.committables),
+    )
+
+
+def first_of_sessions(places: Iterable[PlaceFacts]) -> frozenset[int]:
+    """The first record of each leader session: checkpoint 0 and the seals.
+
+    They are never deleted. A paused older coordinator's next place is always such a record
+    (protocol rule 6); an empty place there would let it decide, or begin the job a second time.
+    """
+    first: dict[str, int] = {}
+    for place in places:
+        known = first.get(place.leader_session_id, place.checkpoint_id)
+        first[place.leader_session_id] = min(known, place.checkpoint_id)
+    return frozenset(first.values())
+
+
+def unfinished(places: Sequence[PlaceFacts]) -> frozenset[int]:
+    """Decisions that recovery may still have to commit (protocol rule 29)."""
+    decided = [place for place in places if place.verdict is Verdict.DECIDED]
+    newest = max((place.checkpoint_id for place in decided), default=-1)
+    return frozenset(
+        place.checkpoint_id
+        for place in decided
+        if not place.is_committed and (place.has_committables or place.checkpoint_id == newest)
+    )
+
+
+def retirable(places: Collection[PlaceFacts], *, retain: int = 3) -> list[int]:
+    """Ids that nothing needs any more, ascending.
+
+    Kept are the newest ``retain`` finished decisions that were not left behind, as many aborted
+    records (for people), every unfinished decision, every savepoint, the first record of each
+    session, the last record of all (ids are never used twice), and what any of these names.
+    """
+    ordered = sorted(places, key=lambda place: place.checkpoint_id)
+    if not ordered:
+        return []
+    keep = {ordered[-1].checkpoint_id}
+    keep |= first_of_sessions(ordered) | unfinished(ordered)
+    keep |= {place.checkpoint_id for place in ordered if place.kind is CheckpointKind.SAVEPOINT}
+    for verdict in Verdict:
+        keep |= _newest(ordered, verdict, retain)
+    keep = _with_named(ordered, keep)
+    return [place.checkpoint_id for place in ordered if place.checkpoint_id not in keep]
+
+
+def _newest(ordered: Sequence[PlaceFacts], verdict: Verdict, count: int) -> set[int]:
+    """The newest ``count`` of a verdict; what is kept anyway as unfinished or a seal counts not."""
+    apart = unfinished(ordered)
+    if verdict is Verdict.ABORTED:
+        apart |= first_of_sessions(ordered)
+    candidates = [
+        place.checkpoint_id
+        for place in ordered
+        if place.verdict is verdict and place.checkpoint_id not in apart and not place.is_superseded
+    ]
+    return set(candidates[-count:]) if count > 0 else set()
+
+
+def _with_named(ordered: Sequence[PlaceFacts], keep: set[int]) -> set[int]:
+    """``keep`` and everything its records name, and what those name."""
+    by_id = {place.checkpoint_id: place for place in ordered}
+    found: set[int] = set()
+    ahead = list(keep)
+    while ahead:
+        checkpoint_id = ahead.pop()
+        if checkpoint_id not in found:
+            found.add(checkpoint_id)
+            place = by_id.get(checkpoint_id)
+            ahead.extend(place.names if place else ())
+    return found
+
+
+def spark_batches_to_retain(
+    retained: Iterable[CheckpointRecord],
+    current_batches: Mapping[tuple[str, int], int],
+    *,
+    retain: int = 3,
+    max_concurrent: int = 1,
+) -> int:
+    """``spark.sql.streaming.minBatchesToRetain``: what any kept record names stays loadable.
+
+    Spark deletes offset log entries and state versions that lie this many batches back. While
+    the job runs, the newest ``retain`` decisions reach ``retain`` batches back (a region runs at
+    most one batch per checkpoint), undecided ones ``max_concurrent`` more, and a repair
+    recomputes from the state version before (protocol rule 11): one more.
+
+    Args:
+        retained: the records that retention keeps now.
+        current_batches: the next Spark batch id by (region, generation), for living queries.
+        retain, max_concurrent: the job's settings.
+    Returns:
+        >= 1. `EVERY_BATCH` while a savepoint's state lies only in Spark's own directory: no
+        count of batches would be large enough for ever.
+    """
+    needed = retain + max_concurrent + 1
+    for record in retained:
+        for region in record.regions:
+            if region.state is None or region.batch_id is None:
+                continue
+            if record.kind is CheckpointKind.SAVEPOINT and not region.state.files:
+                return EVERY_BATCH
+            current = current_batches.get((region.region, region.generation))
+            if current is not None:
+                # The record may stay one of the newest for as many checkpoints more.
+                needed = max(needed, current - region.batch_id + retain + max_concurrent + 1)
+    return needed

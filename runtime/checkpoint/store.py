@@ -1,0 +1,440 @@
+"""The checkpoint directory: one record for each checkpoint id, published whole or not at all.
+
+::
+
+    chk-000000000042/_metadata      the decision, or the abort (Avro, `runtime.checkpoint.metadata`)
+                     _committed     everything it names is visible (JSON)
+                     _superseded    a start from an older checkpoint left it behind (JSON)
+                     _repair-1      what replaces lost committables (Avro)
+                     .{name}.{session}.{random}.tmp   half-made; never read
+    _leader                         where the coordinator is (`runtime.checkpoint.leader`)
+"""
+
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from runtime.checkpoint.file_system import FileSystem
+from runtime.checkpoint.file_systems import open_file_system
+from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
+from runtime.checkpoint.retention import (
+    PlaceFacts,
+    facts_of,
+    first_of_sessions,
+    retirable,
+    unfinished,
+)
+from runtime.checkpoint.schema import FORMAT_VERSION
+from runtime.contracts import Clock, PublishOutcome
+from runtime.errors import DamagedCheckpointError, StorageError, StreamError, WrongJobError
+from runtime.failpoints import failpoint
+from runtime.model import CheckpointRecord, StateEntry
+
+__all__ = ["CheckpointStore", "open_store", "place_name"]
+
+log = logging.getLogger(__name__)
+
+_PLACE = re.compile(r"chk-(\d{12,})")
+_METADATA = "_metadata"
+_COMMITTED = "_committed"
+_SUPERSEDED = "_superseded"
+_REPAIR = re.compile(r"_repair-([1-9]\d*)")
+_TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
+_PAUSE_S = 0.05
+
+
+def place_name(checkpoint_id: int) -> str:
+    """Name of a checkpoint's directory; names sort as numbers do."""
+    return f"chk-{checkpoint_id:012d}"
+
+
+def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 - py4j's view
+    """The store at a checkpoint directory; nothing is touched yet.
+
+    Args:
+        uri: ``file:`` or a bare path (by Python), or ``hdfs:`` (by Hadoop's client in a JVM).
+        jvm: py4j's view of a JVM that has Hadoop's client, e.g. a SparkContext's; for ``hdfs:``.
+    Raises:
+        ConfigError: a scheme without a tested no-replace step, or no JVM for ``hdfs:``.
+    """
+    return CheckpointStore(open_file_system(uri, jvm))
+
+
+class CheckpointStore:
+    """`runtime.contracts.MetadataStore` on a file system with an atomic no-replace step.
+
+    Runs on the driver or in the command line; the caller serialises the calls. Nothing is written
+    by reading. Records never change, so what was read of a place is kept, as a few small facts.
+
+    Args:
+        fs: rooted at the checkpoint directory.
+        clock, pause: time, for the bound of `publish`; passed in so that tests own it.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        *,
+        clock: Clock = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.uri = fs.uri
+        self.fs = fs
+        self._clock = clock
+        self._pause = pause
+        self._job_uid: str | None = None
+        self._known: dict[int, PlaceFacts] = {}
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def places(self) -> list[int]:
+        """Ids of all places that hold a record, ascending."""
+        return [
+            found
+            for found in self._directories()
+            if found in self._known or self.fs.exists(_path(found, _METADATA))
+        ]
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """The record at a place, None when the place is empty.
+
+        Raises:
+            DamagedCheckpointError, UnsupportedFormatError: see `runtime.checkpoint.metadata`.
+            StorageError: the store did not answer.
+        """
+        path = _path(checkpoint_id, _METADATA)
+        data = self.fs.read(path)
+        if data is None:
+            return None
+        return self._decoded(checkpoint_id, data)
+
+    def is_committed(self, checkpoint_id: int) -> bool:
+        """Whether everything that the record names is visible, on record."""
+        return self.fs.exists(_path(checkpoint_id, _COMMITTED))
+
+    def is_superseded(self, checkpoint_id: int) -> bool:
+        """Whether a start from an older checkpoint left this one behind."""
+        return self.fs.exists(_path(checkpoint_id, _SUPERSEDED))
+
+    def superseded_by(self, checkpoint_id: int) -> int | None:
+        """The first checkpoint of the start that left this one behind, or None."""
+        data = self.fs.read(_path(checkpoint_id, _SUPERSEDED))
+        return None if data is None else _mark_field(data, "by", self._where(checkpoint_id))
+
+    def repairs(self, checkpoint_id: int) -> list[Repair]:
+        """Repairs of a place, in order of their numbers."""
+        names = (entry.name for entry in self.fs.entries(place_name(checkpoint_id)))
+        numbers = sorted(int(match[1]) for name in names if (match := _REPAIR.fullmatch(name)))
+        found = []
+        for number in numbers:
+            path = _path(checkpoint_id, f"_repair-{number}")
+            data = self.fs.read(path)
+            where = {"uri": self.uri, "path": path}
+            if data is None:
+                raise StorageError("a repair record vanished while it was read", where, "Retry.")
+            found.append(decode_repair(data, where=where))
+        return found
+
+    def effective_committables(self, record: CheckpointRecord) -> tuple[StateEntry, ...]:
+        """The record's committables with every repair applied, in order (protocol rule 11)."""
+        standing = list(record.committables)
+        if not standing:
+            return ()
+        for repair in self.repairs(record.checkpoint_id):
+            replaced = dict(repair.replaced)
+            standing = [replaced.get(entry.payload, entry) for entry in standing]
+        return tuple(standing)
+
+    def facts(self) -> list[PlaceFacts]:
+        """What retention knows of every place, ascending."""
+        present = self.places()
+        self._known = {
+            checkpoint_id: facts
+            for checkpoint_id in present
+            if (facts := self._facts_at(checkpoint_id)) is not None
+        }
+        return list(self._known.values())
+
+    def _facts_at(self, checkpoint_id: int) -> PlaceFacts | None:
+        """Records never change and marks never go, so only what is missing is looked up."""
+        known = self._known.get(checkpoint_id)
+        if known is None:
+            record = self.read(checkpoint_id)
+            if record is None:
+                return None
+            known = facts_of(record)
+        return replace(
+            known,
+            is_committed=known.is_committed or self.is_committed(checkpoint_id),
+            is_superseded=known.is_superseded or self.is_superseded(checkpoint_id),
+        )
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        """Put a record in its place: whole, synced, never replacing another (rules 6 and 7).
+
+        Repeated with the same record it gives the same answer. TAKEN means that another record
+        stands there for ever; `read` tells whose. A caller that gives up after UNKNOWN publishes
+        its own aborted record in that place: OURS = certainly aborted; TAKEN with a record of
+        this session = the late decision has landed after all.
+
+        Raises:
+            WrongJobError: the directory belongs to another job; nothing was written.
+            StorageError: nothing was published, and why.
+            AuthenticationError, ConfigError: the store refuses, or cannot promise it.
+            DamagedCheckpointError: the place is taken by something that cannot be read.
+        """
+        self._require_same_job(record)
+        failpoint("before-publish")
+        outcome = self._publish_file(
+            record.checkpoint_id,
+            _METADATA,
+            encode(record),
+            session=record.leader_session_id,
+            timeout_s=timeout_s,
+        )
+        failpoint("after-publish")
+        if outcome is PublishOutcome.TAKEN:
+            self.read(record.checkpoint_id)  # what stands there must at least be whole
+        return outcome
+
+    def publish_repair(
+        self,
+        checkpoint_id: int,
+        replaced: Mapping[bytes, StateEntry],
+        *,
+        session: str,
+        timeout_s: float = 30.0,
+    ) -> PublishOutcome:
+        """The next ``_repair-k``: lost committable's payload -> its replacement (rule 11).
+
+        TAKEN: a repair of one of these committables stands already, by whomever; follow it.
+        """
+        wanted = tuple(sorted(replaced.items(), key=lambda item: item[0]))
+        standing = self.repairs(checkpoint_id)
+        for repair in standing:
+            if repair.leader_session_id == session and repair.replaced == wanted:
+                self.fs.make_durable(_path(checkpoint_id, f"_repair-{repair.number}"))
+                return PublishOutcome.OURS
+            if set(dict(repair.replaced)) & set(replaced):
+                return PublishOutcome.TAKEN
+        repair = Repair(
+            checkpoint_id=checkpoint_id,
+            number=len(standing) + 1,
+            leader_session_id=session,
+            replaced=wanted,
+        )
+        failpoint("before-repair")
+        outcome = self._publish_file(
+            checkpoint_id,
+            f"_repair-{repair.number}",
+            encode_repair(repair),
+            session=session,
+            timeout_s=timeout_s,
+        )
+        failpoint("after-repair")
+        return outcome
+
+    def mark_committed(self, checkpoint_id: int) -> None:
+        """Durable ``_committed``; idempotent. On return, used ids may be used again (rule 5)."""
+        failpoint("before-committed-mark")
+        self._mark(checkpoint_id, _COMMITTED, {})
+        failpoint("after-committed-mark")
+
+    def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
+        """Say that a start from an older checkpoint left this one behind; idempotent."""
+        self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
+
+    # --- retiring -------------------------------------------------------------------------------
+
+    def retirable(self, *, retain: int = 3) -> list[int]:
+        """What may be deleted now, by `runtime.checkpoint.retention.retirable`."""
+        return retirable(self.facts(), retain=retain)
+
+    def retire(self, checkpoint_ids: Collection[int]) -> None:
+        """Delete retired places; refuses an unfinished decision and every seal (rule 29)."""
+        wanted = set(checkpoint_ids)
+        if not wanted:
+            return
+        places = self.facts()
+        last = {max((place.checkpoint_id for place in places), default=-1)}
+        refused = wanted & (unfinished(places) | first_of_sessions(places) | last)
+        if refused:
+            raise StorageError(
+                "a checkpoint that is still needed was to be deleted",
+                {"uri": self.uri, "checkpoint_ids": sorted(refused)},
+                "Unfinished decisions, seals and the last record stay; retire the others.",
+            )
+        for checkpoint_id in sorted(wanted):
+            self.fs.delete(place_name(checkpoint_id))
+            log.debug("checkpoint retired: checkpoint_id=%d", checkpoint_id)
+
+    def clean(self, *, session: str) -> int:
+        """Delete what crashed writers left half-made; returns how many. Called after the seal.
+
+        Only below the last record, where no writer can publish any more: the places are taken for
+        ever. What this session writes now is left alone.
+        """
+        places = self.places()
+        cleaned = 0
+        for checkpoint_id in self._directories():
+            if not places or checkpoint_id > places[-1]:
+                break
+            if checkpoint_id not in places:  # made by a writer that found its place retired
+                self.fs.delete(place_name(checkpoint_id))
+                cleaned += 1
+                continue
+            for entry in self.fs.entries(place_name(checkpoint_id)):
+                match = _TEMPORARY.fullmatch(entry.name)
+                if match and match[1] != _session_text(session):
+                    self.fs.delete(_path(checkpoint_id, entry.name))
+                    cleaned += 1
+        return cleaned
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _directories(self) -> list[int]:
+        names = (entry.name for entry in self.fs.entries("") if entry.is_directory)
+        return sorted(int(match[1]) for name in names if (match := _PLACE.fullmatch(name)))
+
+    def _where(self, checkpoint_id: int) -> dict[str, object]:
+        return {"uri": self.uri, "path": _path(checkpoint_id, _METADATA)}
+
+    def _decoded(self, checkpoint_id: int, data: bytes) -> CheckpointRecord:
+        where = self._where(checkpoint_id)
+        record = decode(data, where=where)
+        if record.checkpoint_id != checkpoint_id:
+            raise DamagedCheckpointError(
+                f"the record at place {checkpoint_id} says it is of {record.checkpoint_id}",
+                where,
+                "Directories of a checkpoint must not be copied or renamed; restore from another.",
+            )
+        return record
+
+    def _require_same_job(self, record: CheckpointRecord) -> None:
+        if self._job_uid is None:
+            places = self.places()
+            first = self.read(places[0]) if places else None
+            if first is None:
+                return  # the very first record: it names the job when it has won
+            self._job_uid = first.job_uid
+        if record.job_uid != self._job_uid:
+            raise WrongJobError(
+                "the checkpoint directory belongs to another job",
+                {"uri": self.uri, "job_uid": record.job_uid, "found": self._job_uid},
+                "Give each job a checkpoint directory of its own.",
+            )
+
+    def _publish_file(
+        self, checkpoint_id: int, name: str, data: bytes, *, session: str, timeout_s: float
+    ) -> PublishOutcome:
+        """Try until the place holds something or time is over; an answer is settled by looking."""
+        deadline = self._clock() + timeout_s
+        may_have_landed = False
+        while True:
+            attempt = _Attempt(self.fs, place_name(checkpoint_id), name, data, session)
+            try:
+                return attempt.run()
+            except StorageError as error:
+                may_have_landed = may_have_landed or attempt.was_tried
+                if self._clock() >= deadline:
+                    if not may_have_landed:
+                        raise
+                    log.warning(
+                        "publish is unknown: checkpoint_id=%d name=%s error=%s",
+                        checkpoint_id,
+                        name,
+                        error,
+                    )
+                    return PublishOutcome.UNKNOWN
+                log.info("publish is tried again: checkpoint_id=%d error=%s", checkpoint_id, error)
+                self._pause(_PAUSE_S)
+
+    def _mark(self, checkpoint_id: int, name: str, content: Mapping[str, object]) -> None:
+        path = _path(checkpoint_id, name)
+        if self.fs.exists(path):
+            self.fs.make_durable(path)
+            return
+        text = {"format_version": FORMAT_VERSION, "checkpoint_id": checkpoint_id, **content}
+        self.fs.replace(path, json.dumps(text).encode())
+
+
+class _Attempt:
+    """One try to give a file its name. Afterwards `was_tried` says whether it may have landed."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, name: str, data: bytes, session: str
+    ) -> None:
+        self._fs = fs
+        self._path = f"{directory}/{name}"
+        unique = f"{_session_text(session)}.{uuid.uuid4().hex}"
+        self._temporary = f"{directory}/.{name}.{unique}.tmp"
+        self._data = data
+        self.was_tried = False
+
+    def run(self) -> PublishOutcome:
+        """OURS or TAKEN; StorageError when neither is certain."""
+        found = self._standing()
+        if found is not None:
+            return found
+        self._fs.write_temporary(self._temporary, self._data)
+        failpoint("after-temp-sync")
+        try:
+            self.was_tried = True
+            if self._fs.place(self._temporary, self._path):
+                return PublishOutcome.OURS
+        except StorageError as error:
+            found = self._standing()
+            if found is None:
+                raise
+            log.info("publish settled by reading back: path=%s error=%s", self._path, error)
+            return found
+        found = self._standing()
+        self._discard()
+        if found is None:
+            raise StorageError(
+                "a place was refused as taken, but nothing stands there",
+                {"uri": self._fs.uri, "path": self._path},
+                "Retry; if it stays so, the store does not keep its promise: use another.",
+            )
+        return found
+
+    def _standing(self) -> PublishOutcome | None:
+        data = self._fs.read(self._path)
+        if data is None:
+            return None
+        if data != self._data:
+            return PublishOutcome.TAKEN
+        self._fs.make_durable(self._path)
+        return PublishOutcome.OURS
+
+    def _discard(self) -> None:
+        try:
+            self._fs.delete(self._temporary)
+        except StreamError as error:  # the next `clean` has it
+            log.debug("temporary file is left: path=%s error=%s", self._temporary, error)
+
+
+def _path(checkpoint_id: int, name: str) -> str:
+    return f"{place_name(checkpoint_id)}/{name}"
+
+
+def _session_text(session: str) -> str:
+    """The session inside a file name: only letters that every store takes."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", session) or "-"
+
+
+def _mark_field(data: bytes, name: str, where: Mapping[str, object]) -> int:
+    try:
+        found: Any = json.loads(data)
+        return int(found[name])
+    except (ValueError, LookupError, TypeError) as error:
+        raise DamagedCheckpointError(
+            "a mark of a checkpoint cannot be read", where, "Look at it; it is small JSON."
+        ) from error
