@@ -1,0 +1,263 @@
+"""Reads what a topic holds in the form the checker judges (`runtime.checker`).
+
+For tests, the demo and benchmarks; not on the data path of a job.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from connectors.kafka._client import (
+    OFFSET_BEGINNING,
+    PARTITION_EOF,
+    TIMESTAMP_NOT_AVAILABLE,
+    AdminClient,
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Message,
+    OffsetSpec,
+    TopicCollection,
+    TopicPartition,
+    make_admin,
+    make_consumer,
+    translate,
+)
+from connectors.kafka.client_options import Role
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import Headers, History, Identity, Record
+from runtime.errors import UnreachableError
+
+__all__ = [
+    "TopicEnds",
+    "await_readable",
+    "read_history",
+    "read_records",
+    "reading_consumer",
+    "record_of",
+    "topic_ends",
+]
+
+log = logging.getLogger(__name__)
+
+_REQUEST_TIMEOUT_S = 10.0
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_POLL_S = 0.02
+_CONSUME_RECORDS = 10_000
+_CONSUME_S = 0.1
+
+_Pairs = Sequence[tuple[str, bytes | str | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEnds:
+    """Where the partitions of a topic end, by partition.
+
+    Attributes:
+        stable: last stable offset: a read_committed reader sees what lies before it.
+        high: high watermark: everything written and replicated lies before it.
+    """
+
+    stable: Mapping[int, int]
+    high: Mapping[int, int]
+
+    @property
+    def is_settled(self) -> bool:
+        """No open transaction holds readers back."""
+        return self.stable == self.high
+
+
+def reading_consumer(
+    connection: KafkaConnection, *, read_committed: bool = True, group: str = "sluice-history"
+) -> Consumer:
+    """A consumer that reads explicit partitions, joins no group and commits nothing."""
+    return make_consumer(
+        {
+            **connection.librdkafka(Role.CONSUMER),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+            # The default of 1 s makes a reader wait for a second whenever its queue was full.
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+
+
+def topic_ends(
+    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+) -> TopicEnds:
+    """Last stable offset and high watermark of every partition.
+
+    Raises:
+        SourceChangedError: there is no such topic.
+        UnreachableError: no broker answers.
+    """
+    admin = make_admin(connection.librdkafka(Role.ADMIN))
+    partitions = _partitions(admin, topic, timeout_s)
+    return TopicEnds(
+        stable=_end_offsets(admin, partitions, IsolationLevel.READ_COMMITTED, timeout_s),
+        high=_end_offsets(admin, partitions, IsolationLevel.READ_UNCOMMITTED, timeout_s),
+    )
+
+
+def await_readable(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    beyond: Mapping[int, int] | None = None,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """Wait until no open transaction holds back readers; how many seconds it took.
+
+    Args:
+        beyond: by partition, the offset that readers must be able to reach; None: the high
+            watermark of that moment, whatever it is.
+    Raises:
+        UnreachableError: still held back when the time ran out; says where.
+    """
+    admin = make_admin(connection.librdkafka(Role.ADMIN))
+    partitions = _partitions(admin, topic, _REQUEST_TIMEOUT_S)
+    started = clock()
+    while True:
+        # The goal first: markers written between the two requests may only make it easier.
+        goal = beyond or _end_offsets(
+            admin, partitions, IsolationLevel.READ_UNCOMMITTED, _REQUEST_TIMEOUT_S
+        )
+        stable = _end_offsets(admin, partitions, IsolationLevel.READ_COMMITTED, _REQUEST_TIMEOUT_S)
+        if all(stable.get(partition, 0) >= offset for partition, offset in goal.items()):
+            return clock() - started
+        if clock() - started > timeout_s:
+            raise UnreachableError(
+                "an open transaction holds back the readers of a topic",
+                {"topic": topic, "stable": stable, "wanted": dict(goal)},
+                "List open transactions with `sluice txn list`.",
+            )
+        time.sleep(_POLL_S)
+
+
+def read_records(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    read_committed: bool = True,
+    timeout_s: float = 60.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Record]:
+    """Everything the topic holds now, each partition in offset order.
+
+    Args:
+        read_committed: up to the last stable offset, without aborted records; else up to the
+            high watermark, with them.
+        timeout_s: bound of the time without any progress.
+    Raises:
+        SourceChangedError: there is no such topic, or it was cut off while reading.
+        UnreachableError: no progress in ``timeout_s``.
+    """
+    ends = topic_ends(connection, topic, timeout_s=timeout_s)
+    wanted = {p: end for p, end in (ends.stable if read_committed else ends.high).items() if end}
+    if not wanted:
+        return
+    consumer = reading_consumer(connection, read_committed=read_committed)
+    try:
+        # Not from 0: retention may have taken the first records.
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in wanted])
+        progressed = clock()
+        while wanted:
+            messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
+            if messages:
+                progressed = clock()
+            elif clock() - progressed > timeout_s:
+                raise UnreachableError(
+                    "a topic could not be read to its end",
+                    {"topic": topic, "missing": wanted, "timeout_s": timeout_s},
+                    "Look at the broker's log.",
+                )
+            yield from _records_before(messages, wanted)
+    finally:
+        consumer.close()
+
+
+def read_history(
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    identity: Identity | None = None,
+    read_committed: bool = True,
+    timeout_s: float = 60.0,
+) -> History:
+    """`read_records` as the checker's compact history."""
+    records = read_records(connection, topic, read_committed=read_committed, timeout_s=timeout_s)
+    return History.of(records, identity)
+
+
+def record_of(message: Message) -> Record:
+    """A message as the checker's record; it must not carry an error."""
+    headers: Headers = tuple(
+        (str(pair[0]), _bytes(pair[1])) for pair in cast(_Pairs, message.headers() or ())
+    )
+    kind, timestamp_ms = message.timestamp()
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return Record(
+        topic,
+        partition,
+        offset,
+        _bytes(message.key()),
+        _bytes(message.value()),
+        headers,
+        None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+    )
+
+
+def _records_before(messages: Sequence[Message], wanted: dict[int, int]) -> Iterator[Record]:
+    """Records before each wanted end; takes away from ``wanted`` what has been reached."""
+    for message in messages:
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        if error is not None and error.code() != PARTITION_EOF:
+            raise translate(error, {"topic": message.topic(), "partition": partition})
+        assert partition is not None
+        assert offset is not None
+        end = wanted.get(partition)
+        if end is None:
+            continue
+        if error is None and offset < end:
+            yield record_of(message)
+        # Control records at the end show themselves only by the position of the end of file.
+        if offset >= (end - 1 if error is None else end):
+            del wanted[partition]
+
+
+def _partitions(admin: AdminClient, topic: str, timeout_s: float) -> list[TopicPartition]:
+    # Not list_topics: naming a missing topic there makes the broker create it.
+    answers = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+    try:
+        found = answers[topic].result()
+    except KafkaException as err:
+        raise translate(err, {"topic": topic}) from err
+    return [TopicPartition(topic, number) for number in sorted(p.id for p in found.partitions)]
+
+
+def _end_offsets(
+    admin: AdminClient,
+    partitions: Sequence[TopicPartition],
+    isolation: IsolationLevel,
+    timeout_s: float,
+) -> dict[int, int]:
+    wanted = dict.fromkeys(partitions, _LATEST)
+    answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
+    try:
+        return {at.partition: answer.result().offset for at, answer in answers.items()}
+    except KafkaException as err:
+        raise translate(err, {"topic": partitions[0].topic}) from err
+
+
+def _bytes(content: bytes | str | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content

@@ -1,0 +1,167 @@
+"""A read_committed reader that runs all along, while the pipeline is killed and started again.
+
+What it has seen must be a prefix of what the topic holds in the end (`check_prefix`); when it saw
+it tells how long readers waited.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from connectors.kafka._client import (
+    OFFSET_BEGINNING,
+    PARTITION_EOF,
+    Consumer,
+    Message,
+    TopicPartition,
+    translate,
+)
+from connectors.kafka.history import reading_consumer, record_of, topic_ends
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import History, Identity
+from runtime.errors import UnreachableError
+
+__all__ = ["Observer", "Sighting"]
+
+log = logging.getLogger(__name__)
+
+_CONSUME_RECORDS = 5_000
+_CONSUME_S = 0.02
+_STOP_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """Records that became visible together.
+
+    Attributes:
+        at_s: on the observer's clock.
+        records: how many.
+        total: seen so far, these included.
+    """
+
+    at_s: float
+    records: int
+    total: int
+
+
+class Observer:
+    """Reads a topic from its first record on, in a thread of its own, until stopped.
+
+    It lives in the process that tests or demonstrates, never in the pipeline's, so it survives
+    every kill. Used as a context manager; `seen` may be read once it is closed.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        topic: str,
+        *,
+        identity: Identity | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.seen = History(identity)
+        self._connection = connection
+        self._topic = topic
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._sightings: list[Sighting] = []
+        self._total = 0
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"observer {topic}", daemon=True)
+
+    @property
+    def total(self) -> int:
+        """Records seen so far."""
+        with self._changed:
+            return self._total
+
+    def sightings(self) -> list[Sighting]:
+        """All sightings so far, oldest first."""
+        with self._changed:
+            return list(self._sightings)
+
+    def await_total(self, total: int, *, timeout_s: float) -> float:
+        """Wait until ``total`` records were seen; the time on the observer's clock when they were.
+
+        Raises:
+            UnreachableError: not seen in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._total >= total or self._error, timeout_s)
+            if self._error is not None:
+                raise self._error
+            for sighting in self._sightings:
+                if sighting.total >= total:
+                    return sighting.at_s
+            if total <= 0:
+                return self._clock()
+            raise UnreachableError(
+                "a reader did not see the records in time",
+                {
+                    "topic": self._topic,
+                    "seen": self._total,
+                    "wanted": total,
+                    "timeout_s": timeout_s,
+                },
+                "Look at the pipeline's log and at open transactions.",
+            )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading; raises what ended the reader early, if anything did."""
+        self._stopping.set()
+        self._thread.join(_STOP_S)
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._observe()
+        except Exception as err:  # noqa: BLE001  handed over to whoever waits or closes
+            with self._changed:
+                self._error = err
+                self._changed.notify_all()
+
+    def _observe(self) -> None:
+        partitions = topic_ends(self._connection, self._topic).high
+        consumer: Consumer = reading_consumer(self._connection, group="sluice-observer")
+        try:
+            consumer.assign(
+                [TopicPartition(self._topic, number, OFFSET_BEGINNING) for number in partitions]
+            )
+            while not self._stopping.is_set():
+                self._see(consumer.consume(_CONSUME_RECORDS, _CONSUME_S))
+        finally:
+            consumer.close()
+
+    def _see(self, messages: Sequence[Message]) -> None:
+        before = len(self.seen)
+        for message in messages:
+            error = message.error()
+            if error is None:
+                self.seen.append(record_of(message))
+            elif error.code() != PARTITION_EOF and not error.retriable():
+                raise translate(error, {"topic": self._topic, "partition": message.partition()})
+        new = len(self.seen) - before
+        if new:
+            with self._changed:
+                self._total += new
+                self._sightings.append(Sighting(at_s=self._clock(), records=new, total=self._total))
+                self._changed.notify_all()
