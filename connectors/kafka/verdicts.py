@@ -82,12 +82,15 @@ def is_visible(handle: TransactionIdentity, described: TransactionDescription | 
     An id is not initialised again before its markers are written, so any later attempt, and an id
     that has expired, mean that the markers are out.
     """
-    if described is None:
+    if described is None or described.producer_id != handle.producer_id:
         return True
     step = _step(handle, described)
     if step is EpochStep.OTHER:
-        return True
-    return described.state in (TransactionState.COMPLETE_COMMIT, TransactionState.EMPTY)
+        return described.producer_epoch > handle.producer_epoch
+    if step is EpochStep.SAME:
+        return described.state is TransactionState.COMPLETE_COMMIT
+    # e+1 is ours after EndTxn version 5, or a later attempt's after a native commit: in doubt wait.
+    return described.state is not TransactionState.PREPARE_COMMIT
 
 
 def _step(handle: TransactionIdentity, described: TransactionDescription) -> EpochStep:
