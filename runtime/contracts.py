@@ -300,6 +300,11 @@ class Source(Protocol):
         """The user's stable id, if given."""
         ...
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the run ends when everything present at its start has been read."""
+        ...
+
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """As `SinkCoordinator.check`."""
         ...
