@@ -1,0 +1,187 @@
+"""What the coordinator is told about a job: its regions, sources, sinks and settings. Frozen."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runtime.errors import ConfigError
+from runtime.model import OperatorNode, RegionRecord
+
+__all__ = [
+    "CheckpointSettings",
+    "JobPlan",
+    "OnLost",
+    "RegionPlan",
+    "RestartedRegion",
+    "StartedJob",
+]
+
+
+class OnLost(enum.Enum):
+    """What to do when a decided transaction was certainly aborted (rule 11)."""
+
+    FAIL = "fail"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionPlan:
+    """A region as the engine will run it.
+
+    Attributes:
+        name: unique in the job.
+        source_ids: operator ids of the sources it reads; several regions may share one.
+        sink_ids: operator ids of the sinks it writes.
+        stateful: Spark keeps state for it: it takes part in every interval, also without records,
+            and its batch ids go on over restarts.
+        chained: its records are a function of the ranges read: a lost transaction can be repaired.
+        bounded: it ends when its sources do.
+        keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
+        max_records: at most so many records per epoch, None for all there are.
+    """
+
+    name: str
+    source_ids: tuple[str, ...] = ()
+    sink_ids: tuple[str, ...] = ()
+    stateful: bool = False
+    chained: bool = False
+    bounded: bool = False
+    keeps_logs: bool = False
+    max_records: int | None = None
+
+    @property
+    def batch_ids_continue(self) -> bool:
+        """Whether a batch id of an older generation names the same batch in a newer one."""
+        return self.stateful or self.keeps_logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job as the coordinator sees it.
+
+    Attributes:
+        name: given by the user; a checkpoint directory belongs to one name.
+        regions: at least one, names unique.
+        graph: all operators, for ``_metadata`` and for the check that it is the same job.
+        settings: for ``_metadata``; every secret already redacted.
+        cluster_ids: Kafka clusters known so far; those that the sinks report are added.
+        sluice_version, spark_version: for ``_metadata``.
+    """
+
+    name: str
+    regions: tuple[RegionPlan, ...]
+    graph: tuple[OperatorNode, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    cluster_ids: tuple[str, ...] = ()
+    sluice_version: str = ""
+    spark_version: str = ""
+
+    def __post_init__(self) -> None:
+        names = [region.name for region in self.regions]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(
+                "a job needs at least one region, and each a name of its own",
+                {"job": self.name, "regions": ",".join(names)},
+                "Name each region once.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """When checkpoints are taken, given up and deleted.
+
+    Attributes:
+        interval_s: from one barrier to the next; None: no barriers of our own, each batch that is
+            acknowledged gets a checkpoint at once (drop-in: Spark's trigger is the barrier).
+        timeout_s: from barrier to all acknowledgements; then the checkpoint is aborted.
+        min_pause_s: at least so long between the end of one checkpoint and the next barrier.
+        tolerable_failures: so many checkpoints may fail in a row; one more stops the job.
+        retained: newest decided checkpoints that are kept.
+        max_concurrent: checkpoints under way at once.
+        on_lost: see `OnLost`.
+        idle_poll_s: how often an armed barrier looks for something to cut.
+        discovery_interval_s: how often sources are asked for new splits; None: never.
+        sweep_interval_s: how often orphaned work is aborted.
+        renew_interval_s: how often the owner record is renewed.
+        call_timeout_s: of one call to a committer, source or sink.
+        retry_s: first pause before an unanswered step is tried again; doubles up to
+            ``max_retry_s``.
+        max_retry_s: longest such pause.
+        unknown_timeout_s: how long a committable may stay UNKNOWN before the job stops.
+        settle_timeout_s: how long a decided checkpoint may stay uncommitted before the job stops
+            (nothing is lost: the next start goes on with it).
+    """
+
+    interval_s: float | None = 1.0
+    timeout_s: float = 600.0
+    min_pause_s: float = 0.0
+    tolerable_failures: int = 3
+    retained: int = 3
+    max_concurrent: int = 1
+    on_lost: OnLost = OnLost.FAIL
+    idle_poll_s: float = 0.05
+    discovery_interval_s: float | None = 10.0
+    sweep_interval_s: float = 10.0
+    renew_interval_s: float = 5.0
+    call_timeout_s: float = 10.0
+    retry_s: float = 0.05
+    max_retry_s: float = 2.0
+    unknown_timeout_s: float = 60.0
+    settle_timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        positive = {
+            "timeout_s": self.timeout_s,
+            "retained": self.retained,
+            "max_concurrent": self.max_concurrent,
+            "call_timeout_s": self.call_timeout_s,
+            "sweep_interval_s": self.sweep_interval_s,
+            "renew_interval_s": self.renew_interval_s,
+            "retry_s": self.retry_s,
+        }
+        wrong = {name: value for name, value in positive.items() if value <= 0}
+        not_negative = {
+            "interval_s": self.interval_s or 0,
+            "min_pause_s": self.min_pause_s,
+            "tolerable_failures": self.tolerable_failures,
+        }
+        wrong |= {name: value for name, value in not_negative.items() if value < 0}
+        if wrong:
+            raise ConfigError(
+                "a checkpoint setting is out of range", wrong, "Use a value above zero."
+            )
+
+    @property
+    def is_external(self) -> bool:
+        """Whether acknowledgements trigger checkpoints instead of a clock."""
+        return self.interval_s is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedJob:
+    """What a start found and made.
+
+    Attributes:
+        job_uid: made once, in checkpoint 0.
+        session: leader session id of this run.
+        generation: of every region in this run, until a region is restarted alone.
+        regions: last decided record of each region: go on at the ends of its splits. Its own
+            ``generation`` and ``batch_id`` are those of the run that wrote it.
+        restored_from: checkpoint id that the run started from, None for a new job.
+        run_attempt: how often the job has been started, from 1.
+    """
+
+    job_uid: str
+    session: str
+    generation: int
+    regions: Mapping[str, RegionRecord]
+    restored_from: int | None
+    run_attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartedRegion:
+    """A region's new life: its generation, and the record where it goes on."""
+
+    generation: int
+    restored: RegionRecord
