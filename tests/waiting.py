@@ -14,7 +14,8 @@ def wait_for(
 ) -> T:
     """What ``condition`` returns once that is true.
 
-    Fails with an `AssertionError` that names ``what`` when it never is. A condition that may raise while it
+    Fails with an `AssertionError` that names ``what`` when it never is. A condition that may
+    raise while it
     is not yet true must catch that itself.
     """
     deadline = time.monotonic() + timeout_s

@@ -1,0 +1,113 @@
+"""``sluice kafka``: a broker on this machine for first steps."""
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
+from runtime.embedded.background import RunningServer, forget, recall, remember
+from runtime.embedded.background import stop as stop_server
+from runtime.embedded.cache import exclusive, state_dir
+from runtime.errors import MissingRequirementError
+
+__all__ = ["app"]
+
+_NAME = "kafka"
+_LOCK_TIMEOUT_S = 120.0
+
+app = typer.Typer(
+    help="Start and stop a real single-node Kafka broker on this machine.", no_args_is_help=True
+)
+_console = Console(soft_wrap=True, highlight=False)
+
+
+@app.command()
+def start(
+    *,
+    port: Annotated[int, typer.Option(help="Port of the broker on 127.0.0.1.")] = 9092,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where it keeps its data (default: in the user's state).")
+    ] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Return once it answers; it goes on.")
+    ] = False,
+    transaction_version: Annotated[
+        int, typer.Option(min=0, max=2, help="Feature level of a new data directory.")
+    ] = 2,
+) -> None:
+    """Start a broker; the first start of a user fetches its jars."""
+    broker = EmbeddedKafka(
+        data_dir=data_dir or state_dir() / "kafka-data",
+        port=port,
+        transaction_version=transaction_version,
+        detached=background,
+    )
+    _start_once(broker)
+    _console.print(broker.bootstrap)
+    if not background:
+        _serve(broker)
+
+
+@app.command()
+def stop() -> None:
+    """Stop the broker that `start` started."""
+    server = stop_server(_NAME)
+    _console.print(f"stopped {server.address}" if server else "no broker runs")
+
+
+@app.command()
+def status() -> None:
+    """Tell where the broker listens; exit code 1 when none runs."""
+    server = recall(_NAME)
+    if server is None:
+        _console.print("no broker runs")
+        raise typer.Exit(1)
+    _console.print(f"{server.address}  pid {server.identity.pid}  log {server.log_path}")
+
+
+@app.command()
+def fetch() -> None:
+    """Fetch the broker's jars if need be, and print their directory."""
+    _console.print(str(kafka_jars()))
+
+
+def _start_once(broker: EmbeddedKafka) -> None:
+    with exclusive(state_dir() / f"{_NAME}.lock", timeout_s=_LOCK_TIMEOUT_S):
+        server = recall(_NAME)
+        if server:
+            raise MissingRequirementError(
+                "a broker of this user runs already",
+                {"bootstrap": server.address, "pid": server.identity.pid},
+                "Use it, or stop it with: sluice kafka stop",
+            )
+        broker.start()
+        remember(
+            RunningServer(
+                name=_NAME,
+                identity=broker.identity,
+                address=broker.bootstrap,
+                data_dir=broker.log_path.parent,
+                log_path=broker.log_path,
+            )
+        )
+
+
+def _serve(broker: EmbeddedKafka) -> None:
+    """Stay in front until Ctrl-C, SIGTERM or the broker's end."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    Console(stderr=True).print(f"Kafka {KAFKA_VERSION} runs; Ctrl-C stops it.")
+    try:
+        while broker.is_running():
+            time.sleep(0.2)
+    finally:
+        broker.close()
+        forget(_NAME)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,84 @@
+"""The command ``sluice``: a frame for command groups that register themselves.
+
+Each entry point of the group ``sluice.commands`` is a Typer application (a group of commands) or
+a function (one command). Connectors add theirs that way; `runtime` never imports them.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from runtime.errors import MissingRequirementError, StreamError
+
+__all__ = ["ENTRY_POINT_GROUP", "build_app", "describe_error", "main"]
+
+ENTRY_POINT_GROUP = "sluice.commands"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0, 1 after an error of ours, 2 for wrong usage, 130 on Ctrl-C."""
+    try:
+        build_app(entry_points(group=ENTRY_POINT_GROUP))(args=arguments, prog_name="sluice")
+    except StreamError as error:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(describe_error(error))
+        sys.exit(1)
+    except KeyboardInterrupt:  # outside any command, e.g. while modules are loaded
+        sys.exit(130)
+
+
+def build_app(commands: Iterable[EntryPoint]) -> typer.Typer:
+    """The application with every registered group of commands."""
+    app = typer.Typer(
+        name="sluice",
+        help="Exactly-once Kafka connectors for Spark.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)  # keeps `sluice NAME` a sub-command even when there is only one
+    for command in sorted(commands, key=lambda entry: entry.name):
+        loaded = _load(command)
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=command.name)
+        else:
+            app.command(command.name)(loaded)
+    return app
+
+
+def _root() -> None:
+    """Exactly-once Kafka connectors for Spark."""
+
+
+def _load(command: EntryPoint) -> typer.Typer | Callable[..., None]:
+    """What the entry point names; one that cannot be loaded must not take the others away."""
+    try:
+        loaded: typer.Typer | Callable[..., None] = command.load()
+    except (ImportError, AttributeError) as error:
+        return _broken(command, str(error))
+    return loaded
+
+
+def _broken(command: EntryPoint, reason: str) -> Callable[[], None]:
+    def fail() -> None:
+        raise MissingRequirementError(
+            f"the command {command.name!r} cannot be loaded",
+            {"entry_point": command.value, "reason": reason},
+            "Install the package that brings it, whole and in a fitting version.",
+        )
+
+    fail.__doc__ = "(cannot be loaded)"
+    return fail
+
+
+def describe_error(error: StreamError) -> Text:
+    """What, where and remedy as one block for a terminal."""
+    what, where, remedy = error.args
+    text = Text()
+    text.append("Error: ", style="bold red").append(f"{what}.", style="red")
+    for name, value in where.items():
+        text.append(f"\n  {name}: {value}", style="dim red")
+    return text.append(f"\n{remedy}")

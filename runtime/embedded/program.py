@@ -1,0 +1,228 @@
+"""A user's program in a session of its own: started, killed whole or in part, never left behind.
+
+Spark spreads one program over a Python driver, a JVM, its Python daemon (in a process group of its
+own) and workers. All stay in the session of the driver, even after their parents died: that is how
+they are found.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from runtime.errors import UnreachableError
+
+__all__ = ["Program", "ProgramSpec", "command_of"]
+
+_POLL_S = 0.02
+_TAIL_LINES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSpec:
+    """How to start a program.
+
+    Attributes:
+        command: program and arguments.
+        log_path: its standard output and error, appended.
+        environment: added to this process's.
+        working_dir: None: this process's.
+    """
+
+    command: tuple[str, ...]
+    log_path: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_dir: Path | None = None
+
+
+class Program:
+    """One run of a program. Used by one thread; as a context manager it kills what is left."""
+
+    def __init__(self, spec: ProgramSpec) -> None:
+        self._spec = spec
+        spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = spec.log_path.stat().st_size if spec.log_path.exists() else 0
+        self.started_s = time.monotonic()
+        with spec.log_path.open("ab") as output:
+            self._driver = subprocess.Popen(
+                spec.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **spec.environment},
+                cwd=spec.working_dir,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Of the driver, and number of the session."""
+        return self._driver.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the driver; negative: the signal that ended it; None while it runs."""
+        return self._driver.poll()
+
+    def log(self) -> str:
+        """What this run has written so far."""
+        with self._spec.log_path.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode("utf-8", errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines of `log`."""
+        return "\n".join(self.log().splitlines()[-_TAIL_LINES:])
+
+    def members(self) -> list[psutil.Process]:
+        """Every living process of the session, orphans included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) == self.pid and not _is_dead(process):
+                    found.append(process)
+        return found
+
+    def jvm(self) -> psutil.Process | None:
+        """The program's JVM."""
+        return next((p for p in self.members() if _name(p).startswith("java")), None)
+
+    def workers(self) -> list[psutil.Process]:
+        """Python workers of Spark: forks of its daemon, with the daemon's command line."""
+        daemons = {p.pid: p for p in self.members() if "pyspark.daemon" in _command(p)}
+        return [process for process in daemons.values() if _is_child(process, daemons)]
+
+    def await_exit(self, *, timeout_s: float) -> int:
+        """Wait for the driver's end; its exit code.
+
+        Raises:
+            UnreachableError: still running; with the end of its log. It is left running.
+        """
+        try:
+            return self._driver.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise UnreachableError(
+                f"the program did not end within {timeout_s:.0f} s",
+                {"command": " ".join(self._spec.command), "log": "\n" + self.log_tail()},
+                "Look at its log.",
+            ) from None
+
+    def await_gone(self, *, timeout_s: float) -> bool:
+        """Wait until no process of the session lives; False when time ran out."""
+        deadline = time.monotonic() + timeout_s
+        while self.exit_code is None or self.members():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def kill(self, *, timeout_s: float = 15.0) -> None:
+        """``kill -9`` of everything the program started; returns when nothing of it lives."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            # Again until none is left: a process may fork between the listing and the signal.
+            for process in self.members():
+                _send(process, signal.SIGKILL)
+            if self.await_gone(timeout_s=0.5):
+                return
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    "a program could not be killed",
+                    {"pids": [process.pid for process in self.members()]},
+                    "End these processes by hand.",
+                )
+
+    def kill_driver(self) -> None:
+        """``kill -9`` of the driver alone."""
+        self._driver.send_signal(signal.SIGKILL)
+
+    def kill_jvm(self) -> bool:
+        """``kill -9`` of the JVM alone; False when there is none."""
+        return _send(self.jvm(), signal.SIGKILL)
+
+    def kill_worker(self) -> bool:
+        """``kill -9`` of one Python worker; False when there is none."""
+        return _send(next(iter(self.workers()), None), signal.SIGKILL)
+
+    def pause_driver(self) -> None:
+        """Freeze the driver (SIGSTOP); the rest goes on."""
+        self._driver.send_signal(signal.SIGSTOP)
+
+    def resume_driver(self) -> None:
+        """Let a frozen driver go on."""
+        self._driver.send_signal(signal.SIGCONT)
+
+    def is_driver_paused(self) -> bool:
+        """Whether the driver is stopped by a signal."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        return False
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all living processes of the session and of their ended children."""
+        total = 0.0
+        for process in self.members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(process.cpu_times()[:4])
+        return total
+
+    def driver_memory_bytes(self) -> int:
+        """Resident memory of the driver; 0 when it has ended."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return int(psutil.Process(self.pid).memory_info().rss)
+        return 0
+
+
+def command_of(interpreter: str, script: Path, arguments: Sequence[str]) -> tuple[str, ...]:
+    """A Python program's command line, unbuffered so that its log is whole when it is killed."""
+    return (interpreter, "-u", str(script), *arguments)
+
+
+def _send(process: psutil.Process | None, number: int) -> bool:
+    if process is None:
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+        return True
+    return False
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _is_child(process: psutil.Process, parents: Container[int]) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.ppid() in parents
+    return False
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""

@@ -1,0 +1,102 @@
+"""Fetching through PySpark's Ivy, from a repository that is a directory of this test."""
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from runtime.embedded.ivy import Artifact, Bundle, fetch
+from runtime.errors import MissingRequirementError
+
+pytestmark = pytest.mark.integration
+
+_SETTINGS = """
+<ivysettings>
+  <settings defaultResolver="here"/>
+  <resolvers>
+    <filesystem name="here">
+      <artifact pattern="{root}/[organisation]-[module]-[revision].[ext]"/>
+    </filesystem>
+  </resolvers>
+</ivysettings>
+"""
+
+
+@pytest.fixture
+def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one jar, and a user without any cache."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    with zipfile.ZipFile(repository / "org-thing-1.jar", "w") as archive:
+        archive.writestr("x", "y")
+    settings = tmp_path / "settings.xml"
+    settings.write_text(_SETTINGS.format(root=repository))
+    monkeypatch.setenv("SLUICE_IVY_SETTINGS", str(settings))
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    return repository / "org-thing-1.jar"
+
+
+def _bundle(checksum: str, *, version: str = "1") -> Bundle:
+    return Bundle(
+        name=f"thing-{version}",
+        artifacts=(Artifact(organisation="org", name="thing", version=version),),
+        checksums={f"thing-{version}.jar": checksum},
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_fetched_once_and_then_taken_from_the_cache(jar: Path) -> None:
+    """The second call says nothing and needs no repository; a damaged cache is fetched again."""
+    said: list[str] = []
+    bundle = _bundle(_sha256(jar))
+    directory = fetch(bundle, report=said.append)
+    assert [path.name for path in directory.iterdir()] == ["thing-1.jar"]
+    assert len(said) == 2
+    assert fetch(bundle, report=said.append) == directory
+    assert len(said) == 2
+    (directory / "thing-1.jar").unlink()
+    fetch(bundle, report=said.append)
+    assert _sha256(directory / "thing-1.jar") == _sha256(jar)
+
+
+def test_other_bytes_than_the_pinned_ones_are_refused_and_not_kept(
+    jar: Path, tmp_path: Path
+) -> None:
+    """A repository in between that serves something else is caught."""
+    with pytest.raises(MissingRequirementError, match="not the pinned one"):
+        fetch(_bundle("0" * 64), report=lambda _: None)
+    assert not (tmp_path / "cache" / "thing-1").exists()
+
+
+def test_absent_artifact_is_a_typed_error(jar: Path) -> None:
+    """As without a network: what, the resolver's reason, and what to do."""
+    with pytest.raises(MissingRequirementError, match="thing-2 could not be fetched") as caught:
+        fetch(_bundle("0" * 64, version="2"), report=lambda _: None)
+    assert "not found" in str(caught.value.args[1]["reason"])
+
+
+def test_two_processes_fetch_once(jar: Path) -> None:
+    """Both get the whole directory; one of them fetched."""
+    program = (
+        "from runtime.embedded.ivy import Artifact, Bundle, fetch\n"
+        "print(fetch(Bundle(name='thing-1', artifacts=(Artifact(organisation='org', name='thing',"
+        f" version='1'),), checksums={{'thing-1.jar': {_sha256(jar)!r}}})))"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=120) for process in processes]
+    assert answers[0][0] == answers[1][0] != ""
+    assert sorted(answer[1].count("\n") for answer in answers) == [0, 2]

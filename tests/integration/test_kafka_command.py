@@ -1,0 +1,69 @@
+"""``sluice kafka``: a user starts and stops a broker, in front and in the background."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.embedded.ports import free_ports, is_free
+from tests.kafka_records import admin
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A user of one's own: no state of earlier runs."""
+    return {**os.environ, "SLUICE_STATE": str(tmp_path / "state")}
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from runtime.cli import main; main()", "kafka", *arguments]
+
+
+def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(*arguments), env=environment, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+def test_background_broker_is_found_and_stopped_by_other_commands(
+    environment: dict[str, str],
+) -> None:
+    """start --background, status, a refused second start, stop, and nothing is left."""
+    port = free_ports(1)[0]
+    started = _run(environment, "start", "--background", "--port", str(port))
+    try:
+        assert started.stdout.strip() == f"127.0.0.1:{port}", started.stderr
+        assert admin(f"127.0.0.1:{port}").list_topics(timeout=10).brokers
+        assert f"127.0.0.1:{port}" in _run(environment, "status").stdout
+        second = _run(environment, "start", "--background", "--port", str(free_ports(1)[0]))
+        assert second.returncode == 1
+        assert "runs already" in second.stderr
+        assert "Traceback" not in second.stderr
+    finally:
+        stopped = _run(environment, "stop")
+    assert stopped.stdout.strip() == f"stopped 127.0.0.1:{port}"
+    assert is_free(port)
+    assert _run(environment, "status").returncode == 1
+
+
+def test_ctrl_c_ends_a_broker_in_front(environment: dict[str, str]) -> None:
+    """Without --background the command stays; Ctrl-C stops the broker and exits with 130."""
+    port = free_ports(1)[0]
+    command = _command("start", "--port", str(port))
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as front:
+        assert front.stdout is not None
+        assert front.stdout.readline().strip() == f"127.0.0.1:{port}"
+        front.send_signal(signal.SIGINT)
+        _, errors = front.communicate(timeout=60)
+    assert front.returncode == 130
+    assert "Traceback" not in errors
+    wait_for(lambda: is_free(port), what="the port is free")

@@ -1,0 +1,187 @@
+"""What the servers' tooling decides without starting anything."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka._broker_properties import (
+    BrokerPorts,
+    BrokerSecurity,
+    SecurityProtocol,
+    format_arguments,
+    render,
+    server_properties,
+)
+from runtime.embedded.cache import cache_dir, exclusive, state_dir
+from runtime.embedded.ivy import (
+    Artifact,
+    Bundle,
+    ivy_description,
+    parse_checksums,
+    pinned_checksums,
+)
+from runtime.embedded.java import find_java, parse_version
+from runtime.embedded.ports import free_ports, is_free, require_free
+from runtime.errors import ConfigError, MissingRequirementError
+
+
+@pytest.mark.parametrize(
+    ("banner", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_202"', 8),
+        ('openjdk version "24-ea" 2025-03-18', 24),
+        ("no java here", None),
+    ],
+)
+def test_java_version_is_read_from_old_and_new_banners(banner: str, version: int | None) -> None:
+    """Both numbering schemes of Java."""
+    assert parse_version(banner) == version
+
+
+def test_missing_java_is_one_sentence_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither PATH nor JAVA_HOME has one: the error says what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(MissingRequirementError, match="Java 17 or newer is needed") as caught:
+        find_java()
+    assert "JAVA_HOME" in caught.value.args[2]
+
+
+def test_too_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java that is too old is shown with its version."""
+    program = tmp_path / "java"
+    program.write_text("#!/bin/sh\necho 'java version \"1.8.0_202\"' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(MissingRequirementError) as caught:
+        find_java()
+    assert caught.value.args[1] == {str(program): 8}
+
+
+def test_checksum_file_is_read() -> None:
+    """As ``sha256sum`` writes it, in text or binary mode."""
+    assert parse_checksums("AB12  a.jar\n\ncd34 *b.jar\n") == {"a.jar": "ab12", "b.jar": "cd34"}
+
+
+def test_every_pinned_jar_has_a_whole_checksum() -> None:
+    """The shipped file pins the broker, its logging, and nothing by half."""
+    pinned = pinned_checksums("kafka-4.3.1")
+    assert {"kafka_2.13-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"} <= set(pinned)
+    assert all(len(digest) == 64 for digest in pinned.values())
+
+
+def test_ivy_is_asked_for_all_artifacts_at_once() -> None:
+    """One description, one resolution, one version of each dependency."""
+    bundle = Bundle(
+        name="b",
+        artifacts=(
+            Artifact(organisation="o", name="x", version="1"),
+            Artifact(organisation="o", name="y", version="2", transitive=False),
+        ),
+        checksums={},
+    )
+    text = ivy_description(bundle)
+    assert 'name="x" rev="1" conf="default->default" transitive="true"' in text
+    assert 'name="y" rev="2" conf="default->default" transitive="false"' in text
+
+
+def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own variable wins over the desktop standard's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.setenv("XDG_STATE_HOME", "/y")
+    monkeypatch.delenv("SLUICE_CACHE", raising=False)
+    monkeypatch.delenv("SLUICE_STATE", raising=False)
+    assert (cache_dir(), state_dir()) == (Path("/x/sluice"), Path("/y/sluice"))
+    monkeypatch.setenv("SLUICE_CACHE", "/own")
+    assert cache_dir() == Path("/own")
+
+
+def test_lock_excludes_and_is_free_again(tmp_path: Path) -> None:
+    """A second holder gets an error when its time runs out, not a wait for ever."""
+    lock = tmp_path / "lock"
+    with (
+        exclusive(lock, timeout_s=1),
+        pytest.raises(MissingRequirementError, match="lock"),
+        exclusive(lock, timeout_s=0),
+    ):
+        pass
+    with exclusive(lock, timeout_s=0):
+        pass
+
+
+def test_free_ports_are_different_and_free() -> None:
+    """As many as asked for."""
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    assert all(map(is_free, ports))
+
+
+def test_occupied_port_is_refused() -> None:
+    """Somebody listens: the error names port and server."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(MissingRequirementError, match="so Kafka cannot listen"):
+            require_free(taken.getsockname()[1], server="Kafka")
+
+
+def _properties(security: BrokerSecurity | None, **overrides: str) -> dict[str, str]:
+    return server_properties(
+        ports=BrokerPorts(plain=1, controller=2, secure=3),
+        log_dir=Path("/data"),
+        security=security,
+        keystore=Path("/k"),
+        keystore_password="kp",
+        overrides=overrides,
+    )
+
+
+def test_open_broker_has_no_second_listener() -> None:
+    """Without security there is one listener for clients."""
+    properties = _properties(None)
+    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1"
+    assert not any("sasl" in key for key in properties)
+
+
+def test_overrides_win() -> None:
+    """A caller may change any property."""
+    assert _properties(None, **{"node.id": "7"})["node.id"] == "7"
+
+
+def test_secure_listener_offers_its_mechanisms() -> None:
+    """PLAIN users stand in the properties, SCRAM users in the format arguments."""
+    security = BrokerSecurity(
+        protocol=SecurityProtocol.SASL_SSL,
+        users={"ann": "pw"},
+        mechanisms=("PLAIN", "SCRAM-SHA-256"),
+    )
+    properties = _properties(security)
+    assert properties["listener.name.secure.sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-256"
+    assert 'user_ann="pw"' in properties["listener.name.secure.plain.sasl.jaas.config"]
+    arguments = format_arguments(
+        cluster_id="c", properties_file=Path("/p"), transaction_version=1, security=security
+    )
+    assert arguments[-2:] == ["--add-scram", "SCRAM-SHA-256=[name=ann,password=pw]"]
+    assert "transaction.version=1" in arguments
+
+
+def test_passwords_are_not_in_the_repr() -> None:
+    """A broker's users may be logged by accident; their passwords may not."""
+    assert "pw" not in repr(BrokerSecurity(users={"ann": "pw"}))
+
+
+def test_unknown_mechanism_is_refused() -> None:
+    """GSSAPI needs a key distribution centre, which is not embedded."""
+    with pytest.raises(ConfigError, match="mechanism"):
+        BrokerSecurity(mechanisms=("GSSAPI",))
+
+
+def test_properties_file_escapes_backslashes() -> None:
+    """In a properties file a backslash begins an escape."""
+    assert render({"a": "x\\y"}) == "a=x\\\\y\n"
