@@ -1,0 +1,195 @@
+"""Finishes pre-committed Kafka transactions of any process: rule 5's order, with EndTxn."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from connectors.kafka.handles import TransactionHandle, TransactionIdentity, decode_handle
+from connectors.kafka.verdicts import Judgement, is_visible, judge
+from connectors.kafka.wire import EndOutcome, TransactionDescription, Wire
+from runtime.contracts import Clock, CommitOutcome, CommitReport
+from runtime.errors import StreamError
+from runtime.model import StateEntry
+
+__all__ = ["KafkaCommitter"]
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S = 0.005
+_LONGEST_WAIT_S = 0.25
+_ATTEMPT_S = 10.0  # of one request round inside a longer commit
+
+
+class KafkaCommitter:
+    """Makes transactions visible, or discards them; implements `runtime.contracts.Committer`.
+
+    Driver or command line, one thread. Nothing is kept between calls, so a committer of another
+    process continues where this one stopped.
+
+    After a crash the verdict comes first: EndTxn goes out only while the coordinator describes
+    the transaction as Ongoing with exactly the handle's producer id and epoch. Otherwise the
+    writers are alive, their ids are not initialised before the committed mark, and EndTxn may go
+    straight; but only its clean success counts, any other answer is settled by the verdict.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._sleep = sleep
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        """See `Committer.commit`. Raises UnsupportedFormatError for another sink's entries."""
+        handles = [decode_handle(entry) for entry in committables]
+        reports = self._finish(
+            [handle.identity for handle in handles],
+            commit=True,
+            verdict_first=after_crash,
+            deadline=self._clock() + timeout_s,
+        )
+        for handle, report in zip(handles, reports, strict=True):
+            if report.outcome in (CommitOutcome.ABORTED, CommitOutcome.UNKNOWN):
+                _log_lost(handle, report)
+        return reports
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        """See `Committer.abort`."""
+        identities = [decode_handle(entry).identity for entry in committables]
+        return self.abort_transactions(identities, timeout_s=timeout_s)
+
+    def abort_transactions(
+        self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
+    ) -> list[CommitReport]:
+        """As `abort`, for transactions known by name only; what the sweep uses (rule 13)."""
+        return self._finish(
+            transactions,
+            commit=False,
+            verdict_first=False,
+            deadline=self._clock() + timeout_s,
+        )
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        """See `Committer.await_visible`."""
+        open_ones = [decode_handle(entry).identity for entry in committables]
+        deadline = self._clock() + timeout_s
+        wait_s = _FIRST_WAIT_S
+        while open_ones:
+            found = self._describe(open_ones, deadline)
+            open_ones = [
+                identity
+                for identity in open_ones
+                if identity.transactional_id not in found
+                or not is_visible(identity, found[identity.transactional_id])
+            ]
+            if open_ones and not self._wait(wait_s, deadline):
+                return False
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        return True
+
+    def _finish(
+        self,
+        identities: Sequence[TransactionIdentity],
+        *,
+        commit: bool,
+        verdict_first: bool,
+        deadline: float,
+    ) -> list[CommitReport]:
+        reports: dict[TransactionIdentity, CommitReport] = {}
+        if not verdict_first:
+            self._end(identities, commit=commit, reports=reports, deadline=deadline)
+        wait_s = _FIRST_WAIT_S
+        while open_ones := [i for i in identities if not _is_final(reports.get(i))]:
+            judged = self._judge(open_ones, reports, deadline)
+            ready = [identity for identity, judgement in judged.items() if judgement.open]
+            self._end(ready, commit=commit, reports=reports, deadline=deadline)
+            if all(_is_final(reports.get(i)) for i in open_ones):
+                break
+            if not self._wait(wait_s, deadline):
+                break
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        return [reports.get(identity, _SILENT) for identity in identities]
+
+    def _judge(
+        self,
+        identities: Sequence[TransactionIdentity],
+        reports: dict[TransactionIdentity, CommitReport],
+        deadline: float,
+    ) -> dict[TransactionIdentity, Judgement]:
+        found = self._describe(identities, deadline)
+        judged = {
+            identity: judge(identity, found[identity.transactional_id])
+            for identity in identities
+            if identity.transactional_id in found
+        }
+        for identity, judgement in judged.items():
+            reports[identity] = CommitReport(outcome=judgement.outcome, detail=judgement.detail)
+        return judged
+
+    def _end(
+        self,
+        identities: Sequence[TransactionIdentity],
+        *,
+        commit: bool,
+        reports: dict[TransactionIdentity, CommitReport],
+        deadline: float,
+    ) -> None:
+        """EndTxn for each; only a clean success becomes an outcome, all else stays open."""
+        if not identities:
+            return
+        done = CommitOutcome.COMMITTED if commit else CommitOutcome.ABORTED
+        answers = self._wire.end(identities, commit=commit, timeout_s=self._attempt_s(deadline))
+        for identity, answer in zip(identities, answers, strict=True):
+            if answer.outcome is EndOutcome.DONE:
+                reports[identity] = CommitReport(outcome=done, detail="EndTxn was accepted")
+            else:
+                reports[identity] = CommitReport(
+                    outcome=CommitOutcome.PENDING, detail=f"EndTxn: {answer.error}"
+                )
+
+    def _describe(
+        self, identities: Iterable[TransactionIdentity], deadline: float
+    ) -> Mapping[str, TransactionDescription | None]:
+        ids = [identity.transactional_id for identity in identities]
+        try:
+            return self._wire.describe(ids, timeout_s=self._attempt_s(deadline))
+        except StreamError as err:
+            # A committer does not raise for what a remote answered: these stay pending.
+            log.warning("transactions cannot be described: transactions=%d error=%s", len(ids), err)
+            return {}
+
+    def _attempt_s(self, deadline: float) -> float:
+        return max(0.0, min(_ATTEMPT_S, deadline - self._clock()))
+
+    def _wait(self, wait_s: float, deadline: float) -> bool:
+        """Wait before the next round; False when time is up."""
+        left_s = deadline - self._clock()
+        if left_s <= 0:
+            return False
+        self._sleep(min(wait_s, left_s))
+        return True
+
+
+_SILENT = CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
+
+
+def _is_final(report: CommitReport | None) -> bool:
+    return report is not None and report.outcome is not CommitOutcome.PENDING
+
+
+def _log_lost(handle: TransactionHandle, report: CommitReport) -> None:
+    log.error(
+        "decided transaction is not visible: transactional_id=%s checkpoint_id=%d outcome=%s "
+        "records=%d state=%s",
+        handle.transactional_id,
+        handle.checkpoint_id,
+        report.outcome.value,
+        handle.record_count,
+        report.detail,
+    )
