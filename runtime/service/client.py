@@ -1,0 +1,199 @@
+"""The coordinator as source runners and tasks see it: HTTP, repeated until answered. Light.
+
+Imported by every Python worker, so it loads urllib3 and the value types, and nothing else.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import urllib3
+
+from runtime.contracts import RegisteredAttempt
+from runtime.errors import StreamError, UnreachableError
+from runtime.model import Barrier, BatchKey
+from runtime.service import wire
+
+__all__ = ["CoordinatorAddress", "CoordinatorClient"]
+
+_DEADLINE_S = 30.0
+_CALL_TIMEOUT_S = 10.0
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+_TRY_AGAIN = (429, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorAddress:
+    """Where a job's coordinator answers, and the right to ask it. Picklable.
+
+    Attributes:
+        address: ``http://host:port``.
+        token: bearer token; never logged, never in ``repr``.
+        leader_session_id: of the coordinator; another one refuses our messages.
+        job_uid: of the job.
+    """
+
+    address: str
+    token: str
+    leader_session_id: str
+    job_uid: str
+
+    def __repr__(self) -> str:
+        return (
+            f"CoordinatorAddress(address={self.address!r}, token='***', "
+            f"leader_session_id={self.leader_session_id!r}, job_uid={self.job_uid!r})"
+        )
+
+
+class CoordinatorClient:
+    """Implements `runtime.contracts.AttemptRegistry` and the barrier poll over HTTP.
+
+    Runs in source runners (driver side) and Python workers (executors), one thread. Every message
+    may be repeated safely, so a call is repeated until it is answered or its deadline has passed.
+    An error of the coordinator is raised here as the same `StreamError` class.
+    """
+
+    def __init__(self, address: CoordinatorAddress, *, deadline_s: float = _DEADLINE_S) -> None:
+        self._address = address
+        self._deadline_s = deadline_s
+        self._pool = urllib3.PoolManager(
+            num_pools=1,
+            maxsize=2,
+            retries=False,
+            headers={"Authorization": f"Bearer {address.token}"},
+        )
+
+    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+        """See `runtime.contracts.Coordinator.poll_barrier`."""
+        body = self._envelope(region, generation) | {"wait_s": wait_s}
+        answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
+        barrier = answer["barrier"]
+        return None if barrier is None else wire.barrier_from_json(barrier)
+
+    def register(self, attempt: RegisteredAttempt) -> None:
+        """See `runtime.contracts.AttemptRegistry.register`."""
+        batch = attempt.batch
+        self._post(
+            "/v1/attempts",
+            self._envelope(batch.region, batch.generation)
+            | {
+                "batch_id": batch.batch_id,
+                "operator_id": attempt.operator_id,
+                "resource": attempt.resource,
+            },
+        )
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """See `runtime.contracts.Coordinator.is_decided`."""
+        answer = self._send(
+            "GET",
+            "/v1/batches/decided",
+            fields={k: str(v) for k, v in self._batch_envelope(batch).items() if v is not None},
+        )
+        return bool(answer["decided"])
+
+    def status(self) -> Mapping[str, Any]:
+        """State of the job, its checkpoints and regions, as JSON."""
+        return self._send("GET", "/v1/status")
+
+    def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+        """Call a mounted `runtime.service.queries.QueryHandler` (drop-in)."""
+        path = f"/v1/queries/{key}/{call}"
+        return self._post(path, payload, timeout_s=timeout_s, deadline_s=timeout_s)["answer"]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _envelope(self, region: str, generation: int) -> dict[str, Any]:
+        return {
+            "job_uid": self._address.job_uid,
+            "leader_session_id": self._address.leader_session_id,
+            "region": region,
+            "generation": generation,
+            "checkpoint_id": None,
+        }
+
+    def _batch_envelope(self, batch: BatchKey) -> dict[str, Any]:
+        return self._envelope(batch.region, batch.generation) | {"batch_id": batch.batch_id}
+
+    def _post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        timeout_s: float = _CALL_TIMEOUT_S,
+        deadline_s: float | None = None,
+    ) -> dict[str, Any]:
+        return self._send("POST", path, body=body, timeout_s=timeout_s, deadline_s=deadline_s)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        fields: Mapping[str, str] | None = None,
+        timeout_s: float = _CALL_TIMEOUT_S,
+        deadline_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Repeat with growing pauses until answered; bounded by the deadline."""
+        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                response = self._pool.request(
+                    method,
+                    f"{self._address.address}{path}",
+                    json=body,
+                    fields=fields,
+                    timeout=urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s),
+                )
+                if response.status not in _TRY_AGAIN:
+                    return _answer(response)
+                reason = f"HTTP {response.status}"
+            except urllib3.exceptions.HTTPError as err:
+                reason = type(err).__name__
+            if time.monotonic() + pause_s >= deadline:
+                raise UnreachableError(
+                    "the coordinator did not answer",
+                    {"address": self._address.address, "path": path, "reason": reason},
+                    "Does the driver process still run, and can this host reach it?",
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _answer(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+    """The JSON of a success; the coordinator's own error otherwise."""
+    try:
+        found = json.loads(response.data)
+    except ValueError:
+        found = None
+    if response.status == 200 and isinstance(found, dict):
+        return found
+    error = found.get("error") if isinstance(found, dict) else None
+    if isinstance(error, dict):
+        raise wire.error_from_json(error)
+    raise StreamError(
+        "the coordinator's address gave an answer that is not a coordinator's",
+        {"status": response.status},
+        "Is another service listening on that port?",
+    )
