@@ -148,7 +148,8 @@ def format_arguments(
     security: BrokerSecurity | None,
 ) -> list[str]:
     """Arguments of ``kafka-storage format``: feature levels and SCRAM users are set only there."""
-    arguments = ["format", "--cluster-id", cluster_id, "--config", str(properties_file)]
+    # One argument with "=": one id in 64 begins with a dash.
+    arguments = ["format", f"--cluster-id={cluster_id}", "--config", str(properties_file)]
     arguments += ["--feature", f"transaction.version={transaction_version}"]
     for mechanism in security.mechanisms if security else ():
         if mechanism.startswith("SCRAM"):
