@@ -16,8 +16,8 @@ from runtime.errors import AuthenticationError, ConfigError, StorageError, Strea
 
 __all__ = ["HadoopFileSystem"]
 
-# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour. A setting that
-# the user made in a site file stays.
+# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour, and 0.4 s for a
+# block to be reported when a small file is closed. What the user set in a site file stays.
 _BOUNDS = {
     "ipc.client.connect.timeout": "5000",
     "ipc.client.connect.max.retries": "3",
@@ -26,6 +26,8 @@ _BOUNDS = {
     "dfs.client.retry.max.attempts": "3",
     "dfs.client.socket-timeout": "10000",
     "dfs.client.datanode-restart.timeout": "10",
+    "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
+    "dfs.client.block.write.locateFollowingBlock.retries": "10",
 }
 _DENIED = ("AccessControlException", "AuthorizationException", "SaslException")
 _ABSENT = ("FileNotFoundException",)
@@ -113,10 +115,7 @@ class HadoopFileSystem:
         temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/")
         self.write_temporary(temporary, data)
         with self._translated("write", path):
-            rename = self._jvm.org.apache.hadoop.fs.Options.Rename
-            options = self._gateway.new_array(rename, 1)
-            options[0] = rename.OVERWRITE
-            self._fs.rename(self._at(temporary), self._at(path), options)
+            self._fs.rename(self._at(temporary), self._at(path), self._overwriting())
 
     def delete(self, path: str) -> None:
         """See `FileSystem.delete`: one step at the NameNode."""
@@ -130,9 +129,13 @@ class HadoopFileSystem:
                 self._opened.close()
             self._opened = None
 
-    @property
-    def _gateway(self) -> Any:  # noqa: ANN401 - py4j's gateway
-        return self._jvm._gateway_client.gateway_property  # noqa: SLF001
+    def _overwriting(self) -> Any:  # noqa: ANN401 - a Java array
+        """``new Options.Rename[] {OVERWRITE}``; py4j has no variable arguments."""
+        java = self._jvm.java.lang
+        kind = java.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        options = java.reflect.Array.newInstance(kind, 1)
+        java.reflect.Array.set(options, 0, self._jvm.org.apache.hadoop.fs.Options.Rename.OVERWRITE)
+        return options
 
     @property
     def _fs(self) -> Any:  # noqa: ANN401 - a Java object
@@ -148,11 +151,12 @@ class HadoopFileSystem:
         for name, value in _BOUNDS.items():
             if _is_default(conf, name):
                 conf.set(name, value)
-        return hadoop.fs.FileSystem.newInstance(self._jvm.java.net.URI(self.uri), conf)
+        return hadoop.fs.FileSystem.newInstance(self._at("").toUri(), conf)
 
     def _user_configuration(self) -> Any:  # noqa: ANN401 - a Java object
         """Spark's, with its ``spark.hadoop.*`` settings, where a session runs; else the files'."""
-        active = self._jvm.org.apache.spark.SparkContext.getActive()
+        companion = getattr(self._jvm.org.apache.spark, "SparkContext$")
+        active = getattr(companion, "MODULE$").getActive()
         if active.isDefined():
             return active.get().hadoopConfiguration()
         return self._jvm.org.apache.hadoop.conf.Configuration()
