@@ -15,8 +15,7 @@ def wait_for(
     """What ``condition`` returns once that is true.
 
     Fails with an `AssertionError` that names ``what`` when it never is. A condition that may
-    raise while it
-    is not yet true must catch that itself.
+    raise while it is not yet true must catch that itself.
     """
     deadline = time.monotonic() + timeout_s
     while True:
