@@ -1,0 +1,168 @@
+"""The driver's side of a Kafka sink: start check, ownership, sweep and committer."""
+
+import logging
+from collections.abc import Mapping
+
+from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.owner import KafkaOwnerStore, OwnerClaim
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.sweep import Sweeper
+from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.wire import Cluster
+from runtime.contracts import Committer, SinkContext, SweepView
+from runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
+
+__all__ = [
+    "RESTART_BUDGET_S",
+    "KafkaSinkCoordinator",
+    "check_transaction_timeout",
+    "transaction_timeout_s",
+]
+
+log = logging.getLogger(__name__)
+
+RESTART_BUDGET_S = 15.0
+"""A decided transaction must outlive the restart that commits it."""
+
+_OWNER_CALL_S = 10.0
+
+
+class KafkaSinkCoordinator:
+    """Implements `runtime.contracts.SinkCoordinator` for transactional Kafka sinks.
+
+    Driver. The committer and the sweep have a client each, so that a sweep that waits for a dead
+    broker does not hold up a commit.
+    """
+
+    committer: Committer
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        transactional_id_prefix: str,
+        transaction_timeout_s: float | None,
+        topics: tuple[str, ...],
+        restart_budget_s: float = RESTART_BUDGET_S,
+    ) -> None:
+        self._connection = connection
+        self._prefix = transactional_id_prefix
+        self._timeout_s = transaction_timeout_s
+        self._topics = topics
+        self._restart_budget_s = restart_budget_s
+        self._wire = TransactionWire(connection)
+        self._sweep_wire = TransactionWire(connection)
+        self._sweeper = Sweeper(self._sweep_wire, prefix=transactional_id_prefix)
+        self._operator_id: str | None = None
+        self._claim: OwnerClaim | None = None
+        self._swept_all = False
+        self.committer = KafkaCommitter(self._wire)
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """See `SinkCoordinator.check`. Facts: cluster_id, transaction_version, timeout."""
+        self._connection.refuse_owned(exactly_once=True)
+        cluster = self._wire.cluster(timeout_s=timeout_s)
+        missing = self._wire.missing_topics(self._topics, timeout_s=timeout_s)
+        if missing:
+            raise SourceChangedError(
+                "an output topic does not exist",
+                {"topics": ",".join(missing), "servers": self._connection.bootstrap_servers},
+                "Create it with the partitions that it shall have, then start again.",
+            )
+        chosen_s = check_transaction_timeout(
+            self._timeout_s, cluster, restart_budget_s=self._restart_budget_s
+        )
+        # Asks for the permission that a recovery needs, of an id that nobody has.
+        self._wire.describe([f"{self._prefix}/check"], timeout_s=timeout_s)
+        facts = {
+            "cluster_id": cluster.cluster_id,
+            "transaction_version": str(cluster.transaction_version),
+        }
+        return facts if chosen_s is None else {**facts, "transaction_timeout_s": f"{chosen_s:g}"}
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        """See `SinkCoordinator.claim`. Watching another job's record takes 15 s."""
+        self._operator_id = context.operator_id
+        store = KafkaOwnerStore(
+            self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
+        )
+        claim = OwnerClaim(store, context, prefix=self._prefix)
+        claim.take()
+        self._claim = claim
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        """See `SinkCoordinator.sweep`; the first sweeps wait for every broker (rule 28)."""
+        sweep = self._sweeper.sweep if self._swept_all else self._sweeper.sweep_all
+        result = sweep(view, operator_id=self._operator_id, timeout_s=timeout_s)
+        self._swept_all = not result.missing
+        return result.aborted
+
+    def renew(self) -> None:
+        """See `SinkCoordinator.renew`; call it every `connectors.kafka.owner.RENEWAL_INTERVAL_S`.
+
+        An unreachable cluster is not a lost ownership: the next call tries again.
+        """
+        if self._claim is None:
+            return
+        try:
+            self._claim.renew()
+        except FencedError:
+            raise
+        except StreamError as err:
+            log.warning("owner record was not renewed: prefix=%s error=%s", self._prefix, err)
+
+    def close(self) -> None:
+        """See `SinkCoordinator.close`."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            try:
+                claim.release()
+            except StreamError as err:
+                log.info("owner record was left behind: prefix=%s error=%s", self._prefix, err)
+        self._wire.close()
+        self._sweep_wire.close()
+
+
+def check_transaction_timeout(
+    requested_s: float | None, cluster: Cluster, *, restart_budget_s: float = RESTART_BUDGET_S
+) -> float | None:
+    """The timeout that transactions get: as requested, else the broker's maximum (rule 23).
+
+    None when none was requested and the broker's maximum may not be read.
+
+    Raises:
+        ConfigError: beyond the broker's maximum, or too short to outlive a restart.
+    """
+    limit_s = cluster.max_transaction_timeout_s
+    chosen_s = requested_s if requested_s is not None else limit_s
+    if chosen_s is None:
+        log.warning(
+            "the broker's transaction.max.timeout.ms cannot be read, so transactions get the "
+            "client's default; grant DESCRIBE_CONFIGS or set transactionTimeout"
+        )
+        return None
+    if limit_s is not None and chosen_s > limit_s:
+        raise ConfigError(
+            "the transaction timeout is beyond the broker's maximum",
+            {"transaction_timeout_s": chosen_s, "transaction.max.timeout.ms": int(limit_s * 1000)},
+            "Lower it, or raise transaction.max.timeout.ms on the brokers.",
+        )
+    if chosen_s < restart_budget_s:
+        raise ConfigError(
+            "the transaction timeout is too short to outlive a restart",
+            {"transaction_timeout_s": chosen_s, "restart_budget_s": restart_budget_s},
+            "Raise it: a decided transaction that times out before it is committed is lost.",
+        )
+    return chosen_s
+
+
+def transaction_timeout_s(
+    connection: KafkaConnection, requested_s: float | None, *, timeout_s: float
+) -> float | None:
+    """`check_transaction_timeout` against the cluster; what the writers' producers are given."""
+    wire = TransactionWire(connection)
+    try:
+        cluster = wire.cluster(timeout_s=timeout_s)
+    finally:
+        wire.close()
+    return check_transaction_timeout(requested_s, cluster)

@@ -1,0 +1,264 @@
+"""The record that lets one job at a time use a transactional-id prefix: protocol rule 22.
+
+It lies in Kafka, because two jobs with one prefix have two checkpoint directories: in the offset
+metadata of group ``sluice-owner.{prefix}``. Ids of two jobs never meet (the job uid is in them);
+the record tells the second one so before it writes, instead of leaving both to share a name.
+"""
+
+import json
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from connectors.kafka._client import (
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicPartition,
+    make_admin,
+    translate,
+)
+from connectors.kafka.client_options import Role
+from connectors.kafka.security import KafkaConnection
+from runtime.contracts import Clock, SinkContext
+from runtime.errors import FencedError
+
+__all__ = [
+    "RENEWAL_INTERVAL_S",
+    "WATCHED_INTERVALS",
+    "KafkaOwnerStore",
+    "OwnerClaim",
+    "OwnerRecord",
+    "OwnerStore",
+    "owner_group",
+]
+
+log = logging.getLogger(__name__)
+
+RENEWAL_INTERVAL_S = 5.0
+"""Fixed: a starter judges another's life by it, so both must know it without being told."""
+
+WATCHED_INTERVALS = 3
+
+_POLL_S = 1.0
+_FORMAT = 1
+_LONGEST_URI = 1500  # offset metadata holds 4096 bytes by default
+_PLACE = ("__consumer_offsets", 0)  # exists wherever a group does; every starter looks there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRecord:
+    """Who uses a prefix.
+
+    Attributes:
+        job_uid: of the job.
+        checkpoint_uri: of its directory; the same job and directory may always take over.
+        session: of the coordinator that wrote it.
+        host: where it runs; for people.
+        renewed_at_ms: that host's wall clock; for people, never compared.
+        renewals: raised each time; a record that changes is alive.
+    """
+
+    job_uid: str
+    checkpoint_uri: str
+    session: str
+    host: str
+    renewed_at_ms: int
+    renewals: int
+
+    def encode(self) -> str:
+        """Text for the offset metadata."""
+        content = {
+            "v": _FORMAT,
+            "uid": self.job_uid,
+            "uri": self.checkpoint_uri[-_LONGEST_URI:],
+            "session": self.session,
+            "host": self.host,
+            "time": self.renewed_at_ms,
+            "n": self.renewals,
+        }
+        return json.dumps(content, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> "OwnerRecord | None":
+        """The record, or None for an empty, released or foreign text."""
+        try:
+            content = json.loads(text)
+            if content["v"] != _FORMAT:
+                return None
+            return cls(
+                job_uid=str(content["uid"]),
+                checkpoint_uri=str(content["uri"]),
+                session=str(content["session"]),
+                host=str(content["host"]),
+                renewed_at_ms=int(content["time"]),
+                renewals=int(content["n"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def owner_group(prefix: str) -> str:
+    """The consumer group whose offset metadata holds the record of ``prefix``."""
+    return f"sluice-owner.{prefix}"
+
+
+class OwnerStore(Protocol):
+    """Where the record lies. Last writer wins; readers look again after writing."""
+
+    def read(self) -> OwnerRecord | None:
+        """The record there is now; UnreachableError, AuthenticationError."""
+        ...
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """Replace it; None gives it back."""
+        ...
+
+
+class KafkaOwnerStore:
+    """The record in a real cluster. Driver; any thread."""
+
+    def __init__(self, connection: KafkaConnection, prefix: str, *, timeout_s: float) -> None:
+        self._group = owner_group(prefix)
+        self._where = {"group": self._group, "servers": connection.bootstrap_servers}
+        self._timeout_s = timeout_s
+        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
+
+    def read(self) -> OwnerRecord | None:
+        """See `OwnerStore.read`."""
+        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*_PLACE)])
+        answer = self._wait(
+            self._admin.list_consumer_group_offsets([asked], request_timeout=self._timeout_s)
+        )
+        for partition in answer.topic_partitions or ():
+            if partition.error is not None:
+                raise translate(partition.error, self._where)
+            if partition.metadata:
+                return OwnerRecord.decode(partition.metadata)
+        return None
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """See `OwnerStore.write`."""
+        place = TopicPartition(
+            *_PLACE,
+            record.renewals if record is not None else 0,
+            record.encode() if record is not None else "{}",
+        )
+        answer = self._wait(
+            self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(self._group, [place])],
+                request_timeout=self._timeout_s,
+            )
+        )
+        for partition in answer.topic_partitions or ():
+            if partition.error is not None:
+                raise translate(partition.error, self._where)
+
+    def _wait(
+        self, futures: dict[Any, "Future[ConsumerGroupTopicPartitions]"]
+    ) -> ConsumerGroupTopicPartitions:
+        try:
+            return next(iter(futures.values())).result(self._timeout_s + 1.0)
+        except KafkaException as err:
+            raise translate(err, self._where) from err
+
+
+class OwnerClaim:
+    """A job's hold on a prefix. Driver, called by one thread at a time."""
+
+    def __init__(
+        self,
+        store: OwnerStore,
+        context: SinkContext,
+        *,
+        prefix: str,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._clock = clock
+        self._sleep = sleep
+        self._record = OwnerRecord(
+            job_uid=context.job_uid,
+            checkpoint_uri=context.checkpoint_uri[-_LONGEST_URI:],
+            session=context.leader_session_id or uuid.uuid4().hex,
+            host=socket.gethostname(),
+            renewed_at_ms=0,
+            renewals=0,
+        )
+
+    def take(self) -> None:
+        """Take the prefix.
+
+        At once when nobody has it, or the same job with the same checkpoint directory: that one
+        is stopped by the seal. Another job's record is watched for 3 renewal intervals; no clocks
+        are compared.
+
+        Raises:
+            FencedError: the record changes, so the other job lives; nothing was changed.
+        """
+        found = self._store.read()
+        if found is not None and not self._is_same_job(found):
+            self._watch(found)
+        self._write()
+        winner = self._store.read()
+        if winner is not None and winner.session != self._record.session:
+            raise self._refusal(winner)
+
+    def renew(self) -> None:
+        """Say that this job lives; FencedError when another session has taken the prefix."""
+        found = self._store.read()
+        if found is not None and found.session != self._record.session:
+            raise self._refusal(found)
+        self._write()
+
+    def release(self) -> None:
+        """Give the prefix back, if it is still ours."""
+        found = self._store.read()
+        if found is not None and found.session == self._record.session:
+            self._store.write(None)
+
+    def _is_same_job(self, found: OwnerRecord) -> bool:
+        ours = self._record
+        return (found.job_uid, found.checkpoint_uri) == (ours.job_uid, ours.checkpoint_uri)
+
+    def _watch(self, found: OwnerRecord) -> None:
+        log.warning(
+            "another job's record holds the prefix, watching it: prefix=%s host=%s wait_s=%.0f",
+            self._prefix,
+            found.host,
+            RENEWAL_INTERVAL_S * WATCHED_INTERVALS,
+        )
+        until = self._clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
+        while self._clock() < until:
+            self._sleep(_POLL_S)
+            now = self._store.read()
+            if now is None:
+                return
+            if now != found:
+                raise self._refusal(now)
+
+    def _write(self) -> None:
+        self._record = replace(
+            self._record,
+            renewed_at_ms=int(time.time() * 1000),
+            renewals=self._record.renewals + 1,
+        )
+        self._store.write(self._record)
+
+    def _refusal(self, found: OwnerRecord) -> FencedError:
+        return FencedError(
+            "another job uses this transactional id prefix",
+            {
+                "prefix": self._prefix,
+                "job_uid": found.job_uid,
+                "host": found.host,
+                "checkpoint": found.checkpoint_uri,
+            },
+            "Stop the other job, or give this one its own transactionalIdPrefix.",
+        )
