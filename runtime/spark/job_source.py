@@ -20,7 +20,7 @@ from runtime.model import SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.tasks import SPLITS_SCHEMA, decode_splits, encode_splits
 
-__all__ = ["SourcePlan", "data_source_for", "deal"]
+__all__ = ["SourcePlan", "data_source_for", "deal", "probe_for"]
 
 _POLL_S = 0.2
 
@@ -130,3 +130,24 @@ def data_source_for(plan: SourcePlan) -> type[DataSource]:
 
     JobSource.plan = plan
     return JobSource
+
+
+class _ProbeSource(DataSource):
+    ddl: str
+
+    @classmethod
+    def name(cls) -> str:
+        return "sluice-probe"
+
+    def schema(self) -> StructType | str:
+        return self.ddl
+
+
+def probe_for(schema_ddl: str) -> type[DataSource]:
+    """A source with columns and no reader: frames over it can be looked at, not run."""
+
+    class ProbeSource(_ProbeSource):
+        pass
+
+    ProbeSource.ddl = schema_ddl
+    return ProbeSource

@@ -57,7 +57,7 @@ def rewind(fs: FileSystem, location: str, *, last_batch_id: int) -> int:
     """
     for log in ("commits", "offsets"):
         directory = f"{location}/{log}"
-        beyond = batches_beyond(fs.list(directory), last_batch_id)
+        beyond = batches_beyond([entry.name for entry in fs.entries(directory)], last_batch_id)
         for name in reversed(beyond):
             fs.delete(f"{directory}/{name}")
     return len([name for name in beyond if not name.startswith(".")])

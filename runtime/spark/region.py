@@ -13,7 +13,7 @@ from runtime.checkpoint.file_system import FileSystem
 from runtime.contracts import Coordinator, SplitReader, WriterFactory
 from runtime.errors import FencedError, StreamError
 from runtime.failpoints import failpoint
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, StateSnapshot
 from runtime.service.client import CoordinatorAddress
 from runtime.spark import query_logs
 from runtime.spark.session import QUERY_SETTINGS, query_settings
@@ -27,7 +27,7 @@ from runtime.spark.tasks import (
     sink_task,
 )
 
-__all__ = ["RegionQuery", "RegionSpec"]
+__all__ = ["RegionQuery", "RegionSpec", "first_error"]
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,10 @@ class RegionSpec:
     Attributes:
         job_uid, region, generation: whose query this is.
         address: where tasks find the coordinator.
-        location: Spark's checkpoint location for this query, a URI.
+        location: Spark's checkpoint location for this query, relative to the job's.
         source_name: Spark's name of the source, the key in its offset log.
         stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
+        output_mode: Spark's, for a stateful frame; else ``append``.
         reader, functions: of a chained region; functions is None for a transform.
         factories: writer factory by operator id of the sink.
         batches_to_retain: for ``spark.sql.streaming.minBatchesToRetain``.
@@ -54,6 +55,7 @@ class RegionSpec:
     location: str
     source_name: str
     stateful: bool
+    output_mode: str
     reader: SplitReader
     functions: tuple[ArrowFunction, ...] | None
     factories: Mapping[str, WriterFactory]
@@ -88,8 +90,8 @@ class RegionQuery:
             self._query = (
                 frame.writeStream.foreachBatch(self._on_batch)
                 .queryName(f"{self._spec.region}.{self._spec.generation}")
-                .outputMode("update" if self._spec.stateful else "append")
-                .option("checkpointLocation", self._spec.location)
+                .outputMode(self._spec.output_mode if self._spec.stateful else "append")
+                .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
                 .start()
             )
 
@@ -98,9 +100,12 @@ class RegionQuery:
         """Whether Spark still runs the query."""
         return self._query is not None and self._query.isActive
 
+    def prepare_stop(self) -> None:
+        """What the callback raises from here on is the stop's doing, not a failure."""
+        self._stopping.set()
+
     def stop(self) -> None:
         """Stop the query; the caller has woken its callback first (rule 12)."""
-        self._stopping.set()
         if self._query is not None:
             self._query.stop()
 
@@ -167,12 +172,10 @@ class RegionQuery:
             Acknowledgement(batch=batch, checkpoint_id=barrier.checkpoint_id, region=region)
         )
 
-    def _state(self, batch: BatchKey):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        return (
-            snapshot_of(self._fs, self._spec.location, batch.batch_id)
-            if self._spec.stateful
-            else None
-        )
+    def _state(self, batch: BatchKey) -> StateSnapshot | None:
+        if not self._spec.stateful:
+            return None
+        return snapshot_of(self._fs, self._spec.location, batch.batch_id)
 
     def _tasks_of(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> DataFrame:
         spec = self._spec

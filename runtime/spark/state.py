@@ -12,12 +12,16 @@ _PREFIX = "spark.sql.streaming.stateStore."
 
 
 def snapshot_of(fs: FileSystem, location: str, batch_id: int) -> StateSnapshot:
-    """The state after batch ``batch_id``, read from Spark's own operator metadata (v1 files)."""
+    """The state after batch ``batch_id``, read from Spark's own operator metadata (v1 files).
+
+    ``location`` is the query's, relative to the checkpoint directory.
+    """
     operators: list[tuple[int, str]] = []
     partitions = 0
-    for name in sorted(fs.list(f"{location}/state"), key=lambda n: (len(n), n)):
+    names = [entry.name for entry in fs.entries(f"{location}/state")]
+    for name in sorted(filter(str.isdigit, names), key=int):
         content = fs.read(f"{location}/state/{name}/_metadata/metadata")
-        if name.isdigit() and content is not None:
+        if content is not None:
             info = json.loads(content.decode().splitlines()[1])
             operators.append((int(name), info["operatorInfo"]["operatorName"]))
             partitions = max(s["numPartitions"] for s in info["stateStoreInfo"])
@@ -27,5 +31,5 @@ def snapshot_of(fs: FileSystem, location: str, batch_id: int) -> StateSnapshot:
         state_version=batch_id + 1,
         state_partitions=partitions,
         operators=tuple(operators),
-        location="state",
+        location=f"{location}/state",
     )

@@ -1,0 +1,195 @@
+"""Runs a `Job`: checks it, starts its coordinator and regions, watches them, ends them."""
+
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.plan import StartedJob
+from runtime.checkpoint.retention import spark_batches_to_retain
+from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.errors import StreamError
+from runtime.job import BatchFunction, FrameFunction, Job, Pipeline
+from runtime.service.client import CoordinatorAddress
+from runtime.service.server import CoordinatorService
+from runtime.spark.job_graph import Region, job_plan, regions_of
+from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
+from runtime.spark.plans import is_stateful
+from runtime.spark.region import RegionQuery, RegionSpec, first_error
+from runtime.spark.region_start import initial_offset, location_of, make_ready
+from runtime.spark.session import prepare
+
+__all__ = ["JobResult", "run_job"]
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+_WATCH_S = 0.1
+_SPARK_DEFAULT_BATCHES = 100  # spark.sql.streaming.minBatchesToRetain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What a finished run did.
+
+    Attributes:
+        job_uid: of the job.
+        restored_from: checkpoint id it went on from, None for a new job.
+        last_checkpoint_id: newest checkpoint that is committed on record.
+        elapsed_s: of this run, Spark's own start not included.
+    """
+
+    job_uid: str
+    restored_from: int | None
+    last_checkpoint_id: int | None
+    elapsed_s: float
+
+
+def run_job(job: Job) -> JobResult:
+    """See `runtime.job.Job.run`."""
+    started_at = time.monotonic()
+    prepare(job.spark)
+    graph, regions = regions_of(
+        job.pipelines, [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines]
+    )
+    clusters = [
+        facts["cluster_id"]
+        for region in regions
+        if (facts := region.pipeline.source.check(timeout_s=_START_TIMEOUT_S)).get("cluster_id")
+    ]
+    jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
+    store = open_store(job.checkpoint_dir, jvm=jvm)
+    coordinator = BarrierCoordinator(
+        job_plan(job.name, graph, regions, spark_version=job.spark.version, cluster_ids=clusters),
+        store,
+        sinks={i: sink.coordinator() for r in regions for i, sink in r.sinks.items()},
+        sources={r.source_id: r.pipeline.source.enumerator(r.source_id) for r in regions},
+        settings=job.settings,
+        listeners=job.listeners,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(coordinator.stop)
+        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
+        service = stack.enter_context(CoordinatorService(coordinator, host=job.host))
+        queries: list[RegionQuery] = []
+        stack.callback(_stop, queries, coordinator)
+        for region in regions:
+            queries.append(
+                _start(job, region, started, coordinator, store, service.coordinator_address)
+            )
+        _watch(queries, coordinator)
+    return JobResult(
+        job_uid=started.job_uid,
+        restored_from=started.restored_from,
+        last_checkpoint_id=coordinator.last_committed,
+        elapsed_s=time.monotonic() - started_at,
+    )
+
+
+def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
+    """Whether the pipeline's frame keeps state; told by a frame over a source that never runs."""
+    if pipeline.is_chained:
+        return False
+    return is_stateful(_frame(spark, probe_for(pipeline.source.schema_ddl()), pipeline, "probe"))
+
+
+# --- starting one region ------------------------------------------------------------------------
+
+
+def _start(
+    job: Job,
+    region: Region,
+    started: StartedJob,
+    coordinator: BarrierCoordinator,
+    store: CheckpointStore,
+    address: CoordinatorAddress,
+) -> RegionQuery:
+    restored = started.regions[region.name]
+    location = location_of(region, started.generation)
+    make_ready(store.fs, region, location, restored)
+    source = region.pipeline.source
+    plan = SourcePlan(
+        format_name=f"sluice-{region.name}",
+        address=address,
+        region=region.name,
+        generation=started.generation,
+        initial_offset=initial_offset(restored, started),
+        chained=region.pipeline.is_chained,
+        tasks=job.spark.sparkContext.defaultParallelism,
+        reader=source.reader(),
+        schema_ddl=source.schema_ddl(),
+    )
+    query = RegionQuery(
+        RegionSpec(
+            job_uid=started.job_uid,
+            region=region.name,
+            generation=started.generation,
+            address=address,
+            location=location,
+            source_name=region.source_name,
+            stateful=region.stateful,
+            output_mode=_output_mode(region.pipeline),
+            reader=plan.reader,
+            functions=_batch_functions(region.pipeline),
+            factories={i: sink.writer_factory() for i, sink in region.sinks.items()},
+            batches_to_retain=max(
+                _SPARK_DEFAULT_BATCHES,
+                spark_batches_to_retain((), {}, retain=job.settings.retained),
+            ),
+        ),
+        coordinator,
+        store.fs,
+    )
+    data_source = data_source_for(plan)
+    query.start(job.spark, _frame(job.spark, data_source, region.pipeline, region.source_name))
+    return query
+
+
+def _frame(
+    spark: SparkSession, data_source: type[DataSource], pipeline: Pipeline, source_name: str
+) -> DataFrame:
+    spark.dataSource.register(data_source)
+    frame = spark.readStream.format(data_source.name()).name(source_name).load()
+    if not pipeline.is_chained:
+        for step in pipeline.steps:
+            frame = cast(FrameFunction, step.function)(frame)
+    return frame
+
+
+def _batch_functions(pipeline: Pipeline) -> tuple[BatchFunction, ...] | None:
+    if not pipeline.is_chained:
+        return None
+    return tuple(cast(BatchFunction, step.function) for step in pipeline.steps)
+
+
+def _output_mode(pipeline: Pipeline) -> str:
+    return pipeline.steps[-1].output_mode if pipeline.steps else "append"
+
+
+# --- watching and ending --------------------------------------------------------------------------
+
+
+def _watch(queries: list[RegionQuery], coordinator: BarrierCoordinator) -> None:
+    """Wait for the end, looking at the queries: a dead one ends the job with its error."""
+    while not coordinator.wait(timeout_s=_WATCH_S):
+        for query in queries:
+            if not query.is_active:
+                raise first_error(queries) or StreamError(
+                    "a region's query ended without an error",
+                    {"region": query.name},
+                    "Was it stopped from outside the job? Start the job again.",
+                )
+
+
+def _stop(queries: list[RegionQuery], coordinator: BarrierCoordinator) -> None:
+    """Wake the callbacks first, then stop the queries (rule 12)."""
+    for query in queries:
+        query.prepare_stop()
+    coordinator.cancel()
+    for query in queries:
+        query.stop()

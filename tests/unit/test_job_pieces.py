@@ -1,0 +1,173 @@
+"""The pure parts of a Job's engine: dealing splits, rewinding logs, regions and their plan."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime import offsets
+from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from runtime.job import Pipeline, Step, Stream
+from runtime.model import Barrier, SplitRange
+from runtime.spark.job_graph import job_plan, regions_of
+from runtime.spark.job_source import deal
+from runtime.spark.query_logs import batches_beyond
+from runtime.spark.tasks import TaskResult, decode_splits, encode_splits, results_of
+
+
+def split(partition: int, start: int = 0, end: int = 0, topic: str = "in") -> SplitRange:
+    """A range of one partition."""
+    return SplitRange(
+        source_id="s",
+        topic=topic,
+        topic_id="id",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+@dataclass(frozen=True)
+class StubSource:
+    """A source that is only described."""
+
+    name: str = "orders"
+    uid: str | None = None
+    bounded: bool = False
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        return {}
+
+    def enumerator(self, source_id: str) -> Any:
+        raise NotImplementedError
+
+    def reader(self) -> Any:
+        raise NotImplementedError
+
+    def schema_ddl(self) -> str:
+        return "value binary"
+
+    def settings(self) -> Mapping[str, str]:
+        return {"topics": "orders"}
+
+
+@dataclass(frozen=True)
+class StubSink:
+    """A sink that is only described."""
+
+    name: str = "out"
+    uid: str | None = None
+
+    def coordinator(self) -> Any:
+        raise NotImplementedError
+
+    def writer_factory(self) -> Any:
+        raise NotImplementedError
+
+    def settings(self) -> Mapping[str, str]:
+        return {}
+
+
+def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """No change."""
+    return batch
+
+
+@given(
+    st.lists(st.integers(0, 1000), max_size=20),
+    st.integers(1, 8),
+)
+def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks: int) -> None:
+    """No range is lost or read twice, and no task is empty."""
+    splits = [split(i, 5, 5 + size) for i, size in enumerate(sizes)]
+    hands = deal(splits, tasks)
+    dealt = sorted((s for hand in hands for s in hand), key=lambda s: s.partition)
+    assert dealt == [s for s in splits if not s.is_empty]
+    assert len(hands) <= tasks
+    assert all(hands)
+
+
+def test_splits_pass_through_spark_unchanged() -> None:
+    """The one column that Spark moves holds the whole range."""
+    ranges = (split(0, 3, 9), split(7, 0, 1, topic="a-b"))
+    assert decode_splits(encode_splits(ranges)) == ranges
+
+
+def test_offset_is_self_contained() -> None:
+    """Rule 9: the barrier comes back whole from Spark's offset log."""
+    barrier = Barrier(checkpoint_id=4, region="r", generation=3, splits=(split(2, 3, 9, "a-b"),))
+    assert offsets.decode(offsets.encode(barrier)) == barrier
+    assert not offsets.is_initial(offsets.encode(barrier))
+    assert offsets.is_initial(offsets.encode(barrier, initial=True))
+
+
+def test_offset_of_a_later_version_is_refused() -> None:
+    """What this version cannot read it does not guess."""
+    with pytest.raises(UnsupportedFormatError):
+        offsets.decode({"format": offsets.FORMAT + 1})
+    with pytest.raises(DamagedCheckpointError):
+        offsets.decode({"format": offsets.FORMAT, "splits": {"in-0": [0]}})
+
+
+def test_rewind_keeps_the_decided_batch_and_drops_what_follows() -> None:
+    """Rule 9: entries and their checksum files beyond the decision go, nothing else."""
+    names = ["0", ".0.crc", "9", "10", ".10.crc", "metadata", "11.tmp"]
+    assert batches_beyond(names, 9) == [".10.crc", "10"]
+    assert batches_beyond(names, -1) == [".0.crc", ".10.crc", "0", "10", "9"]
+
+
+def test_an_error_of_a_task_keeps_its_type() -> None:
+    """A typed error crosses Spark as a row, not as text."""
+    import pickle
+
+    error = ConfigError("what", {"a": 1}, "remedy")
+    rows = [[pickle.dumps(TaskResult())], [pickle.dumps(TaskResult(error=error))]]
+    with pytest.raises(ConfigError, match="remedy"):
+        results_of(rows)
+
+
+def test_regions_follow_the_pipelines() -> None:
+    """One source with its functions and sinks is one region with stable operator ids."""
+    pipeline = Pipeline(StubSource())
+    Stream(pipeline).map_batches(identity).sink(StubSink())
+    graph, (region,) = regions_of([pipeline], [False])
+    assert [node.kind for node in graph] == ["source", "map_batches", "sink"]
+    assert region.source_id == graph[0].operator_id
+    assert tuple(region.sinks) == (graph[2].operator_id,)
+    plan = job_plan("j", graph, [region], spark_version="x", cluster_ids=["b", "a", "b"])
+    assert plan.cluster_ids == ("a", "b")
+    assert plan.regions[0].chained
+    assert plan.settings == {"orders.topics": "orders"}
+
+
+def described() -> Iterator[tuple[str, list[Pipeline], list[bool]]]:
+    """Jobs that must be refused, with a word of the reason."""
+    yield "no source", [], []
+    yield "no sink", [Pipeline(StubSource())], [False]
+    random = Step(kind="transform", name="f", uid=None, function=identity, deterministic=False)
+    yield "replay", [Pipeline(StubSource(), [random], [StubSink()])], [True]
+    yield "replay", [Pipeline(StubSource(), [random], [StubSink("a"), StubSink("b")])], [False]
+    twice = [Pipeline(StubSource(), [], [StubSink("a")]), Pipeline(StubSource(), [], [StubSink()])]
+    yield "same name", twice, [False, False]
+
+
+@pytest.mark.parametrize(("reason", "pipelines", "stateful"), list(described()))
+def test_a_job_that_cannot_be_exact_is_refused(
+    reason: str, pipelines: list[Pipeline], stateful: list[bool]
+) -> None:
+    """Rule 21 and the graph's rules, before anything is started."""
+    with pytest.raises(ConfigError, match=reason):
+        regions_of(pipelines, stateful)
+
+
+def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:
+    """map_batches runs in the writer's process, transform in Spark's plan."""
+    stream = Stream(Pipeline(StubSource())).map_batches(identity)
+    with pytest.raises(ConfigError, match="mapInArrow"):
+        stream.transform(lambda frame: frame)
+    with pytest.raises(ConfigError, match="behind a sink"):
+        stream.sink(StubSink()).map_batches(identity)
