@@ -1,5 +1,14 @@
 """Fixtures of all tests; each kind of server has its own module."""
 
+from tests.hdfs_fixture import hadoop_client, hdfs
 from tests.kafka_fixture import kafka, kafka_by_level, leveled_kafka, secure_kafka, topic
 
-__all__ = ["kafka", "kafka_by_level", "leveled_kafka", "secure_kafka", "topic"]
+__all__ = [
+    "hadoop_client",
+    "hdfs",
+    "kafka",
+    "kafka_by_level",
+    "leveled_kafka",
+    "secure_kafka",
+    "topic",
+]

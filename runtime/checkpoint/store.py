@@ -31,7 +31,14 @@ from runtime.checkpoint.retention import (
 )
 from runtime.checkpoint.schema import FORMAT_VERSION
 from runtime.contracts import Clock, PublishOutcome
-from runtime.errors import DamagedCheckpointError, StorageError, StreamError, WrongJobError
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DamagedCheckpointError,
+    StorageError,
+    StreamError,
+    WrongJobError,
+)
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointRecord, StateEntry
 
@@ -89,6 +96,7 @@ class CheckpointStore:
         self._pause = pause
         self._job_uid: str | None = None
         self._known: dict[int, PlaceFacts] = {}
+        self._open_answers: set[str] = set()  # files that may have landed, or may land yet
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -336,24 +344,24 @@ class CheckpointStore:
     ) -> PublishOutcome:
         """Try until the place holds something or time is over; an answer is settled by looking."""
         deadline = self._clock() + timeout_s
-        may_have_landed = False
+        path = _path(checkpoint_id, name)
         while True:
             attempt = _Attempt(self.fs, place_name(checkpoint_id), name, data, session)
             try:
-                return attempt.run()
-            except StorageError as error:
-                may_have_landed = may_have_landed or attempt.was_tried
-                if self._clock() >= deadline:
-                    if not may_have_landed:
-                        raise
-                    log.warning(
-                        "publish is unknown: checkpoint_id=%d name=%s error=%s",
-                        checkpoint_id,
-                        name,
-                        error,
-                    )
+                outcome = attempt.run()
+                self._open_answers.discard(path)
+                return outcome
+            except (StorageError, AuthenticationError, ConfigError) as error:
+                if attempt.was_tried and isinstance(error, StorageError):
+                    self._open_answers.add(path)
+                is_open = path in self._open_answers
+                is_over = self._clock() >= deadline
+                if not is_open and (is_over or not isinstance(error, StorageError)):
+                    raise
+                if is_over:
+                    log.warning("publish has no answer: path=%s error=%s", path, error)
                     return PublishOutcome.UNKNOWN
-                log.info("publish is tried again: checkpoint_id=%d error=%s", checkpoint_id, error)
+                log.info("publish is tried again: path=%s error=%s", path, error)
                 self._pause(_PAUSE_S)
 
     def _mark(self, checkpoint_id: int, name: str, content: Mapping[str, object]) -> None:

@@ -1,0 +1,321 @@
+"""One suite for every file system that a checkpoint may lie on: the promises of the store.
+
+The fake stands in for the others in the property tests; here it shows that it behaves as they do.
+"""
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from runtime.checkpoint.file_system import FileSystem
+from runtime.checkpoint.file_systems import open_file_system
+from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.store import CheckpointStore, place_name
+from runtime.contracts import Leader, LeaderStore, MetadataStore, PublishOutcome
+from runtime.errors import (
+    DamagedCheckpointError,
+    StorageError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
+from runtime.model import CheckpointRecord, Verdict
+from tests.checkpoint_records import committable, full_record, record
+from tests.fake_file_system import Disk, FakeFileSystem
+
+_TIMEOUT_S = 10.0
+
+
+@pytest.fixture(params=["fake", "file", pytest.param("hdfs", marks=pytest.mark.integration)])
+def fs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileSystem]:
+    """An empty root on each kind of file system, in a directory with a space in its name."""
+    if request.param == "fake":
+        yield FakeFileSystem(Disk())
+    elif request.param == "file":
+        yield open_file_system(str(tmp_path / "check points"))
+    else:
+        servers = request.getfixturevalue("hdfs")
+        client = request.getfixturevalue("hadoop_client")
+        yield open_file_system(f"{servers.uri}/{uuid.uuid4().hex}/check points", client)
+
+
+@pytest.fixture
+def store(fs: FileSystem) -> CheckpointStore:
+    """A store of an empty directory."""
+    return CheckpointStore(fs)
+
+
+def _publish(store: CheckpointStore, *records: CheckpointRecord) -> None:
+    for each in records:
+        assert store.publish(each, timeout_s=_TIMEOUT_S) is PublishOutcome.OURS
+
+
+def test_store_fulfils_the_contracts(store: CheckpointStore) -> None:
+    """The classes are what the coordinator was written against."""
+    metadata: MetadataStore = store
+    leader: LeaderStore = FileLeaderStore(store.fs)
+    assert metadata.uri == store.fs.uri
+    assert leader.current() is None
+
+
+def test_reading_an_empty_store_finds_nothing_and_makes_nothing(store: CheckpointStore) -> None:
+    """Looking at a directory that is not there does not create it."""
+    assert store.places() == []
+    assert store.read(0) is None
+    assert not store.is_committed(0)
+    assert not store.is_superseded(0)
+    assert store.retirable() == []
+    assert store.clean(session="any") == 0
+    assert not store.fs.exists("")
+
+
+def test_published_record_is_read_back_whole(store: CheckpointStore) -> None:
+    """What was decided is what is read, in a fresh store too."""
+    wanted = full_record()
+    _publish(store, wanted)
+    assert store.read(42) == wanted
+    assert CheckpointStore(store.fs).places() == [42]
+    names = [entry.name for entry in store.fs.entries(place_name(42))]
+    assert names == ["_metadata"], "no temporary file is left"
+
+
+def test_publish_again_gives_the_same_answer(store: CheckpointStore) -> None:
+    """A coordinator that lost the answer asks again."""
+    _publish(store, record(1), record(1), record(1))
+
+
+def test_a_place_is_never_taken_twice(store: CheckpointStore) -> None:
+    """Another session's record, or another of ours, changes nothing (rules 6 and 7)."""
+    _publish(store, record(1))
+    for other in (
+        record(1, leader_session_id="second"),
+        record(1, verdict=Verdict.ABORTED),
+        record(1, reason="different"),
+    ):
+        assert store.publish(other, timeout_s=_TIMEOUT_S) is PublishOutcome.TAKEN
+    assert store.read(1) == record(1)
+
+
+def test_one_of_many_publishers_wins(store: CheckpointStore) -> None:
+    """Eight sessions race for ten places: one record each, whole, and its owner knows (rule 7)."""
+    sessions, places = 8, 10
+    start = Barrier(sessions)
+
+    def race(session: str, place: int) -> PublishOutcome:
+        start.wait(_TIMEOUT_S)
+        mine = record(place, leader_session_id=session)
+        return CheckpointStore(store.fs).publish(mine, timeout_s=_TIMEOUT_S)
+
+    with ThreadPoolExecutor(sessions) as pool:
+        for place in range(places):
+            names = [f"s{each}" for each in range(sessions)]
+            answers = dict(
+                zip(names, pool.map(race, names, [place] * sessions, timeout=60), strict=True)
+            )
+            (winner,) = [name for name in names if answers[name] is PublishOutcome.OURS]
+            assert store.read(place) == record(place, leader_session_id=winner)
+            assert set(answers.values()) == {PublishOutcome.OURS, PublishOutcome.TAKEN}
+
+
+def test_seal_closes_the_place_to_a_paused_coordinator(store: CheckpointStore) -> None:
+    """Rule 6: the paused one wakes with every acknowledgement in hand and may not decide."""
+    _publish(store, record(0), record(1))
+    seal = record(2, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
+    _publish(store, seal)
+    paused = store.publish(record(2), timeout_s=_TIMEOUT_S)
+    assert paused is PublishOutcome.TAKEN
+    assert store.read(2) == seal
+
+
+def test_another_jobs_directory_is_refused_and_left_alone(store: CheckpointStore) -> None:
+    """A typed error that names both jobs; nothing is written."""
+    _publish(store, record(0))
+    before = store.fs.entries("")
+    with pytest.raises(WrongJobError, match=r"job_uid=other found=6f9619ff"):
+        CheckpointStore(store.fs).publish(record(1, job_uid="other"), timeout_s=_TIMEOUT_S)
+    assert store.fs.entries("") == before
+
+
+def test_committed_mark_is_idempotent_and_seen_by_others(store: CheckpointStore) -> None:
+    """Marked once is marked for ever, also for the next process."""
+    _publish(store, record(1))
+    assert not store.is_committed(1)
+    store.mark_committed(1)
+    store.mark_committed(1)
+    assert store.is_committed(1)
+    assert CheckpointStore(store.fs).is_committed(1)
+
+
+def test_superseded_mark_says_by_what(store: CheckpointStore) -> None:
+    """What a start from an older checkpoint left behind is told from what counts."""
+    _publish(store, record(1), record(2))
+    store.mark_superseded(2, by=3)
+    store.mark_superseded(2, by=3)
+    assert store.is_superseded(2)
+    assert store.superseded_by(2) == 3
+    assert store.superseded_by(1) is None
+
+
+def test_everything_written_says_its_version(store: CheckpointStore) -> None:
+    """Marks and the leader record carry a format version as the Avro files do."""
+    _publish(store, record(1))
+    store.mark_committed(1)
+    store.mark_superseded(1, by=2)
+    FileLeaderStore(store.fs).announce(Leader(leader_session_id="first", address="h:1"))
+    for path in (f"{place_name(1)}/_committed", f"{place_name(1)}/_superseded", "_leader"):
+        assert b'"format_version": 1' in (store.fs.read(path) or b"")
+
+
+def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
+    """Recovery follows the repair, also of a repair (rule 11)."""
+    _publish(store, record(1))
+    standing = store.read(1)
+    assert standing is not None
+    (lost,) = standing.committables
+    first, second = committable(b"first"), committable(b"second")
+    repair = {lost.payload: first}
+    assert store.publish_repair(1, repair, session="s1") is PublishOutcome.OURS
+    assert store.publish_repair(1, repair, session="s1") is PublishOutcome.OURS
+    assert len(store.repairs(1)) == 1
+    assert store.effective_committables(standing) == (first,)
+    assert store.publish_repair(1, {first.payload: second}, session="s2") is PublishOutcome.OURS
+    assert CheckpointStore(store.fs).effective_committables(standing) == (second,)
+
+
+def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> None:
+    """A paused older coordinator that repairs the same one later is told so (rules 6 and 11)."""
+    _publish(store, record(1))
+    lost = committable().payload
+    assert (
+        store.publish_repair(1, {lost: committable(b"new")}, session="new") is PublishOutcome.OURS
+    )
+    answer = store.publish_repair(1, {lost: committable(b"old")}, session="old")
+    assert answer is PublishOutcome.TAKEN
+    (repair,) = store.repairs(1)
+    assert repair.leader_session_id == "new"
+
+
+def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> None:
+    """Rule 29: an unfinished decision, a session's first record and the last one stay."""
+    seal = record(3, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
+    later = [record(each, leader_session_id="second") for each in (4, 5, 6)]
+    _publish(store, record(0), record(1), record(2), seal, *later)
+    for each in (1, 4, 6):
+        store.mark_committed(each)
+    for needed in (0, 2, 3, 5, 6):
+        with pytest.raises(StorageError, match="still needed"):
+            store.retire([1, needed])
+    assert store.places() == [0, 1, 2, 3, 4, 5, 6], "a refused call deletes nothing"
+    store.retire([1, 4])
+    store.retire([1])
+    assert store.places() == [0, 2, 3, 5, 6]
+    assert not store.fs.exists(place_name(1))
+
+
+def test_retention_keeps_the_newest_and_the_floor_stays(store: CheckpointStore) -> None:
+    """2,000 checkpoints or ten: at most the newest three, and checkpoint 0."""
+    for each in range(10):
+        _publish(store, record(each))
+        store.mark_committed(each)
+        store.retire(store.retirable(retain=3))
+    assert store.places() == [0, 7, 8, 9]
+    assert len(store.fs.entries("")) == 4
+
+
+def test_clean_leaves_what_may_still_be_published(store: CheckpointStore) -> None:
+    """Half-made files below the last record go; those in flight beside or above it stay."""
+    fs = store.fs
+    _publish(store, record(0), record(1), record(2, leader_session_id="second"))
+
+    def half_made(place: int, session: str) -> str:
+        path = f"{place_name(place)}/._metadata.{session}.{uuid.uuid4().hex}.tmp"
+        fs.write_temporary(path, b"half")
+        return path
+
+    dead = [half_made(1, "first"), half_made(2, "first")]
+    alive = [half_made(2, "second"), half_made(3, "second"), half_made(3, "third")]
+    assert store.clean(session="second") == len(dead)
+    assert [path for path in dead + alive if fs.exists(path)] == alive
+    assert store.places() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, -1])
+def test_truncated_record_is_typed_and_never_replaced(store: CheckpointStore, keep: int) -> None:
+    """A damaged record names its place; nobody decides over it."""
+    _publish(store, record(0))
+    path = f"{place_name(1)}/_metadata"
+    whole = store.fs.read(f"{place_name(0)}/_metadata") or b""
+    store.fs.replace(path, whole[:keep])
+    for look in (lambda: store.read(1), lambda: store.publish(record(1), timeout_s=_TIMEOUT_S)):
+        with pytest.raises(DamagedCheckpointError, match=place_name(1)):
+            look()
+    assert store.fs.read(path) == whole[:keep]
+
+
+def test_record_of_another_place_is_damage(store: CheckpointStore) -> None:
+    """A directory copied by hand is not a decision about the id in its name."""
+    _publish(store, record(0))
+    store.fs.replace(
+        f"{place_name(7)}/_metadata", store.fs.read(f"{place_name(0)}/_metadata") or b""
+    )
+    with pytest.raises(DamagedCheckpointError, match="place 7 says it is of 0"):
+        store.read(7)
+
+
+def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:
+    """The last one to announce is found, by another process too."""
+    leaders = FileLeaderStore(store.fs)
+    for session in ("first", "second"):
+        leaders.announce(Leader(leader_session_id=session, address=f"{session}:1"))
+    found = FileLeaderStore(store.fs).current()
+    assert found == Leader(leader_session_id="second", address="second:1")
+    assert [entry.name for entry in store.fs.entries("")] == ["_leader"]
+    assert store.places() == []
+
+
+def test_leader_record_of_a_later_version_is_refused(store: CheckpointStore) -> None:
+    """Rubbish is no leader; a later version is a typed error."""
+    leaders = FileLeaderStore(store.fs)
+    for rubbish in (b"", b"{}", b"[1]", b'{"format_version": 1}'):
+        store.fs.replace("_leader", rubbish)
+        assert leaders.current() is None
+    store.fs.replace("_leader", b'{"format_version": 2}')
+    with pytest.raises(UnsupportedFormatError, match="format version 2"):
+        leaders.current()
+
+
+def test_a_tree_is_deleted_with_everything_in_it(fs: FileSystem) -> None:
+    """Files that connectors or state put beside the record go with the checkpoint."""
+    fs.write_temporary("chk-000000000001/state/0/1.zip", b"x")
+    fs.write_temporary("chk-000000000002/state", b"x")
+    fs.delete("chk-000000000001")
+    fs.delete("chk-000000000001")
+    fs.delete("absent")
+    assert [entry.name for entry in fs.entries("")] == ["chk-000000000002"]
+
+
+def test_entries_tell_files_from_directories(fs: FileSystem) -> None:
+    """Names in order, with lengths."""
+    fs.write_temporary("b/one", b"123")
+    fs.write_temporary("b/a/two", b"")
+    found = [(entry.name, entry.is_directory) for entry in fs.entries("b")]
+    assert found == [("a", True), ("one", False)]
+    assert fs.entries("b")[1].length_bytes == 3
+    assert fs.read("b/one") == b"123"
+    assert fs.read("b/a/two") == b""
+    assert fs.read("b/a/three") is None
+
+
+def test_bytes_come_back_exactly(fs: FileSystem) -> None:
+    """Every byte value survives, and a megabyte of them."""
+    data = bytes(range(256)) * 4096
+    fs.write_temporary("t", data)
+    assert fs.place("t", "d")
+    assert fs.read("d") == data
+    assert not fs.exists("t")
+    fs.write_temporary("t", b"other")
+    assert not fs.place("t", "d")
+    assert fs.read("d") == data

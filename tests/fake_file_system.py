@@ -1,0 +1,145 @@
+"""A file system in memory that can die, lie and be late between any two steps."""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.checkpoint.file_system import Entry
+from runtime.errors import StorageError
+
+__all__ = ["Disk", "FakeFileSystem", "Fault", "SimulatedCrashError"]
+
+
+class SimulatedCrashError(BaseException):
+    """The process died here; nothing of it runs any more, not even a ``finally`` of the store."""
+
+
+class Fault(enum.Enum):
+    """What goes wrong with one step that writes."""
+
+    NONE = "none"
+    CRASH_BEFORE = "crash before"
+    CRASH_DURING = "crash during"  # a temporary file is cut off; an atomic step is as CRASH_BEFORE
+    CRASH_AFTER = "crash after"
+    REFUSED = "refused"  # an error, and it did not happen
+    ANSWER_LOST = "answer lost"  # an error, and it did happen
+    LATE = "late"  # an error, and it happens at some later time
+
+
+@dataclass(slots=True)
+class Disk:
+    """What outlives processes: files by path, and steps that have not landed yet."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    late: list[Callable[[], object]] = field(default_factory=list)
+
+    def land_late_steps(self) -> None:
+        """Let everything happen that a lost connection had on its way."""
+        late, self.late = self.late, []
+        for step in late:
+            step()
+
+    def place(self, temporary: str, path: str) -> bool:
+        """The atomic no-replace step."""
+        if path in self.files or temporary not in self.files:
+            return False
+        self.files[path] = self.files.pop(temporary)
+        return True
+
+
+class FakeFileSystem:
+    """`runtime.checkpoint.file_system.FileSystem` on a `Disk`, for one process.
+
+    Args:
+        disk: shared with other processes.
+        fault: asked before each step that writes, with the step's name.
+        turn: called before each step; a scheduler lets others go first there.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        fault: Callable[[str], Fault] = lambda _: Fault.NONE,
+        turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.uri = "fake:///checkpoints"
+        self._disk = disk
+        self._fault = fault
+        self._turn = turn
+
+    def read(self, path: str) -> bytes | None:
+        """See `FileSystem.read`."""
+        self._turn()
+        return self._disk.files.get(path)
+
+    def entries(self, path: str) -> list[Entry]:
+        """See `FileSystem.entries`."""
+        self._turn()
+        prefix = f"{path}/" if path else ""
+        found: dict[str, Entry] = {}
+        for each, data in self._disk.files.items():
+            if each.startswith(prefix):
+                name, _, rest = each.removeprefix(prefix).partition("/")
+                length = 0 if rest else len(data)
+                found[name] = Entry(name=name, is_directory=bool(rest), length_bytes=length)
+        return [found[name] for name in sorted(found)]
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem.exists`."""
+        self._turn()
+        return any(each == path or each.startswith(f"{path}/") for each in self._disk.files)
+
+    def write_temporary(self, path: str, data: bytes) -> None:
+        """See `FileSystem.write_temporary`."""
+        half = data[: len(data) // 2]
+        self._step(
+            "write",
+            lambda: self._disk.files.update({path: data}),
+            during=lambda: self._disk.files.update({path: half}),
+        )
+
+    def place(self, temporary: str, path: str) -> bool:
+        """See `FileSystem.place`."""
+        placed: list[bool] = []
+        self._step("place", lambda: placed.append(self._disk.place(temporary, path)))
+        return placed[0]
+
+    def make_durable(self, path: str) -> None:
+        """See `FileSystem.make_durable`."""
+        self._step("sync", lambda: None)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `FileSystem.replace`."""
+        self._step("replace", lambda: self._disk.files.update({path: data}))
+
+    def delete(self, path: str) -> None:
+        """See `FileSystem.delete`."""
+
+        def gone() -> None:
+            for each in [f for f in self._disk.files if f == path or f.startswith(f"{path}/")]:
+                del self._disk.files[each]
+
+        self._step("delete", gone)
+
+    def _step(
+        self,
+        name: str,
+        happens: Callable[[], object],
+        *,
+        during: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._turn()
+        fault = self._fault(name)
+        if fault is Fault.CRASH_DURING:
+            during()
+        if fault in (Fault.CRASH_BEFORE, Fault.CRASH_DURING):
+            raise SimulatedCrashError(name)
+        if fault is Fault.LATE:
+            self._disk.late.append(happens)
+        elif fault is not Fault.REFUSED:
+            happens()
+        if fault is Fault.CRASH_AFTER:
+            raise SimulatedCrashError(name)
+        if fault is not Fault.NONE:
+            raise StorageError("a simulated fault", {"step": name, "fault": fault.value}, "Retry.")
