@@ -239,7 +239,7 @@ def _partitions(admin: AdminClient, topic: str, timeout_s: float) -> list[TopicP
     # Not list_topics: naming a missing topic there makes the broker create it.
     answers = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
     try:
-        found = answers[topic].result()
+        found = answers[topic].result(2 * timeout_s)
     except KafkaException as err:
         raise translate(err, {"topic": topic}) from err
     return [TopicPartition(topic, number) for number in sorted(p.id for p in found.partitions)]
@@ -254,7 +254,7 @@ def _end_offsets(
     wanted = dict.fromkeys(partitions, _LATEST)
     answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
     try:
-        return {at.partition: answer.result().offset for at, answer in answers.items()}
+        return {at.partition: answer.result(2 * timeout_s).offset for at, answer in answers.items()}
     except KafkaException as err:
         raise translate(err, {"topic": partitions[0].topic}) from err
 

@@ -174,7 +174,7 @@ class Program:
     def is_driver_paused(self) -> bool:
         """Whether the driver is stopped by a signal."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         return False
 
     def cpu_seconds(self) -> float:
@@ -218,7 +218,7 @@ def _is_child(process: psutil.Process, parents: Container[int]) -> bool:
 
 def _name(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.name()
+        return str(process.name())
     return ""
 
 

@@ -1,0 +1,78 @@
+"""Feeds a topic steadily while pipelines are killed, and knows exactly what it has sent."""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaError, Producer
+
+from runtime.checker import Payload
+
+__all__ = ["Feeder"]
+
+_CHUNK_RECORDS = 40
+_PAUSE_S = 0.04
+
+
+class Feeder:
+    """Sends the records of a `Payload` in a thread of its own, a chunk every 40 ms, until stopped.
+
+    Every record is acknowledged before `stop` returns, so `sent` is what the topic holds.
+    """
+
+    def __init__(self, bootstrap: str, payload: Payload) -> None:
+        self.payload = payload
+        self.sent = 0
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2}
+        )
+        self._errors: list[KafkaError] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+
+    def send(self, count: int) -> None:
+        """Send the next ``count`` records; the caller's thread, while the feeder is not running."""
+        for record in self.payload.records(count, first=self.sent):
+            self._producer.produce(
+                record.topic,
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers),
+                partition=record.partition,
+                on_delivery=self._delivered,
+            )
+            self._producer.poll(0)
+        self.sent += count
+
+    def flush(self) -> None:
+        """Wait until everything sent is acknowledged."""
+        left = self._producer.flush(30)
+        assert not left, f"{left} records were not acknowledged"
+        assert not self._errors, self._errors[0]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop feeding; everything sent is acknowledged."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(30)
+        self.flush()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_PAUSE_S):
+            self.send(_CHUNK_RECORDS)
+
+    def _delivered(self, error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            self._errors.append(error)

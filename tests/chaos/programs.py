@@ -1,0 +1,76 @@
+"""The programs that are killed: how to start each, and what its output must be."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from connectors.kafka.history import read_history, read_records
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import (
+    HistoryVerdict,
+    KeyCountVerdict,
+    Record,
+    check,
+    check_key_counts,
+    expect,
+)
+
+__all__ = ["COPY", "COUNT", "DROP_IN", "STAND_IN", "Subject", "Topics", "exclaim"]
+
+_ROOT = Path(__file__).parents[2]
+
+Verdict = HistoryVerdict | KeyCountVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """Where a run reads and writes."""
+
+    connection: KafkaConnection
+    source: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A program under test.
+
+    Attributes:
+        name: for test ids and messages.
+        script: takes the command line of the examples.
+        judge: verdict on the finished run.
+    """
+
+    name: str
+    script: Path
+    judge: Callable[[Topics], Verdict]
+
+
+def exclaim(topics: Topics) -> Callable[[Record], Iterable[Record]]:
+    """What the copies do to a record: ``!`` behind the value, everything else kept."""
+
+    def mapping(record: Record) -> Iterable[Record]:
+        value = None if record.value is None else record.value + b"!"
+        yield record._replace(topic=topics.output, value=value)
+
+    return mapping
+
+
+def _judge_copy(topics: Topics) -> HistoryVerdict:
+    source = read_records(topics.connection, topics.source)
+    found = read_history(topics.connection, topics.output)
+    return check(expect(source, exclaim(topics)), found)
+
+
+def _judge_counts(topics: Topics) -> KeyCountVerdict:
+    keys = (record.key for record in read_records(topics.connection, topics.source))
+    # Several partitions arrive mixed, but all emissions of a key lie in one of them.
+    return check_key_counts(keys, read_records(topics.connection, topics.output))
+
+
+COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
+DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
+COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
+STAND_IN = Subject(
+    name="stand-in", script=Path(__file__).with_name("stand_in.py"), judge=_judge_copy
+)

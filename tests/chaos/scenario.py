@@ -1,0 +1,206 @@
+"""One life of a pipeline under fire: fed all along, killed again and again, finished, judged."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from connectors.kafka.history import await_readable, read_history
+from connectors.kafka.observer import Observer
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import Payload, check_prefix
+from runtime.embedded.program import Program, ProgramSpec, command_of
+from runtime.failpoints import VARIABLE
+from tests.chaos.feeder import Feeder
+from tests.chaos.programs import Subject, Topics
+from tests.kafka_records import create_topic, unique
+
+__all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting"]
+
+_ROOT = Path(__file__).parents[2]
+_SPARK_CONF = Path(__file__).with_name("spark-conf")
+
+START_S = 120.0
+"""Bound of a pipeline's start on a machine that is busy with other tests."""
+
+_FINISH_S = 180.0
+_SETTLE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How small a scenario is.
+
+    Attributes:
+        partitions: of both topics.
+        interval_s: from barrier to barrier.
+        preload: records that are there before the first start.
+        environment: for the program.
+        gone_s: bound from the driver's end to the end of all that it started.
+    """
+
+    partitions: int = 2
+    interval_s: float = 0.3
+    preload: int = 200
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gone_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """Start the program, and it dies at a failpoint.
+
+    Attributes:
+        failpoint: name.
+        hit: at the how manieth time it is reached, from 1.
+        action: see `runtime.failpoints`.
+    """
+
+    failpoint: str
+    hit: int = 1
+    action: str = "kill"
+
+    def __str__(self) -> str:
+        return f"{self.failpoint}={self.action}@{self.hit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillReport:
+    """What one start that ended in a kill did.
+
+    Attributes:
+        exit_code: of the driver; negative: the signal.
+        seen_before, seen_after: records a read_committed reader had seen at start and end.
+        elapsed_s: from the start to the end of the last process.
+    """
+
+    kill: str
+    exit_code: int
+    seen_before: int
+    seen_after: int
+    elapsed_s: float
+
+
+class Scenario:
+    """Topics, checkpoint directory, feeder and observer of one pipeline over all its lives.
+
+    Used as a context manager, by one thread; nothing is left running behind it.
+    """
+
+    def __init__(
+        self, subject: Subject, bootstrap: str, directory: Path, setting: Setting | None = None
+    ) -> None:
+        self.subject = subject
+        self.setting = setting or Setting()
+        self.reports: list[KillReport] = []
+        self.checkpoint = directory / "checkpoint"
+        self._bootstrap = bootstrap
+        self._log = directory / "pipeline.log"
+        source = create_topic(bootstrap, unique("chaos-in"), partitions=self.setting.partitions)
+        output = create_topic(bootstrap, unique("chaos-out"), partitions=self.setting.partitions)
+        connection = KafkaConnection(bootstrap_servers=bootstrap)
+        self.topics = Topics(connection=connection, source=source, output=output)
+        payload = Payload(topic=source, run="chaos", partitions=self.setting.partitions)
+        self.feeder = Feeder(bootstrap, payload)
+        self.observer = Observer(connection, output)
+        self._programs: list[Program] = []
+
+    def __enter__(self) -> Self:
+        self.feeder.send(self.setting.preload)
+        self.feeder.flush()
+        self.feeder.__enter__()
+        self.observer.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.feeder.stop()
+            self.observer.close()
+        finally:
+            for program in self._programs:
+                program.kill()
+
+    def start(
+        self, *, failpoints: str = "", until_end: bool = False, arguments: Sequence[str] = ()
+    ) -> Program:
+        """Start the program once more over the same topics and checkpoint directory."""
+        flags = ["--until-end"] if until_end else []
+        command = command_of(
+            sys.executable,
+            self.subject.script,
+            [
+                *("--bootstrap", self._bootstrap, "--input", self.topics.source),
+                *("--output", self.topics.output, "--checkpoint", str(self.checkpoint)),
+                *("--interval", str(self.setting.interval_s), "--master", "local[2]"),
+                *flags,
+                *arguments,
+            ],
+        )
+        environment = {
+            "PYTHONPATH": str(_ROOT),
+            "SPARK_CONF_DIR": str(_SPARK_CONF),
+            **self.setting.environment,
+            VARIABLE: failpoints,
+        }
+        program = Program(
+            ProgramSpec(
+                command=command,
+                log_path=self._log,
+                environment=environment,
+                working_dir=self._log.parent,
+            )
+        )
+        self._programs.append(program)
+        return program
+
+    def kill_at(self, kill: Kill) -> KillReport:
+        """Start, and wait until the failpoint has ended everything."""
+        before = self.observer.total
+        program = self.start(failpoints=str(kill))
+        exit_code = program.await_exit(timeout_s=START_S)
+        assert exit_code != 0, f"{kill} was not reached:\n{program.log_tail()}"
+        self._await_gone(program, str(kill))
+        report = KillReport(
+            kill=str(kill),
+            exit_code=exit_code,
+            seen_before=before,
+            seen_after=self.observer.total,
+            elapsed_s=time.monotonic() - program.started_s,
+        )
+        self.reports.append(report)
+        return report
+
+    def finish(self) -> None:
+        """Feed no more, let the program run to the end, and judge what it left."""
+        self.feeder.stop()
+        program = self.start(until_end=True)
+        exit_code = program.await_exit(timeout_s=_FINISH_S)
+        assert exit_code == 0, f"exit code {exit_code} of a clean run:\n{program.log_tail()}"
+        self._await_gone(program, "a clean run")
+        self.judge()
+
+    def judge(self) -> None:
+        """0 lost, 0 duplicated, 0 unexpected, order kept; and the observer saw a prefix."""
+        await_readable(self.topics.connection, self.topics.output, timeout_s=_SETTLE_S)
+        verdict = self.subject.judge(self.topics)
+        assert verdict.is_clean, f"{verdict}\n{self.story()}"
+        final = read_history(self.topics.connection, self.topics.output)
+        self.observer.await_total(len(final), timeout_s=_SETTLE_S)
+        prefix = check_prefix(self.observer.seen, final)
+        assert prefix.is_clean, f"{prefix}\n{self.story()}"
+
+    def story(self) -> str:
+        """What happened so far, for the message of a failure."""
+        return "\n".join(map(str, self.reports))
+
+    def _await_gone(self, program: Program, after: str) -> None:
+        gone = program.await_gone(timeout_s=self.setting.gone_s)
+        assert gone, f"left behind by {after}: {program.members()}"

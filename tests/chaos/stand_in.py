@@ -1,0 +1,139 @@
+"""A copy loop with Kafka's own transactions, on which the harness itself is tested.
+
+It takes the command line of the examples and the failpoints of a pipeline. ``STAND_IN_FAULT``
+breaks it on purpose: ``duplicate`` commits offsets outside the transaction (a kill between the two
+doubles), ``lose`` commits them first, ``dirty`` writes without transactions, ``orphan`` has a
+child that outlives it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+from connectors.kafka._client import (
+    AdminClient,
+    Consumer,
+    IsolationLevel,
+    Message,
+    OffsetSpec,
+    Producer,
+    TopicPartition,
+)
+from runtime.failpoints import failpoint
+
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_FAULT = os.environ.get("STAND_IN_FAULT", "")
+
+
+def main() -> None:
+    """Copy until killed or, with --until-end, until everything present at the start is copied."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("bootstrap", "input", "output", "checkpoint", "master"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--interval", type=float, default=0.2)
+    parser.add_argument("--until-end", action="store_true")
+    args = parser.parse_args()
+    # A child in a process group of its own, which sees its parent's end, as Spark's daemon.
+    code = "signal.pause()" if _FAULT == "orphan" else "sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import signal, sys; {code}"],
+        stdin=subprocess.PIPE,
+        process_group=0,
+    ) as child:
+        _Copy(args).run()
+        child.terminate()
+
+
+class _Copy:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        # The consumer group is the checkpoint: one directory, one group.
+        group = "stand-in-" + args.checkpoint.replace("/", "-").replace(":", "")
+        bootstrap = {"bootstrap.servers": args.bootstrap}
+        self._consumer = Consumer(
+            {
+                **bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 20,
+            }
+        )
+        transactional = {} if _FAULT == "dirty" else {"transactional.id": group}
+        self._producer = Producer({**bootstrap, **transactional, "linger.ms": 2})
+        admin = AdminClient(bootstrap)
+        partitions = admin.list_topics(args.input, timeout=10)
+        places = [TopicPartition(args.input, p) for p in partitions.topics[args.input].partitions]
+        failpoint("before-seal")
+        if _FAULT != "dirty":
+            self._producer.init_transactions(30)  # aborts what a killed run left open
+        failpoint("after-seal")
+        committed = self._consumer.committed(places, timeout=10)
+        self._next = {p.partition: max(0, p.offset) for p in committed}
+        asked = admin.list_offsets(
+            dict.fromkeys(places, _LATEST),
+            isolation_level=IsolationLevel.READ_COMMITTED,
+        )
+        self._ends = {place.partition: answer.result(30).offset for place, answer in asked.items()}
+
+    def run(self) -> None:
+        self._consumer.assign(
+            [TopicPartition(self._args.input, p, offset) for p, offset in self._next.items()]
+        )
+        while not (self._args.until_end and self._is_done()):
+            self._epoch()
+        self._consumer.close()
+
+    def _is_done(self) -> bool:
+        return all(self._next[partition] >= end for partition, end in self._ends.items())
+
+    def _epoch(self) -> None:
+        messages = []
+        deadline = time.monotonic() + self._args.interval
+        while time.monotonic() < deadline:
+            messages += self._consumer.consume(1000, 0.02)
+        if not messages:
+            return
+        if _FAULT != "dirty":
+            self._producer.begin_transaction()
+        for number, message in enumerate(messages):
+            if number == 1:
+                failpoint("mid-write")
+            self._copy(message)
+        failpoint("before-flush")
+        self._producer.flush(30)
+        failpoint("after-flush")
+        self._commit()
+
+    def _copy(self, message: Message) -> None:
+        value, partition, offset = message.value(), message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        self._producer.produce(
+            self._args.output,
+            value=None if value is None else value + b"!",
+            key=message.key(),
+            headers=message.headers(),
+            partition=partition,
+        )
+        self._next[partition] = offset + 1
+
+    def _commit(self) -> None:
+        offsets = [TopicPartition(self._args.input, p, at) for p, at in self._next.items()]
+        if _FAULT == "lose":
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        elif not _FAULT:
+            group = self._consumer.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(offsets, group, 30)
+        failpoint("before-commit")
+        if _FAULT != "dirty":
+            self._producer.commit_transaction(30)
+        failpoint("after-commit")
+        if _FAULT in ("duplicate", "dirty"):
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+
+
+if __name__ == "__main__":
+    main()
