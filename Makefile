@@ -1,0 +1,71 @@
+# Everything a user or a contributor runs. `make demo` and `make test` set up what they need.
+.DEFAULT_GOAL := help
+.ONESHELL:
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-by-make
+FAST := tests/unit tests/property tests/contract tests/simulation
+PYTEST := $(BIN)/pytest
+
+.PHONY: help setup demo check lint test test-containers test-chaos bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup: $(STAMP) ## make .venv and fetch the Kafka broker; instant when done before
+
+$(STAMP): pyproject.toml
+	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break
+	done || true)
+	if [[ -z $$python ]]; then
+	    echo "Sluice needs Python 3.11 or newer, and none was found: install it, or run make with PYTHON=/path/to/python3." >&2
+	    exit 1
+	fi
+	java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java
+	banner=$$("$$java" -version 2>&1 | grep -m 1 version || true)
+	if [[ ! $$banner =~ \"([0-9]+) ]] || (( $${BASH_REMATCH[1]} < 17 )); then
+	    echo "Sluice needs Java 17 or newer, and found '$${banner:-none}': install it (Debian: openjdk-17-jdk-headless), or let JAVA_HOME name one." >&2
+	    exit 1
+	fi
+	if [[ ! -x $(BIN)/python ]] && ! answer=$$("$$python" -m venv $(VENV) 2>&1); then
+	    rm -rf $(VENV)
+	    echo "Python's venv module does not work: install it (Debian: python3-venv). It said: $$(tail -n 3 <<<"$$answer" | xargs -0)" >&2
+	    exit 1
+	fi
+	echo "Installing the Python packages into $(VENV) ..."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/sluice kafka fetch >/dev/null
+	touch $@
+
+demo: setup ## run a pipeline, kill it half way, start it again, check the result
+	@$(BIN)/sluice demo
+
+lint: setup ## format, rules, types, import contracts
+	@$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
+
+check: lint ## lint, and all tests that need no server; under a minute
+	@$(PYTEST) -q $(FAST) -m 'not integration and not containers and not chaos'
+
+test: lint ## everything a change must pass; without a Docker engine the container tests are skipped
+	@$(PYTEST) -q -rs tests
+
+test-containers: setup ## brokers in containers: killed, lost, cut off
+	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
+
+test-chaos: setup ## kill -9 of real processes at every failpoint
+	@$(PYTEST) -q tests -m chaos
+
+bench: setup ## throughput, latency and recovery, as a table
+	@$(BIN)/python -m benchmarks
+
+clean: ## delete what the other commands made here; the per-user cache stays
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	    .import_linter_cache spark-warehouse metastore_db derby.log
