@@ -1,0 +1,317 @@
+"""The promises of the committer, on the fake broker and on real ones of every feature level.
+
+Each test names the rule of docs/protocol.md that it would catch being broken.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.wire import TransactionState
+from runtime.contracts import CommitOutcome
+from runtime.model import StateEntry
+from tests.kafka_fixture import BrokerByLevel
+from tests.transaction_harness import FakeHarness, Harness, RealHarness, committable
+
+LEVELS = (0, 1, 2)
+KINDS = [
+    *(pytest.param(("fake", level), id=f"fake-{level}") for level in LEVELS),
+    *(
+        pytest.param(("real", level), id=f"real-{level}", marks=pytest.mark.integration)
+        for level in LEVELS
+    ),
+]
+
+
+@pytest.fixture(params=KINDS)
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """A broker of one kind and level."""
+    kind, level = request.param
+    if kind == "fake":
+        yield FakeHarness(level)
+        return
+    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
+    real = RealHarness(brokers(level), level)
+    yield real
+    real.close()
+
+
+@pytest.fixture
+def committer(harness: Harness) -> KafkaCommitter:
+    """A committer of another process than the writers'."""
+    return KafkaCommitter(harness.wire)
+
+
+AFTER_CRASH = pytest.mark.parametrize("after_crash", [False, True])
+
+
+def _outcome(committer: KafkaCommitter, entry: StateEntry, *, after_crash: bool) -> CommitOutcome:
+    (report,) = committer.commit([entry], timeout_s=15, after_crash=after_crash)
+    return report.outcome
+
+
+@AFTER_CRASH
+def test_rule_2_another_process_commits_what_a_writer_left_open(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 2: at every level the EndTxn version fits, so the records become visible."""
+    attempt = harness.open()
+    attempt.produce(3)
+
+    entry = committable(attempt.identity)
+    reports = committer.commit([entry], timeout_s=15, after_crash=after_crash)
+
+    assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED]
+    assert committer.await_visible([entry], timeout_s=15)
+    assert harness.visible() == 3
+
+
+@AFTER_CRASH
+def test_commit_is_idempotent_for_every_committable(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """A recovery commits again what was committed: nothing changes, the answer is the same."""
+    attempts = [harness.open() for _ in range(3)]
+    for attempt in attempts:
+        attempt.produce(2)
+    entries = [committable(attempt.identity) for attempt in attempts]
+
+    for _ in range(3):
+        reports = committer.commit(entries, timeout_s=15, after_crash=after_crash)
+        assert {report.outcome for report in reports} == {CommitOutcome.COMMITTED}
+
+    assert harness.visible() == 6
+
+
+@AFTER_CRASH
+def test_rule_5_a_native_commit_is_not_mistaken_for_a_loss(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 5: version 5 answers INVALID_TXN_STATE after a native commit; repair would double."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    attempt.end_natively(commit=True)
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.COMMITTED
+    assert harness.visible() == 3
+
+
+@AFTER_CRASH
+def test_rule_5_a_native_abort_is_aborted(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 5: the same answer as after a native commit, but this one was lost."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    attempt.end_natively(commit=False)
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.ABORTED
+    assert harness.visible() == 0
+
+
+@AFTER_CRASH
+def test_rule_5_a_timed_out_transaction_is_aborted(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 5: the timeout raises the epoch; the answer is "aborted", never "unknown"."""
+    attempt = harness.open(timeout_s=1.0)
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    harness.await_state(attempt.identity, TransactionState.COMPLETE_ABORT)
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.ABORTED
+    assert harness.visible() == 0
+
+
+@AFTER_CRASH
+def test_rule_5_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 5: committed or aborted cannot be told any more, so nothing may be repaired."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    committer.commit([entry], timeout_s=15, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=15)
+    harness.open(attempt.identity.transactional_id)
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.UNKNOWN
+    assert harness.visible() == 3
+
+
+@AFTER_CRASH
+def test_rule_5_an_id_initialised_again_while_open_is_unknown(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 5: the other initialisation aborted it, but the coordinator's state does not say so."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    harness.open(attempt.identity.transactional_id)
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.UNKNOWN
+    assert harness.visible() == 0
+
+
+@AFTER_CRASH
+def test_rule_5_an_id_nobody_knows_is_unknown(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 5: an expired id was perhaps committed long ago."""
+    attempt = harness.open()
+    attempt.produce(1)
+    identity = attempt.identity
+    entry = committable(
+        type(identity)(
+            transactional_id=harness.name(),
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+        )
+    )
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.UNKNOWN
+
+
+@AFTER_CRASH
+def test_rule_3_a_later_attempt_under_the_same_id_is_never_committed_in_place_of_ours(
+    harness: Harness, committer: KafkaCommitter, after_crash: bool
+) -> None:
+    """Rule 3: the later attempt is half way; neither its records nor ours become visible."""
+    first = harness.open()
+    first.produce(3)
+    entry = committable(first.identity)
+    second = harness.open(first.identity.transactional_id)
+    second.produce(5)
+
+    assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.UNKNOWN
+
+    second.end_natively(commit=False)
+    assert harness.visible() == 0
+
+
+def test_rule_13_abort_discards_exactly_one_transaction(
+    harness: Harness, committer: KafkaCommitter
+) -> None:
+    """Rule 13: EndTxn(abort) with the transaction's own epoch; another id's stays open."""
+    ours, other = harness.open(), harness.open()
+    ours.produce(3)
+    other.produce(2)
+
+    (report,) = committer.abort([committable(ours.identity)], timeout_s=15)
+    assert report.outcome is CommitOutcome.ABORTED
+
+    assert (
+        _outcome(committer, committable(other.identity), after_crash=True)
+        is CommitOutcome.COMMITTED
+    )
+    assert harness.visible() == 2
+
+
+def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
+    harness: Harness, committer: KafkaCommitter
+) -> None:
+    """Rule 13: InitProducerId would have aborted it; EndTxn with a stale epoch is refused."""
+    stale = harness.open()
+    stale.produce(1)
+    stale_entry = committable(stale.identity)
+    stale.end_natively(commit=True)
+    live = harness.open(stale.identity.transactional_id)
+    live.produce(4)
+    live_entry = committable(live.identity)
+
+    committer.abort([stale_entry], timeout_s=5)
+
+    assert _outcome(committer, live_entry, after_crash=True) is CommitOutcome.COMMITTED
+    assert harness.visible() == 5
+
+
+def test_rule_13_abort_is_idempotent(harness: Harness, committer: KafkaCommitter) -> None:
+    """Aborting again says aborted again."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+
+    for _ in range(3):
+        (report,) = committer.abort([entry], timeout_s=15)
+        assert report.outcome is CommitOutcome.ABORTED
+
+    assert harness.visible() == 0
+
+
+def test_abort_says_so_when_the_transaction_was_committed(
+    harness: Harness, committer: KafkaCommitter
+) -> None:
+    """An abort that comes too late reports what is true."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    committer.commit([entry], timeout_s=15, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=15)
+
+    (report,) = committer.abort([entry], timeout_s=15)
+
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert harness.visible() == 3
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
+    harness: Harness, committer: KafkaCommitter, commit: bool
+) -> None:
+    """Rules 2 and 13: version 5 raises the epoch, so the old writer cannot go on."""
+    attempt = harness.open()
+    attempt.produce(1)
+    entry = committable(attempt.identity)
+    if commit:
+        committer.commit([entry], timeout_s=15, after_crash=True)
+    else:
+        committer.abort([entry], timeout_s=15)
+    harness.await_state(
+        attempt.identity,
+        TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT,
+    )
+
+    described = harness.wire.describe([attempt.identity.transactional_id], timeout_s=5)[
+        attempt.identity.transactional_id
+    ]
+
+    assert described is not None
+    raised = described.producer_epoch - attempt.identity.producer_epoch
+    assert raised == (1 if harness.level >= 1 else 0)
+
+
+def test_rule_24_visible_is_waited_for(harness: Harness, committer: KafkaCommitter) -> None:
+    """Rule 24: an open transaction is not visible; False when time is up, not an error."""
+    attempt = harness.open()
+    attempt.produce(2)
+    entry = committable(attempt.identity)
+
+    assert not committer.await_visible([entry], timeout_s=0.2)
+
+    committer.commit([entry], timeout_s=15, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=15)
+    assert harness.visible() == 2
+
+
+def test_rule_24_a_transaction_whose_id_went_on_is_visible(
+    harness: Harness, committer: KafkaCommitter
+) -> None:
+    """Rule 24: an id is initialised again only after its markers are written."""
+    attempt = harness.open()
+    attempt.produce(2)
+    entry = committable(attempt.identity)
+    committer.commit([entry], timeout_s=15, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=15)
+    harness.open(attempt.identity.transactional_id).produce(1)
+
+    assert committer.await_visible([entry], timeout_s=5)
+
+
+def test_nothing_to_do_is_done_at_once(committer: KafkaCommitter) -> None:
+    """An epoch without records has no committables and needs no broker."""
+    assert committer.commit([], timeout_s=0, after_crash=True) == []
+    assert committer.abort([], timeout_s=0) == []
+    assert committer.await_visible([], timeout_s=0)

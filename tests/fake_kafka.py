@@ -1,0 +1,286 @@
+"""A transaction coordinator in memory, with the answers that were measured on Kafka 4.3.1.
+
+`FakeBroker` keeps transactional ids, producer epochs and states; `FakeWire` is
+`connectors.kafka.wire.Wire` over it, with answers and requests that can be lost. Nothing here
+waits: markers are written, and transactions time out, when the test says so.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.wire import (
+    Cluster,
+    EndOutcome,
+    EndReport,
+    ListedTransaction,
+    Listing,
+    TransactionDescription,
+    TransactionState,
+)
+from runtime.errors import UnreachableError
+
+__all__ = ["FakeBroker", "FakeWire", "Fault", "Fenced"]
+
+_S = TransactionState
+_OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+
+
+class Fenced(Exception):
+    """A producer's own request was refused: a newer epoch exists, or its transaction is gone."""
+
+
+class Fault(enum.Enum):
+    """What happens to the next EndTxn request."""
+
+    LOSE_REQUEST = "the request never arrives"
+    LOSE_ANSWER = "it is done, the answer is lost"
+    CONCURRENT = "another change is under way: CONCURRENT_TRANSACTIONS, nothing is done"
+
+
+@dataclass(slots=True)
+class _Id:
+    producer_id: int
+    epoch: int
+    state: TransactionState = _S.EMPTY
+    records: int = 0
+    timeout_s: float = 60.0
+    started_at_s: float = 0.0
+    raised_by_end: bool = False  # the epoch was raised by EndTxn version 5
+    wedged: bool = False
+
+
+@dataclass(slots=True)
+class FakeBroker:
+    """The coordinator of every id.
+
+    Attributes:
+        level: finalised ``transaction.version``.
+        hold_markers: PrepareCommit and PrepareAbort last until `write_markers`.
+        visible: records that a read_committed reader can see, by transaction.
+        discarded: records that no reader will ever see, by transaction.
+        requests: every EndTxn that arrived: (transaction, commit, version).
+    """
+
+    level: int = 2
+    hold_markers: bool = False
+    now_s: float = 0.0
+    ids: dict[str, _Id] = field(default_factory=dict)
+    visible: dict[TransactionIdentity, int] = field(default_factory=dict)
+    discarded: dict[TransactionIdentity, int] = field(default_factory=dict)
+    requests: list[tuple[TransactionIdentity, bool, int]] = field(default_factory=list)
+    _next_producer_id: int = 1000
+    _owner: dict[str, TransactionIdentity] = field(default_factory=dict)
+
+    # --- what a producer does -------------------------------------------------------------
+
+    def initialise(self, transactional_id: str, *, timeout_s: float = 60.0) -> TransactionIdentity:
+        """InitProducerId: aborts whatever is open under the id, whoever made it (rule 4)."""
+        known = self.ids.get(transactional_id)
+        if known is None:
+            self._next_producer_id += 1
+            known = self.ids[transactional_id] = _Id(self._next_producer_id, -1)
+        if known.wedged or known.state in (_S.PREPARE_COMMIT, _S.PREPARE_ABORT):
+            raise Fenced("CONCURRENT_TRANSACTIONS")
+        if known.state is _S.ONGOING:
+            known.epoch += 1
+            self._discard(transactional_id)
+        known.epoch += 1
+        known.state, known.records, known.timeout_s = _S.EMPTY, 0, timeout_s
+        known.raised_by_end = False
+        return self._identity(transactional_id)
+
+    def produce(self, transaction: TransactionIdentity, records: int) -> None:
+        """Records of a transaction; begins one when none is open."""
+        known = self._own(transaction)
+        if known.state is not _S.ONGOING:
+            known.state, known.records, known.started_at_s = _S.ONGOING, 0, self.now_s
+            self._owner[transaction.transactional_id] = transaction
+        known.records += records
+
+    def end_natively(self, transaction: TransactionIdentity, *, commit: bool) -> None:
+        """The producer's own commit or abort: EndTxn below version 5, the epoch stays."""
+        known = self._own(transaction)
+        if known.state is not _S.ONGOING:
+            raise Fenced("INVALID_TXN_STATE")
+        self._prepare(transaction.transactional_id, commit=commit)
+
+    # --- what time and the broker do ------------------------------------------------------
+
+    def write_markers(self) -> None:
+        """Complete every prepared transaction; readers see the committed ones now."""
+        for transactional_id, known in self.ids.items():
+            if known.state is _S.PREPARE_COMMIT:
+                known.state = _S.COMPLETE_COMMIT
+                self.visible[self._owner[transactional_id]] = known.records
+            elif known.state is _S.PREPARE_ABORT:
+                known.state = _S.COMPLETE_ABORT
+                self._discard(transactional_id)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is open beyond its timeout is aborted and its writer fenced."""
+        self.now_s += seconds
+        for transactional_id, known in self.ids.items():
+            overdue = self.now_s - known.started_at_s > known.timeout_s
+            if known.state is _S.ONGOING and overdue and not known.wedged:
+                known.epoch += 1
+                self._prepare(transactional_id, commit=False)
+
+    def forget(self, transactional_id: str) -> None:
+        """The id expires at the coordinator."""
+        del self.ids[transactional_id]
+
+    # --- what anybody may ask ---------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> TransactionDescription | None:
+        """DescribeTransactions."""
+        known = self.ids.get(transactional_id)
+        if known is None:
+            return None
+        return TransactionDescription(
+            transactional_id=transactional_id,
+            state=known.state,
+            producer_id=known.producer_id,
+            producer_epoch=known.epoch,
+            timeout_s=known.timeout_s,
+        )
+
+    def end(self, transaction: TransactionIdentity, *, commit: bool, version: int) -> str:
+        """EndTxn; the name of the error, "" when accepted."""
+        self.requests.append((transaction, commit, version))
+        known = self.ids.get(transaction.transactional_id)
+        if known is None or known.producer_id != transaction.producer_id:
+            return "InvalidProducerIdMappingError"
+        if known.wedged:
+            return "ConcurrentTransactionsError"
+        if version >= 5 and self.level == 0:
+            known.wedged = known.state is _S.ONGOING
+            return "UnsupportedVersionError"
+        if version >= 5 and known.raised_by_end and transaction.producer_epoch == known.epoch - 1:
+            return self._repeated(known, commit=commit)
+        if transaction.producer_epoch != known.epoch:
+            return "ProducerFencedError"
+        if known.state is not _S.ONGOING:
+            error = "InvalidTxnStateError"
+            return error if version >= 5 else self._repeated(known, commit=commit)
+        if version >= 5:
+            known.epoch += 1
+            known.raised_by_end = True
+        self._prepare(transaction.transactional_id, commit=commit)
+        return ""
+
+    @staticmethod
+    def _repeated(known: _Id, *, commit: bool) -> str:
+        prepared = _S.PREPARE_COMMIT if commit else _S.PREPARE_ABORT
+        complete = _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT
+        if known.state is prepared:
+            return "ConcurrentTransactionsError"
+        return "" if known.state is complete else "InvalidTxnStateError"
+
+    def _prepare(self, transactional_id: str, *, commit: bool) -> None:
+        known = self.ids[transactional_id]
+        known.state = _S.PREPARE_COMMIT if commit else _S.PREPARE_ABORT
+        if not self.hold_markers:
+            self.write_markers()
+
+    def _discard(self, transactional_id: str) -> None:
+        known = self.ids[transactional_id]
+        self.discarded[self._owner[transactional_id]] = known.records
+
+    def _own(self, transaction: TransactionIdentity) -> _Id:
+        known = self.ids[transaction.transactional_id]
+        if self._identity(transaction.transactional_id) != transaction or known.wedged:
+            raise Fenced("PRODUCER_FENCED")
+        return known
+
+    def _identity(self, transactional_id: str) -> TransactionIdentity:
+        known = self.ids[transactional_id]
+        return TransactionIdentity(
+            transactional_id=transactional_id,
+            producer_id=known.producer_id,
+            producer_epoch=known.epoch,
+        )
+
+
+@dataclass(slots=True)
+class FakeWire:
+    """`connectors.kafka.wire.Wire` over a `FakeBroker`.
+
+    Attributes:
+        faults: taken one by one by the EndTxn requests to come.
+        unreachable: nothing answers.
+        absent: brokers, by name, that ListTransactions cannot ask; their ids are ``absent_ids``.
+        end_version: forces a version, as a client would that does not know rule 2.
+    """
+
+    broker: FakeBroker
+    faults: list[Fault] = field(default_factory=list)
+    unreachable: bool = False
+    absent: tuple[str, ...] = ()
+    absent_ids: frozenset[str] = frozenset()
+    end_version: int | None = None
+    topics: tuple[str, ...] = ()
+    max_transaction_timeout_s: float | None = 900.0
+
+    def describe(
+        self, transactional_ids: Sequence[str], *, timeout_s: float
+    ) -> Mapping[str, TransactionDescription | None]:
+        """See `Wire.describe`."""
+        if self.unreachable:
+            return {}
+        return {i: self.broker.describe(i) for i in transactional_ids}
+
+    def end(
+        self, transactions: Sequence[TransactionIdentity], *, commit: bool, timeout_s: float
+    ) -> list[EndReport]:
+        """See `Wire.end`."""
+        return [self._end(transaction, commit=commit) for transaction in transactions]
+
+    def _end(self, transaction: TransactionIdentity, *, commit: bool) -> EndReport:
+        if self.unreachable:
+            return EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is Fault.LOSE_REQUEST:
+            return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
+        if fault is Fault.CONCURRENT:
+            return EndReport(outcome=EndOutcome.REFUSED, error="ConcurrentTransactionsError")
+        version = self.end_version or (5 if self.broker.level >= 1 else 4)
+        error = self.broker.end(transaction, commit=commit, version=version)
+        if fault is Fault.LOSE_ANSWER:
+            return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
+        return EndReport(outcome=EndOutcome.REFUSED if error else EndOutcome.DONE, error=error)
+
+    def list_transactions(
+        self, prefix: str, *, timeout_s: float, open_only: bool = False
+    ) -> Listing:
+        """See `Wire.list_transactions`."""
+        if self.unreachable:
+            return Listing(transactions=(), missing=("the cluster",))
+        rows = tuple(
+            ListedTransaction(
+                transactional_id=name, producer_id=known.producer_id, state=known.state
+            )
+            for name, known in self.broker.ids.items()
+            if name.startswith(prefix)
+            and name not in self.absent_ids
+            and (known.state is _S.ONGOING or not open_only)
+        )
+        return Listing(transactions=rows, missing=self.absent)
+
+    def cluster(self, *, timeout_s: float) -> Cluster:
+        """See `Wire.cluster`."""
+        if self.unreachable:
+            raise UnreachableError("the fake cluster cannot be reached", {}, "Make it reachable.")
+        return Cluster(
+            cluster_id="fake",
+            transaction_version=self.broker.level,
+            max_transaction_timeout_s=self.max_transaction_timeout_s,
+        )
+
+    def missing_topics(self, topics: Sequence[str], *, timeout_s: float) -> tuple[str, ...]:
+        """See `Wire.missing_topics`."""
+        return tuple(topic for topic in topics if topic not in self.topics)
+
+    def close(self) -> None:
+        """See `Wire.close`."""

@@ -1,0 +1,281 @@
+"""Transactions made and left behind, on the fake broker or a real one, by one interface.
+
+Contract suites are written once against `Harness` and run against both.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from confluent_kafka import Producer
+
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.handles import (
+    SourceRange,
+    TransactionalId,
+    TransactionHandle,
+    TransactionIdentity,
+    encode_handle,
+)
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.wire import Listing, TransactionState, Wire
+from runtime.model import StateEntry
+from tests.fake_kafka import FakeBroker, FakeWire
+from tests.kafka_records import await_stable, create_topic, read, unique
+from tests.waiting import wait_for
+
+__all__ = ["Attempt", "FakeHarness", "Harness", "RealHarness", "committable", "handle_of"]
+
+
+class Attempt(Protocol):
+    """One producer of one id, as a task would use it."""
+
+    @property
+    def identity(self) -> TransactionIdentity:
+        """From the producer itself (rule 3)."""
+        ...
+
+    def produce(self, records: int) -> None:
+        """Write and flush records; begins a transaction if none is open."""
+        ...
+
+    def end_natively(self, *, commit: bool) -> None:
+        """The producer's own commit or abort."""
+        ...
+
+
+class Harness(Protocol):
+    """A broker with a place to write to."""
+
+    level: int
+    prefix: str
+
+    @property
+    def wire(self) -> Wire:
+        """Requests to the broker."""
+        ...
+
+    def name(self, *, region: str = "main", generation: int = 1, slot: int = 0) -> str:
+        """A transactional id of this harness's prefix, with a new owner."""
+        ...
+
+    def open(self, transactional_id: str | None = None, *, timeout_s: float = 60.0) -> Attempt:
+        """Initialise an id."""
+        ...
+
+    def await_state(self, transaction: TransactionIdentity, state: TransactionState) -> None:
+        """Wait until the coordinator describes the id so; in the fake, make it happen."""
+        ...
+
+    def visible(self) -> int:
+        """Records that a read_committed reader finds, once nothing is open."""
+        ...
+
+
+JOB_UID = "5b2f9b1e-0000-4000-8000-000000000001"
+
+
+def handle_of(
+    transaction: TransactionIdentity, *, records: int = 3, checkpoint_id: int = 7
+) -> TransactionHandle:
+    """The handle a task would return."""
+    return TransactionHandle(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        checkpoint_id=checkpoint_id,
+        record_count=records,
+        sources=(SourceRange(topic="in", partition=0, start_offset=10, end_offset=13),),
+    )
+
+
+def committable(transaction: TransactionIdentity, *, records: int = 3) -> StateEntry:
+    """The entry a task would return."""
+    return encode_handle(handle_of(transaction, records=records), operator_id="sink-1")
+
+
+def _name(prefix: str, region: str, generation: int, slot: int) -> str:
+    return str(
+        TransactionalId(
+            prefix=prefix,
+            job_uid=JOB_UID,
+            region=region,
+            generation=generation,
+            owner=unique("owner"),
+            slot=slot,
+        )
+    )
+
+
+@dataclass
+class FakeAttempt:
+    """An attempt on the fake broker."""
+
+    broker: FakeBroker
+    identity: TransactionIdentity
+
+    def produce(self, records: int) -> None:
+        """See `Attempt.produce`."""
+        self.broker.produce(self.identity, records)
+
+    def end_natively(self, *, commit: bool) -> None:
+        """See `Attempt.end_natively`."""
+        self.broker.end_natively(self.identity, commit=commit)
+
+
+class FakeHarness:
+    """`Harness` over `FakeBroker`."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.broker = FakeBroker(level=level)
+        self.wire = FakeWire(self.broker)
+        self.prefix = unique("prefix")
+
+    def name(self, *, region: str = "main", generation: int = 1, slot: int = 0) -> str:
+        """See `Harness.name`."""
+        return _name(self.prefix, region, generation, slot)
+
+    def open(self, transactional_id: str | None = None, *, timeout_s: float = 60.0) -> FakeAttempt:
+        """See `Harness.open`."""
+        name = transactional_id or self.name()
+        return FakeAttempt(self.broker, self.broker.initialise(name, timeout_s=timeout_s))
+
+    def await_state(self, transaction: TransactionIdentity, state: TransactionState) -> None:
+        """See `Harness.await_state`."""
+        if state is TransactionState.COMPLETE_ABORT:
+            self.broker.advance(1000.0)
+        self.broker.write_markers()
+        described = self.broker.describe(transaction.transactional_id)
+        assert described is not None
+        assert described.state is state
+
+    def visible(self) -> int:
+        """See `Harness.visible`."""
+        return sum(self.broker.visible.values())
+
+
+@dataclass
+class RealAttempt:
+    """An attempt on a real broker: a librdkafka producer that may be left behind."""
+
+    bootstrap: str
+    topic: str
+    transactional_id: str
+    timeout_s: float
+    options: dict[str, Any]
+    _eos: dict[str, Any] = field(default_factory=dict)
+    _began: bool = False
+
+    def __post_init__(self) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": self.transactional_id,
+                "transaction.timeout.ms": int(self.timeout_s * 1000),
+                "statistics.interval.ms": 10,
+                "stats_cb": self._take,
+                "log_level": 0,
+                "linger.ms": 0,
+                **self.options,
+            }
+        )
+        self._producer.init_transactions(30)
+
+    def _take(self, text: str) -> None:
+        self._eos = json.loads(text).get("eos", {})
+
+    @property
+    def identity(self) -> TransactionIdentity:
+        """See `Attempt.identity`."""
+
+        def known() -> bool:
+            self._producer.poll(0.01)
+            return int(self._eos.get("producer_id", -1)) >= 0
+
+        wait_for(known, what="the producer's own statistics")
+        return TransactionIdentity(
+            transactional_id=self.transactional_id,
+            producer_id=self._eos["producer_id"],
+            producer_epoch=self._eos["producer_epoch"],
+        )
+
+    def produce(self, records: int) -> None:
+        """See `Attempt.produce`."""
+        if not self._began:
+            self._producer.begin_transaction()
+            self._began = True
+        for number in range(records):
+            self._producer.produce(self.topic, b"record %d" % number)
+        assert self._producer.flush(30) == 0
+
+    def end_natively(self, *, commit: bool) -> None:
+        """See `Attempt.end_natively`."""
+        (self._producer.commit_transaction if commit else self._producer.abort_transaction)(30)
+        self._began = False
+
+
+class RealHarness:
+    """`Harness` over a real broker and a topic of its own."""
+
+    def __init__(
+        self,
+        broker: EmbeddedKafka,
+        level: int,
+        *,
+        connection: KafkaConnection | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.level = level
+        self.prefix = unique("prefix")
+        self._plain = broker.bootstrap
+        self._topic = create_topic(broker.bootstrap)
+        self._options = options or {}
+        self._left_behind: list[RealAttempt] = []
+        self.connection = connection or KafkaConnection(bootstrap_servers=broker.bootstrap)
+        self.wire: Wire = TransactionWire(self.connection)
+
+    @property
+    def topic(self) -> str:
+        """Where attempts write."""
+        return self._topic
+
+    def name(self, *, region: str = "main", generation: int = 1, slot: int = 0) -> str:
+        """See `Harness.name`."""
+        return _name(self.prefix, region, generation, slot)
+
+    def open(self, transactional_id: str | None = None, *, timeout_s: float = 60.0) -> RealAttempt:
+        """See `Harness.open`. The producer lives as long as the harness, like a zombie would."""
+        made = RealAttempt(
+            self.connection.bootstrap_servers,
+            self._topic,
+            transactional_id or self.name(),
+            timeout_s,
+            self._options,
+        )
+        self._left_behind.append(made)
+        return made
+
+    def await_state(self, transaction: TransactionIdentity, state: TransactionState) -> None:
+        """See `Harness.await_state`."""
+
+        def described() -> TransactionState | None:
+            found = self.wire.describe([transaction.transactional_id], timeout_s=5)
+            one = found.get(transaction.transactional_id)
+            return one.state if one is not None else None
+
+        wait_for(lambda: described() is state, timeout_s=60, what=f"state {state.value}")
+
+    def visible(self) -> int:
+        """See `Harness.visible`."""
+        await_stable(self._plain, self._topic)
+        return len(read(self._plain, self._topic))
+
+    def listing(self) -> Listing:
+        """Everything under this harness's prefix."""
+        return self.wire.list_transactions(self.prefix, timeout_s=10)
+
+    def close(self) -> None:
+        """Close the connection; producers end with their objects."""
+        self.wire.close()
