@@ -1,0 +1,65 @@
+"""Producers without transactions, kept open over the epochs of a worker process."""
+
+import os
+import threading
+from collections.abc import Callable
+
+from connectors.kafka.transactional_producer import Client
+from runtime.contracts import TaskScope
+
+__all__ = ["PlainProducers", "process_plain_producers"]
+
+_Key = tuple[str, str, str]
+
+
+class PlainProducers:
+    """One client per job, sink and region. Executor; called by writers from the task's thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[_Key, tuple[int, Client]] = {}
+
+    def client(self, scope: TaskScope, make: Callable[[], Client]) -> Client:
+        """The client for a task; a new generation of the region gets a new one."""
+        generation = scope.batch.generation
+        with self._lock:
+            known = self._clients.get(_key(scope))
+            if known is not None and known[0] == generation:
+                return known[1]
+            if known is not None:
+                _close(known[1])
+            client = make()
+            self._clients[_key(scope)] = (generation, client)
+            return client
+
+    def drop(self, scope: TaskScope) -> None:
+        """After an error: what it has not sent is thrown away, the next task gets a new client."""
+        with self._lock:
+            known = self._clients.pop(_key(scope), None)
+        if known is not None:
+            _close(known[1])
+
+
+def _key(scope: TaskScope) -> _Key:
+    return (scope.job_uid, scope.operator_id, scope.batch.region)
+
+
+def _close(client: Client) -> None:
+    client.purge()
+    while client.poll(0):
+        pass  # each record's report frees what the report needed; the rest goes with the object
+
+
+_of_process = PlainProducers()
+_inherited: list[PlainProducers] = []
+_pid = os.getpid()
+
+
+def process_plain_producers() -> PlainProducers:
+    """Those of this process; a forked child leaves its parent's alone (see `process_pools`)."""
+    global _of_process, _pid
+    if os.getpid() != _pid:
+        _inherited.append(_of_process)
+        _of_process = PlainProducers()
+        _pid = os.getpid()
+    return _of_process

@@ -1,0 +1,141 @@
+"""librdkafka settings of the sink's producers: fast by default, bounded by what the cluster takes.
+
+Runs where a producer is made: in an executor's background thread.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.kafka._client import (
+    AdminClient,
+    ConfigResource,
+    KafkaException,
+    ResourceType,
+    make_admin,
+)
+from connectors.kafka.client_options import Role
+from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
+from connectors.kafka.security import KafkaConnection
+
+__all__ = ["ClusterLimits", "describe_limits", "plain_config", "transactional_config"]
+
+log = logging.getLogger(__name__)
+
+_BATCH_BYTES = 1_000_000
+_DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
+_KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
+_BATCH_OVERHEAD_BYTES = 512
+
+_FAST: Mapping[str, Any] = {
+    "linger.ms": 20,  # a flush does not wait for it
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 131_072,
+    "message.max.bytes": 1_048_576,  # Java's max.request.size
+    "partitioner": LIBRDKAFKA_PARTITIONER,
+    "log.connection.close": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLimits:
+    """What a cluster accepts; None where it may not be read.
+
+    Attributes:
+        transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers.
+        batch_bytes: ``max.message.bytes`` of the sink's topic. A broker refuses a whole batch that
+            is larger, and librdkafka, unlike Java's producer, does not split it and try again.
+    """
+
+    transaction_timeout_s: float | None = None
+    batch_bytes: int | None = None
+
+
+def describe_limits(
+    connection: KafkaConnection, topic: str | None, *, timeout_s: float
+) -> ClusterLimits:
+    """Ask the cluster. Never raises: what cannot be read is None, and the producer itself fails
+    with the reason where there is a real one.
+    """
+    try:
+        admin = make_admin(connection.librdkafka(Role.ADMIN))
+        brokers = admin.list_topics(topic="", timeout=timeout_s).brokers
+        found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
+        timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
+        topics = _describe(admin, ResourceType.TOPIC, [topic] if topic else [], timeout_s)
+    except KafkaException as err:
+        log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
+        return ClusterLimits()
+    return ClusterLimits(
+        transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
+        batch_bytes=min((int(c["max.message.bytes"]) for c in topics), default=None),
+    )
+
+
+def _describe(
+    admin: AdminClient, kind: ResourceType, names: list[str], timeout_s: float
+) -> list[dict[str, str]]:
+    """Configurations of those resources that answered."""
+    if not names:
+        return []
+    asked = admin.describe_configs(
+        [ConfigResource(kind, name) for name in names], request_timeout=timeout_s
+    )
+    found: list[dict[str, str]] = []
+    for future in asked.values():
+        try:
+            entries = future.result(timeout_s)
+        except KafkaException as err:
+            log.info("a configuration cannot be read: error=%s", err)
+            continue
+        found.append({name: str(entry.value) for name, entry in entries.items()})
+    return found
+
+
+def transactional_config(
+    connection: KafkaConnection, limits: ClusterLimits, *, transaction_timeout_s: float | None
+) -> dict[str, Any]:
+    """Settings of one exactly-once producer; the user's own come last.
+
+    Args:
+        transaction_timeout_s: None for the broker's maximum (rule 23): the coordinator's sweep,
+            not this timeout, frees readers.
+    """
+    timeout_s = (
+        transaction_timeout_s or limits.transaction_timeout_s or _KAFKA_MAX_TRANSACTION_TIMEOUT_S
+    )
+    return {
+        **_base(limits),
+        "enable.idempotence": True,
+        "transaction.timeout.ms": int(timeout_s * 1000),
+        "message.timeout.ms": int(min(_DELIVERY_TIMEOUT_S, timeout_s) * 1000),
+        **connection.librdkafka(Role.PRODUCER),
+    }
+
+
+def plain_config(
+    connection: KafkaConnection, limits: ClusterLimits, *, idempotent: bool
+) -> dict[str, Any]:
+    """Settings of a producer without transactions.
+
+    Args:
+        idempotent: at-least-once: acknowledged by all in-sync replicas, in order; else by the
+            leader alone.
+    """
+    return {
+        **_base(limits),
+        "enable.idempotence": idempotent,
+        "acks": "all" if idempotent else "1",
+        "message.timeout.ms": int(_DELIVERY_TIMEOUT_S * 1000),
+        **connection.librdkafka(Role.PRODUCER),
+    }
+
+
+def _base(limits: ClusterLimits) -> dict[str, Any]:
+    batch_bytes = _BATCH_BYTES
+    if limits.batch_bytes is not None:
+        batch_bytes = max(1, min(batch_bytes, limits.batch_bytes - _BATCH_OVERHEAD_BYTES))
+    # Emulated in the Python client: it calls back for errors alone (rule 1).
+    return {**_FAST, "batch.size": batch_bytes, "delivery.report.only.error": True}

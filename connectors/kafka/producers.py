@@ -1,0 +1,287 @@
+"""Producers made ready ahead of their epoch, one pool per sink, region and worker process.
+
+A transactional producer takes 55 ms to make ready, at times 510 ms (a retry timer of librdkafka's),
+and some milliseconds to let go of; neither may be on the way of an epoch. So a background thread
+makes the next one ready while this one is written, and another lets go of the last one.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from connectors.kafka.handles import TransactionalId
+from connectors.kafka.slots import SlotBook, SlotEvent
+from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.contracts import Clock, TaskScope
+from runtime.errors import FencedError, StreamError, UnreachableError
+
+__all__ = ["Background", "Lease", "Prepare", "ProducerPool", "ProducerPools", "process_pools"]
+
+log = logging.getLogger(__name__)
+
+Background = Callable[[Callable[[], None]], None]
+"""Runs a function off the caller's thread. Tests run it where they like."""
+
+Prepare = Callable[[str], TransactionalProducer]
+"""Makes a producer ready for a transactional id. Blocks, with a bound; raises `StreamError`."""
+
+_KEEP_ALIVE_S = 1.0
+_MAX_IDLE_S = 3600.0
+
+
+def in_daemon_thread(function: Callable[[], None]) -> None:
+    """The `Background` of real processes: a worker may exit without waiting for it."""
+    threading.Thread(target=function, name="sluice-producers", daemon=True).start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A ready producer in the hands of one writer; give it back with `spend` or `abort`."""
+
+    slot: int
+    producer: TransactionalProducer
+
+
+@dataclass(slots=True)
+class _Ready:
+    producer: TransactionalProducer
+    since_s: float
+    taken: threading.Event
+
+
+class ProducerPool:
+    """Producers of one (prefix, job, region and generation, sink) in one worker process. Executor.
+
+    Writers call it from the task's thread. No id is initialised before the transaction it carried
+    is over (`SlotBook`), and no producer carries two.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        scope: TaskScope,
+        prepare: Prepare,
+        background: Background = in_daemon_thread,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.generation = scope.batch.generation
+        self._prefix = prefix
+        self._job_uid = scope.job_uid
+        self._region = scope.batch.region
+        self._owner = secrets.token_hex(8)
+        self._prepare = prepare
+        self._background = background
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._book = SlotBook()
+        self._ready: dict[int, _Ready] = {}
+        self._open: dict[int, TransactionalProducer] = {}
+        self._failures = 0
+        self._failure: StreamError | None = None
+        self._closed = False
+
+    def enter(self, scope: TaskScope) -> None:
+        """A task begins; what it will need is made ready meanwhile."""
+        with self._changed:
+            for slot in self._book.enter(scope):
+                # Its writer died without a word. Nobody may decide what it wrote.
+                self._book.record(slot, SlotEvent.SPEND)
+                self._release_later(self._open.pop(slot))
+            self._discard_old()
+            self._start(at_least=1)
+
+    def take(self, scope: TaskScope, *, timeout_s: float) -> Lease:
+        """A ready producer, at once where one was made ready ahead.
+
+        Raises:
+            StreamError: what making one ready raised; UnreachableError when time runs out.
+        """
+        deadline = self._clock() + timeout_s
+        with self._changed:
+            failures = self._failures
+            while True:
+                slot = self._book.take(scope)
+                if slot is not None:
+                    break
+                self._require(failures)
+                self._start(at_least=1)
+                self._book.require_hope()
+                if not self._changed.wait_for(
+                    lambda: self._ready or self._failures != failures,
+                    max(0.0, deadline - self._clock()),
+                ):
+                    raise self._too_late(timeout_s)
+            ready = self._ready.pop(slot)
+            ready.taken.set()
+            self._open[slot] = ready.producer
+            self._start()
+        return Lease(slot=slot, producer=ready.producer)
+
+    def spend(self, lease: Lease) -> None:
+        """Its transaction is pre-committed: the id rests until that is committed on record."""
+        self._return(lease, SlotEvent.SPEND)
+
+    def abort(self, lease: Lease, *, timeout_s: float) -> None:
+        """Abort its transaction; without the broker's word the id rests, and the sweep does it."""
+        acknowledged = lease.producer.abort(timeout_s=timeout_s)
+        self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.SPEND)
+
+    def give_back_unused(self, lease: Lease) -> None:
+        """No transaction was begun with it."""
+        self._return(lease, SlotEvent.ABORTED)
+
+    def close(self) -> None:
+        """Let go of everything; transactions that are open stay open for the coordinator."""
+        with self._changed:
+            self._closed = True
+            producers = [ready.producer for ready in self._ready.values()]
+            for ready in self._ready.values():
+                ready.taken.set()
+            self._ready.clear()
+            self._changed.notify_all()
+            for producer in producers:
+                self._release_later(producer)
+
+    def __len__(self) -> int:
+        """Ids that this pool has ever used."""
+        with self._changed:
+            return len(self._book)
+
+    # --- below, the lock is held ------------------------------------------------------------
+
+    def _start(self, *, at_least: int = 0) -> None:
+        if self._closed:
+            return
+        for slot in self._book.to_prepare(at_least=at_least):
+            self._background(lambda slot=slot: self._make_ready(slot))  # type: ignore[misc]
+
+    def _require(self, failures: int) -> None:
+        if self._closed:
+            raise FencedError(
+                "a newer generation of this region runs in this process",
+                {"region": self._region, "generation": self.generation},
+                "This task is of the past and must stop.",
+            )
+        if self._failures != failures and self._failure is not None:
+            raise self._failure
+
+    def _discard_old(self) -> None:
+        # After hours a broker may have forgotten an id, and a load balancer its connection.
+        oldest = self._clock() - _MAX_IDLE_S
+        for slot in [s for s, ready in self._ready.items() if ready.since_s < oldest]:
+            ready = self._ready.pop(slot)
+            ready.taken.set()
+            self._book.record(slot, SlotEvent.DISCARD)
+            self._release_later(ready.producer)
+
+    def _release_later(self, producer: TransactionalProducer) -> None:
+        self._background(producer.release)
+
+    def _too_late(self, timeout_s: float) -> UnreachableError:
+        return UnreachableError(
+            "no transactional producer became ready in time",
+            {"region": self._region, "prefix": self._prefix, "timeout_s": timeout_s},
+            "Check that the brokers run and can be reached from the executors.",
+        )
+
+    # --- below, it is not -------------------------------------------------------------------
+
+    def _return(self, lease: Lease, event: SlotEvent) -> None:
+        with self._changed:
+            if self._open.pop(lease.slot, None) is None:
+                return  # the pool has already given this writer up
+            self._book.record(lease.slot, event)
+        self._release_later(lease.producer)
+
+    def _make_ready(self, slot: int) -> None:
+        """Background thread: make ready, then keep alive until somebody takes it."""
+        try:
+            producer = self._prepare(self._id_of(slot))
+        except StreamError as err:
+            log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, err)
+            with self._changed:
+                self._book.record(slot, SlotEvent.FAILED)
+                self._failures += 1
+                self._failure = err
+                self._changed.notify_all()
+            return
+        ready = _Ready(producer, self._clock(), threading.Event())
+        with self._changed:
+            if self._closed:
+                self._release_later(producer)
+                return
+            self._book.record(slot, SlotEvent.PREPARED)
+            self._ready[slot] = ready
+            self._changed.notify_all()
+        self._background(lambda: _keep_alive(ready))
+
+    def _id_of(self, slot: int) -> str:
+        return str(
+            TransactionalId(
+                prefix=self._prefix,
+                job_uid=self._job_uid,
+                region=self._region,
+                generation=self.generation,
+                owner=self._owner,
+                slot=slot,
+            )
+        )
+
+
+def _keep_alive(ready: _Ready) -> None:
+    while not ready.taken.wait(_KEEP_ALIVE_S):
+        ready.producer.keep_alive()
+
+
+class ProducerPools:
+    """All pools of a worker process, by prefix, job, sink and region."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[str, str, str, str], ProducerPool] = {}
+
+    def enter(
+        self, prefix: str, scope: TaskScope, make: Callable[[], ProducerPool]
+    ) -> ProducerPool:
+        """The pool for a task, told that the task begins. A new generation drops the old pool.
+
+        Raises:
+            FencedError: this process has already seen a later generation of the region.
+        """
+        key = (prefix, scope.job_uid, scope.operator_id, scope.batch.region)
+        with self._lock:
+            pool = self._pools.get(key)
+            if pool is not None and pool.generation > scope.batch.generation:
+                raise FencedError(
+                    "a newer generation of this region has run in this process",
+                    {"region": scope.batch.region, "generation": scope.batch.generation},
+                    "This task is of the past and must stop.",
+                )
+            if pool is None or pool.generation < scope.batch.generation:
+                if pool is not None:
+                    pool.close()
+                pool = self._pools[key] = make()
+        pool.enter(scope)
+        return pool
+
+
+_of_process = ProducerPools()
+_inherited: list[ProducerPools] = []
+_pid = os.getpid()
+
+
+def process_pools() -> ProducerPools:
+    """The pools of this process. A forked child owns no id of its parent, and none of its threads:
+    what it inherited is kept, untouched, because even closing it would wait for those threads.
+    """
+    global _of_process, _pid
+    if os.getpid() != _pid:
+        _inherited.append(_of_process)
+        _of_process = ProducerPools()
+        _pid = os.getpid()
+    return _of_process

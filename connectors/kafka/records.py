@@ -1,0 +1,264 @@
+"""Arrow batches as the argument lists of ``produce``, with the columns of Spark's Kafka sink. Pure.
+
+``key`` (string or binary, optional), ``value`` (string or binary, required), ``topic`` (string,
+needed unless the sink has one, which then wins), ``partition`` (int, optional; null: by key),
+``headers`` (array of struct of key string and value binary, optional). Ours: ``timestamp`` (a
+timestamp, optional; null: now). Other columns are ignored, as Spark does.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runtime.errors import ConfigError
+
+__all__ = ["ProduceArguments", "RecordColumns", "check_spark_columns"]
+
+_UNASSIGNED = -1  # librdkafka: ask the partitioner
+_NOW = 0  # librdkafka: stamp it when it is produced
+_NO_TIMESTAMP = -1  # Kafka: the record has none
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceArguments:
+    """The arguments of ``produce`` for some rows, one iterable each, of which some repeat for ever.
+
+    ``values`` has the rows' number; a None in ``headers`` means none.
+    """
+
+    topics: Iterable[str]
+    values: list[bytes | None]
+    keys: Iterable[bytes | None]
+    partitions: Iterable[int]
+    timestamps_ms: Iterable[int]
+    headers: Iterable[list[Header] | None]
+
+    def tail(self, start: int) -> "ProduceArguments":
+        """The same without the first ``start`` rows."""
+
+        def rest(column: Iterable[Any]) -> Any:  # noqa: ANN401 - any column
+            return column[start:] if isinstance(column, list) else column
+
+        return ProduceArguments(
+            topics=rest(self.topics),
+            values=self.values[start:],
+            keys=rest(self.keys),
+            partitions=rest(self.partitions),
+            timestamps_ms=rest(self.timestamps_ms),
+            headers=rest(self.headers),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """Which columns of a schema hold what; checked. Made once per schema.
+
+    Attributes:
+        topic: the sink's own topic, which wins over a column.
+        topic_column, key, partition, timestamp, headers: index of the column, or None.
+        value: index of the column.
+    """
+
+    topic: str | None
+    value: int
+    topic_column: int | None
+    key: int | None
+    partition: int | None
+    timestamp: int | None
+    headers: int | None
+
+    @classmethod
+    def of(cls, schema: pa.Schema, topic: str | None) -> "RecordColumns":
+        """Find and check the columns.
+
+        Raises:
+            ConfigError: a column is missing or has a wrong type, in Spark's words.
+        """
+        found = {name: index for index, name in reversed(list(enumerate(schema.names)))}
+        _check(
+            {name: _spark_type(schema.field(index).type) for name, index in found.items()}, topic
+        )
+        timestamp = found.get("timestamp")
+        if timestamp is not None and not pa.types.is_timestamp(schema.field(timestamp).type):
+            timestamp = None  # somebody else's column: Spark's sink knows none of this name
+        return cls(
+            topic=topic,
+            value=found["value"],
+            topic_column=None if topic is not None else found["topic"],
+            key=found.get("key"),
+            partition=found.get("partition"),
+            timestamp=timestamp,
+            headers=found.get("headers"),
+        )
+
+    def arguments(self, batch: pa.RecordBatch) -> ProduceArguments:
+        """The rows of a batch, order kept.
+
+        Raises:
+            ConfigError: a topic is null, a partition negative, a timestamp before 1970.
+        """
+        return ProduceArguments(
+            topics=self._topics(batch),
+            values=_bytes(batch.column(self.value)),
+            keys=_repeat_none() if self.key is None else _bytes(batch.column(self.key)),
+            partitions=self._partitions(batch),
+            timestamps_ms=self._timestamps(batch),
+            headers=_repeat_none() if self.headers is None else _headers(batch, self.headers),
+        )
+
+    def _topics(self, batch: pa.RecordBatch) -> Iterable[str]:
+        if self.topic_column is None:
+            return itertools.repeat(self.topic or "")
+        column = batch.column(self.topic_column)
+        if column.null_count:
+            raise ConfigError(
+                "null topic present in the data",
+                {"column": "topic", "row": _first(pc.is_null(column))},
+                "Fill the topic column, or give the sink a topic.",
+            )
+        topics: list[str] = column.to_pylist()
+        return topics
+
+    def _partitions(self, batch: pa.RecordBatch) -> Iterable[int]:
+        if self.partition is None or batch.column(self.partition).type == pa.null():
+            return itertools.repeat(_UNASSIGNED)
+        column = batch.column(self.partition)
+        _refuse_below(column, 0, "partition", "Partitions are numbered from 0; null: by key.")
+        partitions: list[int] = column.fill_null(_UNASSIGNED).to_pylist()
+        return partitions
+
+    def _timestamps(self, batch: pa.RecordBatch) -> Iterable[int]:
+        if self.timestamp is None:
+            return itertools.repeat(_NOW)
+        # Floor, so that a time before 1970 is not rounded up into the valid range.
+        column = batch.column(self.timestamp)
+        if column.type.unit != "ms":
+            column = pc.floor_temporal(column, unit="millisecond")
+        millis = column.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
+        _refuse_below(millis, _NO_TIMESTAMP, "timestamp", "Kafka has no times before 1970.")
+        # librdkafka reads 0 as "now", so the first millisecond of 1970 becomes the second one.
+        millis = pc.if_else(pc.equal(millis, 0), 1, millis)
+        millis = pc.if_else(pc.equal(millis, _NO_TIMESTAMP), _NOW, millis)
+        stamps: list[int] = millis.fill_null(_NOW).to_pylist()
+        return stamps
+
+
+def check_spark_columns(columns: Mapping[str, str], topic: str | None) -> None:
+    """Check the columns of a Spark schema before the query runs.
+
+    Args:
+        columns: name to Spark's simple type text, such as ``binary``.
+        topic: the sink's own topic.
+    Raises:
+        ConfigError: a column is missing or has a wrong type.
+    """
+    _check(columns, topic)
+
+
+_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "key": ("string", "binary", "void"),
+    "value": ("string", "binary", "void"),
+    "partition": ("int", "void"),
+    "headers": (_HEADERS_TYPE, "void"),
+}
+
+
+def _check(columns: Mapping[str, str], topic: str | None) -> None:
+    if topic is None and "topic" not in columns:
+        raise ConfigError(
+            "a topic is required when there is no topic column",
+            {"columns": ",".join(columns)},
+            "Give the sink a topic, or the data a column named topic.",
+        )
+    if "value" not in columns:
+        raise ConfigError(
+            "the required column value is missing",
+            {"columns": ",".join(columns)},
+            "Select the record's value as a string or binary column named value.",
+        )
+    for name, allowed in _TYPES.items():
+        if name == "topic" and topic is not None:
+            continue
+        if name in columns and columns[name] not in allowed:
+            kinds = " or ".join(kind for kind in allowed if kind != "void")
+            raise ConfigError(
+                f"column {name} must be of type {kinds}",
+                {"column": name, "type": columns[name]},
+                f"Cast it to {kinds}.",
+            )
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    """Spark's simple text of an Arrow type, as far as the sink's columns need it."""
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return _spark_type(kind.value_type)
+    if is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind):
+        return "string"
+    if is_.is_integer(kind):
+        # Python functions make int64 where Spark makes int: both hold a partition.
+        return "int"
+    if is_.is_null(kind):
+        return "void"
+    if is_.is_list(kind) or is_.is_large_list(kind):
+        return f"array<{_spark_type(kind.value_type)}>"
+    if is_.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return f"struct<{','.join(f'{f.name}:{_spark_type(f.type)}' for f in fields)}>"
+    binary = is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind)
+    return "binary" if binary or is_.is_fixed_size_binary(kind) else str(kind)
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not pa.types.is_binary(column.type) and not pa.types.is_null(column.type):
+        column = column.cast(pa.large_binary())  # of a string: its UTF-8, without a copy
+    values: list[bytes | None] = column.to_pylist()
+    return values
+
+
+def _headers(batch: pa.RecordBatch, index: int) -> Iterable[list[Header] | None]:
+    column = batch.column(index)
+    if column.null_count == len(column):
+        return _repeat_none()
+    entries = column.flatten()  # of non-null rows alone, unlike `values`
+    if len(entries) == 0:
+        return _repeat_none()
+    names, contents = entries.flatten()
+    if names.null_count:
+        raise ConfigError(
+            "a header without a key is present in the data",
+            {"column": "headers"},
+            "Kafka's headers may have a null value, not a null key.",
+        )
+    pairs = iter(list(zip(names.to_pylist(), _bytes(contents), strict=True)))
+    lengths = pc.list_value_length(column).fill_null(0).to_pylist()
+    return [list(itertools.islice(pairs, length)) or None for length in lengths]
+
+
+def _refuse_below(column: pa.Array, least: int, name: str, remedy: str) -> None:
+    lowest = pc.min(column).as_py()
+    if lowest is not None and lowest < least:
+        raise ConfigError(
+            f"a {name} in the data is not valid",
+            {"column": name, name: lowest, "row": _first(pc.less(column, least))},
+            remedy,
+        )
+
+
+def _first(mask: pa.Array) -> int:
+    row: int = pc.index(mask.fill_null(False), True).as_py()
+    return row
+
+
+def _repeat_none() -> Iterator[None]:
+    return itertools.repeat(None)

@@ -1,0 +1,254 @@
+"""`KafkaSink`: what ``.sink(…)`` takes, and what the drop-in's options become."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Never, Protocol, Self
+
+from connectors.kafka.client_options import PREFIX, nearest
+from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.plain_coordination import PlainSinkCoordinator
+from connectors.kafka.records import check_spark_columns
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.writer import Guarantee, KafkaWriterFactory
+from runtime.contracts import SinkCoordinator
+from runtime.errors import ConfigError
+
+__all__ = ["KafkaSink"]
+
+_PARAMETERS = frozenset(
+    {
+        "bootstrap_servers",
+        "guarantee",
+        "name",
+        "oauth_token",
+        "options",
+        "topic",
+        "transaction_timeout_s",
+        "transactional_id_prefix",
+        "uid",
+    }
+)
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class KafkaSink:
+    """Writes records to Kafka topics; columns as in Spark's own sink, and ``timestamp``.
+
+    Made by the user on the driver; picklable; holds no connection.
+
+    Args:
+        bootstrap_servers: ``host:port``, comma-separated.
+        topic: of every record; None: each record's own, from the column ``topic``.
+        transactional_id_prefix: of this sink's transactional ids; needed for exactly-once. No two
+            jobs may share one at the same time.
+        guarantee: ``exactly-once``, ``at-least-once`` or ``none``.
+        transaction_timeout_s: None: the broker's maximum. Readers of ``read_committed`` wait so
+            long at most for a job that never comes back.
+        name: of the operator; by default made of the topic.
+        uid: the operator's stable id, where the name may change.
+        options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
+        oauth_token: gives tokens for OAUTHBEARER; picklable.
+
+    Raises:
+        ConfigError: a setting is missing, misspelt, out of range or unsafe.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str = "",
+        topic: str | None = None,
+        transactional_id_prefix: str = "",
+        guarantee: str = Guarantee.EXACTLY_ONCE.value,
+        transaction_timeout_s: float | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+        options: Mapping[str, object] | None = None,
+        oauth_token: TokenFunction | None = None,
+        **misspelt: Never,
+    ) -> None:
+        _refuse_misspelt(misspelt, _PARAMETERS)
+        self._guarantee = _guarantee(guarantee)
+        self._connection = KafkaConnection(
+            bootstrap_servers=bootstrap_servers,
+            options={key: str(value) for key, value in (options or {}).items()},
+            oauth_token=oauth_token,
+        )
+        self._connection.refuse_owned(exactly_once=self._is_exactly_once)
+        self._topic = _checked_topic(topic)
+        self._prefix = transactional_id_prefix
+        self._timeout_s = transaction_timeout_s
+        self._name = name or f"kafka-sink-{topic or 'by-record'}"
+        self._uid = uid
+        self._check_transactions()
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], schema: "SparkSchema | None" = None) -> Self:
+        """From the options and the schema of ``writeStream.format("sluice-kafka")``.
+
+        Takes ``topic``, ``transactionalIdPrefix``, ``guarantee``, ``transactionTimeout`` (seconds,
+        or with a unit: ``15m``), ``kafka.*``, and leaves Spark's own alone.
+
+        Raises:
+            ConfigError: as `KafkaSink`; or the schema does not have the sink's columns.
+        """
+        given = {name.strip().lower(): value for name, value in options.items()}
+        ours = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+        _refuse_misspelt({n: v for n, v in ours.items() if n not in _SPARKS_OWN}, _OPTIONS)
+        timeout = ours.get("transactiontimeout")
+        sink = cls(
+            topic=ours.get("topic"),
+            transactional_id_prefix=ours.get("transactionalidprefix", ""),
+            guarantee=ours.get("guarantee", Guarantee.EXACTLY_ONCE.value),
+            transaction_timeout_s=None if timeout is None else _seconds(timeout),
+            options={name: value for name, value in given.items() if name.startswith(PREFIX)},
+        )
+        if schema is not None:
+            columns = {f.name: f.dataType.simpleString() for f in schema.fields}
+            check_spark_columns(columns, sink._topic)
+        return sink
+
+    @property
+    def name(self) -> str:
+        """See `runtime.contracts.Sink`."""
+        return self._name
+
+    @property
+    def uid(self) -> str | None:
+        """See `runtime.contracts.Sink`."""
+        return self._uid
+
+    def coordinator(self) -> SinkCoordinator:
+        """See `runtime.contracts.Sink`."""
+        topics = () if self._topic is None else (self._topic,)
+        if not self._is_exactly_once:
+            return PlainSinkCoordinator(
+                self._connection, topics=topics, guarantee=self._guarantee.value
+            )
+        return KafkaSinkCoordinator(
+            self._connection,
+            transactional_id_prefix=self._prefix,
+            transaction_timeout_s=self._timeout_s,
+            topics=topics,
+        )
+
+    def writer_factory(self) -> KafkaWriterFactory:
+        """See `runtime.contracts.Sink`."""
+        return KafkaWriterFactory(
+            connection=self._connection,
+            topic=self._topic,
+            guarantee=self._guarantee,
+            transactional_id_prefix=self._prefix,
+            transaction_timeout_s=self._timeout_s,
+        )
+
+    def settings(self) -> Mapping[str, str]:
+        """See `runtime.contracts.Sink`."""
+        settings = {"guarantee": self._guarantee.value, **self._connection.redacted()}
+        if self._topic is not None:
+            settings["topic"] = self._topic
+        if self._is_exactly_once:
+            timeout_s = self._timeout_s
+            settings["transactional_id_prefix"] = self._prefix
+            settings["transaction_timeout_s"] = (
+                "broker's maximum" if timeout_s is None else f"{timeout_s:g}"
+            )
+        return settings
+
+    def __repr__(self) -> str:
+        return f"KafkaSink(name={self._name!r}, {self._connection!r})"
+
+    @property
+    def _is_exactly_once(self) -> bool:
+        return self._guarantee is Guarantee.EXACTLY_ONCE
+
+    def _check_transactions(self) -> None:
+        if not self._is_exactly_once:
+            return
+        if not self._prefix.strip():
+            raise ConfigError(
+                "exactly-once needs a prefix for its transactional ids",
+                {"sink": self._name, "option": "transactional_id_prefix / transactionalIdPrefix"},
+                "Choose one for this job and keep it, or ask for at-least-once.",
+            )
+        if self._timeout_s is not None and self._timeout_s < 1:
+            raise ConfigError(
+                "the transaction timeout is too short",
+                {"sink": self._name, "transaction_timeout_s": self._timeout_s},
+                "Give at least 1 second, or leave it out for the broker's maximum.",
+            )
+
+
+class SparkField(Protocol):
+    """A column of Spark's ``StructType``, as far as it is read here."""
+
+    name: str
+    dataType: Any
+
+
+class SparkSchema(Protocol):
+    """Spark's ``StructType``; this module does not import Spark."""
+
+    @property
+    def fields(self) -> Iterable[SparkField]: ...
+
+
+_OPTIONS = frozenset({"guarantee", "topic", "transactionalidprefix", "transactiontimeout"})
+_SPELLING = {
+    "transactionalidprefix": "transactionalIdPrefix",
+    "transactiontimeout": "transactionTimeout",
+}
+# Reach every sink of Spark, whatever its format.
+_SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "queryname"})
+
+
+def _refuse_misspelt(given: Mapping[str, object], known: frozenset[str]) -> None:
+    unknown = sorted(set(given) - known)
+    if not unknown:
+        return
+    guess = nearest(unknown[0].lower(), known)
+    raise ConfigError(
+        "unknown setting of the Kafka sink",
+        {"setting": unknown[0]},
+        f"Did you mean {_SPELLING.get(guess, guess)}?" if guess else "Remove it.",
+    )
+
+
+def _guarantee(text: str) -> Guarantee:
+    try:
+        return Guarantee(text.strip().lower())
+    except ValueError:
+        known = [guarantee.value for guarantee in Guarantee]
+        guess = nearest(text.lower(), set(known))
+        raise ConfigError(
+            "unknown guarantee",
+            {"guarantee": text},
+            f"Did you mean {guess}?" if guess else f"Use one of {', '.join(known)}.",
+        ) from None
+
+
+def _checked_topic(topic: str | None) -> str | None:
+    if topic is not None and (not _TOPIC_NAME.fullmatch(topic) or topic in (".", "..")):
+        raise ConfigError(
+            "this cannot be the name of a topic",
+            {"topic": topic},
+            "Kafka's names have 1 to 249 letters, digits, dots, underscores and hyphens.",
+        )
+    return topic
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigError(
+            "a duration cannot be read",
+            {"option": "transactionTimeout", "value": text},
+            "Write seconds, or a number and a unit: 900, 900s, 15m.",
+        )
+    unit = match[2] or "s"
+    return float(match[1]) * _UNITS_S["ms" if unit == "ms" else unit[0]]

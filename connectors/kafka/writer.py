@@ -1,0 +1,302 @@
+"""Writes one task's records of one epoch: in a transaction that it never ends, or plainly."""
+
+import enum
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from connectors.kafka._client import make_producer
+from connectors.kafka.delivery import DeliveryLog
+from connectors.kafka.handles import OutputCount, SourceRange, TransactionHandle, encode_handle
+from connectors.kafka.plain_producers import process_plain_producers
+from connectors.kafka.producer_settings import (
+    ClusterLimits,
+    describe_limits,
+    plain_config,
+    transactional_config,
+)
+from connectors.kafka.producers import Lease, ProducerPool, process_pools
+from connectors.kafka.records import RecordColumns
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.sending import RecordSender, flush
+from connectors.kafka.transactional_producer import Client, TransactionalProducer
+from runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkWriter, TaskScope
+from runtime.errors import StreamError
+from runtime.failpoints import failpoint
+from runtime.model import StateEntry
+
+__all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWriter"]
+
+log = logging.getLogger(__name__)
+
+_READY_TIMEOUT_S = 25.0
+_INIT_TIMEOUT_S = 20.0
+_LIMITS_TIMEOUT_S = 5.0
+_ABORT_TIMEOUT_S = 5.0
+_CONFIRM_TIMEOUT_S = 10.0
+_FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
+
+
+class Guarantee(enum.Enum):
+    """What a reader of the sink's topics may rely on."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+    NONE = "none"
+
+
+def _make_client(config: Mapping[str, Any]) -> Client:
+    client: Any = make_producer(config)  # its parameters have other names than `Client`'s
+    checked: Client = client
+    return checked
+
+
+class _Schemas:
+    """The columns of each schema seen; a task's batches nearly always share one."""
+
+    def __init__(self, topic: str | None) -> None:
+        self._topic = topic
+        self._schema: pa.Schema | None = None
+        self._columns: RecordColumns | None = None
+
+    def columns(self, schema: pa.Schema) -> RecordColumns:
+        if self._columns is None or schema is not self._schema:
+            self._columns = RecordColumns.of(schema, self._topic)
+            self._schema = schema
+        return self._columns
+
+
+class TransactionalWriter:
+    """One transaction, pre-committed and left open for the driver to commit. Executor, one thread.
+
+    An epoch without records costs no transaction: nothing is begun before the first one.
+    """
+
+    def __init__(
+        self, pool: ProducerPool, scope: TaskScope, registry: AttemptRegistry, topic: str | None
+    ) -> None:
+        self._pool = pool
+        self._scope = scope
+        self._registry = registry
+        self._schemas = _Schemas(topic)
+        self._delivery = DeliveryLog(scope)
+        self._lease: Lease | None = None
+        self._sender: RecordSender | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See `runtime.contracts.SinkWriter`."""
+        columns = self._schemas.columns(batch.schema)
+        if batch.num_rows == 0:
+            return
+        if self._sender is None:
+            self._sender = self._begin()
+        self._sender.send(batch, columns)
+
+    def pre_commit(self) -> list[StateEntry]:
+        """Flush, and believe it only when three things agree (rule 1): nothing is left, no record
+        was refused, and it is still the transaction that was registered (rule 3).
+        """
+        if self._sender is None or self._lease is None:
+            return []
+        producer = self._lease.producer
+        failpoint("before-flush")
+        flush(producer.client, self._delivery, timeout_s=_FLUSH_TIMEOUT_S)
+        outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
+        self._delivery.check()
+        failpoint("after-flush")
+        handle = self._handle(producer, self._sender.records, outputs)
+        lease, self._lease, self._sender = self._lease, None, None
+        self._pool.spend(lease)
+        return [encode_handle(handle, operator_id=self._scope.operator_id)]
+
+    def abort(self) -> None:
+        """See `runtime.contracts.SinkWriter`. Never raises: what stays open is swept."""
+        lease, self._lease, self._sender = self._lease, None, None
+        if lease is not None:
+            self._pool.abort(lease, timeout_s=_ABORT_TIMEOUT_S)
+
+    def _begin(self) -> RecordSender:
+        lease = self._pool.take(self._scope, timeout_s=_READY_TIMEOUT_S)
+        try:
+            self._registry.register(
+                RegisteredAttempt(
+                    batch=self._scope.batch,
+                    operator_id=self._scope.operator_id,
+                    resource=lease.producer.identity.resource,
+                )
+            )
+            failpoint("before-begin")
+            lease.producer.begin(self._delivery.client_failed)
+        except BaseException:
+            self._pool.give_back_unused(lease)
+            raise
+        self._lease = lease
+        failpoint("after-begin")
+        return RecordSender(
+            lease.producer.client, self._delivery, queue_full_timeout_s=_FLUSH_TIMEOUT_S
+        )
+
+    def _handle(
+        self, producer: TransactionalProducer, records: int, outputs: tuple[OutputCount, ...]
+    ) -> TransactionHandle:
+        identity = producer.identity
+        return TransactionHandle(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            checkpoint_id=self._scope.checkpoint_id,
+            record_count=records,
+            outputs=outputs,
+            sources=tuple(
+                SourceRange(
+                    topic=r.topic,
+                    partition=r.partition,
+                    start_offset=r.start_offset,
+                    end_offset=r.end_offset,
+                )
+                for r in self._scope.source_ranges
+            ),
+        )
+
+
+class PlainWriter:
+    """Writes without a transaction: at least once, or with no guarantee at all. Executor.
+
+    Records are visible at once. At least once: `pre_commit` returns when all are acknowledged, so
+    a checkpoint never covers a record that Kafka does not have. None: errors are logged alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        scope: TaskScope,
+        topic: str | None,
+        *,
+        guarantee: Guarantee,
+        drop: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._scope = scope
+        self._drop = drop
+        self._is_checked = guarantee is not Guarantee.NONE
+        self._schemas = _Schemas(topic)
+        self._delivery = DeliveryLog(scope)
+        self._sender = RecordSender(
+            client,
+            self._delivery,
+            queue_full_timeout_s=_FLUSH_TIMEOUT_S,
+            stops_at_errors=self._is_checked,
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See `runtime.contracts.SinkWriter`."""
+        columns = self._schemas.columns(batch.schema)
+        self._sender.send(batch, columns)
+
+    def pre_commit(self) -> list[StateEntry]:
+        """Flush; there is nothing left to commit."""
+        failpoint("before-flush")
+        try:
+            flush(self._client, self._delivery, timeout_s=_FLUSH_TIMEOUT_S)
+        except StreamError as err:
+            if self._is_checked:
+                raise
+            log.warning(
+                "records lost, as guarantee=none allows: region=%s batch_id=%d records=%d error=%s",
+                self._scope.batch.region,
+                self._scope.batch.batch_id,
+                self._delivery.failed_records,
+                err,
+            )
+        failpoint("after-flush")
+        return []
+
+    def abort(self) -> None:
+        """What was sent stays; what was not is dropped, for the epoch is written again."""
+        self._drop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaWriterFactory:
+    """Makes the writer of a task and epoch. Picklable; goes from the driver to executors.
+
+    Attributes:
+        connection: of the cluster.
+        topic: every record's topic, or None: the topic column's.
+        guarantee: see `Guarantee`.
+        transactional_id_prefix: exactly-once only.
+        transaction_timeout_s: None: the broker's maximum.
+    """
+
+    connection: KafkaConnection
+    topic: str | None
+    guarantee: Guarantee
+    transactional_id_prefix: str = ""
+    transaction_timeout_s: float | None = None
+
+    def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
+        """See `runtime.contracts.WriterFactory`. Returns at once: a producer that is not yet ready
+        becomes so while the task reads its first records.
+        """
+        if self.guarantee is not Guarantee.EXACTLY_ONCE:
+            return self._open_plain(scope)
+        pool = process_pools().enter(
+            self.transactional_id_prefix,
+            scope,
+            lambda: ProducerPool(
+                prefix=self.transactional_id_prefix, scope=scope, prepare=self._preparation()
+            ),
+        )
+        return TransactionalWriter(pool, scope, registry, self.topic)
+
+    def _open_plain(self, scope: TaskScope) -> PlainWriter:
+        idempotent = self.guarantee is Guarantee.AT_LEAST_ONCE
+
+        def make() -> Client:
+            config = plain_config(self.connection, self.limits(), idempotent=idempotent)
+            return _make_client(config)
+
+        producers = process_plain_producers()
+        return PlainWriter(
+            producers.client(scope, make),
+            scope,
+            self.topic,
+            guarantee=self.guarantee,
+            drop=lambda: producers.drop(scope),
+        )
+
+    def limits(self) -> ClusterLimits:
+        """What the cluster accepts; asked for once per pool."""
+        return describe_limits(self.connection, self.topic, timeout_s=_LIMITS_TIMEOUT_S)
+
+    def _preparation(self) -> "_Preparation":
+        return _Preparation(self)
+
+
+class _Preparation:
+    """Makes producers ready for one pool. Background threads of the pool."""
+
+    def __init__(self, factory: KafkaWriterFactory) -> None:
+        self._factory = factory
+
+    @functools.cached_property
+    def _config(self) -> dict[str, object]:
+        return transactional_config(
+            self._factory.connection,
+            self._factory.limits(),
+            transaction_timeout_s=self._factory.transaction_timeout_s,
+        )
+
+    def __call__(self, transactional_id: str) -> TransactionalProducer:
+        producer = TransactionalProducer(_make_client, self._config, transactional_id)
+        try:
+            producer.prepare(timeout_s=_INIT_TIMEOUT_S)
+            producer.learn_topic(self._factory.topic)
+        except BaseException:
+            producer.release()
+            raise
+        return producer
