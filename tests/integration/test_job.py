@@ -1,0 +1,169 @@
+"""A Job on real Spark and a real broker: copied, transformed, counted, and its refusals."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.checkpoint.store import open_store
+from runtime.errors import ConfigError, DeliveryError, WrongJobError
+from runtime.job import Job
+from runtime.model import Verdict
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import Record, produce, read, unique, values
+
+pytestmark = pytest.mark.integration
+
+
+def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Append ``!`` to each value that is not null."""
+    value = batch.column("value")
+    shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+def copy_job(
+    spark: SparkSession, kafka: EmbeddedKafka, source: str, sink: str, directory: Path
+) -> Job:
+    """A bounded copy that is ready to run."""
+    job = Job("copy", spark, checkpoint_dir=str(directory), interval_s=0.2)
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).map_batches(exclaim).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=f"copy-{sink}"
+        )
+    )
+    return job
+
+
+def test_copy_keeps_key_headers_partition_and_null(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Byte for byte, in order per partition; a second run reads only what is new."""
+    source, sink = topic(partitions=2), topic(partitions=2)
+    given = [
+        Record(value=b"a", key=b"k", headers=(("h", b"1"), ("h", None)), partition=0),
+        Record(value=None, key=b"", partition=1),
+        Record(value=b"", key=None, partition=1),
+    ]
+    produce(kafka.bootstrap, source, given)
+    copy_job(spark, kafka, source, sink, tmp_path).run()
+    produce(kafka.bootstrap, source, [Record(value=b"late", partition=0)])
+    result = copy_job(spark, kafka, source, sink, tmp_path).run()
+
+    found = read(kafka.bootstrap, sink)
+    assert [(r.value, r.key, r.headers) for r in found if r.partition == 0] == [
+        (b"a!", b"k", (("h", b"1"), ("h", None))),
+        (b"late!", None, ()),
+    ]
+    assert [(r.value, r.key) for r in found if r.partition == 1] == [(None, b""), (b"!", None)]
+    assert result.restored_from is not None
+
+
+def test_retained_checkpoints_are_bounded(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Default 3 decided checkpoints stay, however many there were."""
+    source, sink = topic(), topic()
+    for number in range(5):
+        produce(kafka.bootstrap, source, [str(number).encode()])
+        copy_job(spark, kafka, source, sink, tmp_path).run()
+    store = open_store(str(tmp_path))
+    records = [store.read(place) for place in store.places()]
+    decided = [r for r in records if r is not None and r.verdict is Verdict.DECIDED]
+    assert values(read(kafka.bootstrap, sink)) == [f"{n}!".encode() for n in range(5)]
+    assert len(decided) <= 4  # 3, and checkpoint 0, the first record of the first session
+
+
+def test_transform_runs_any_frame_code(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """SQL between source and sink, through Spark's planner."""
+    source, sink = topic(partitions=2), topic()
+    produce(kafka.bootstrap, source, [str(n).encode() for n in range(100)])
+    job = Job("even", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).transform(
+        lambda frame: frame.where("cast(string(value) AS int) % 2 = 0").select("key", "value")
+    ).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("even")
+        )
+    )
+    job.run()
+    found = sorted(int(v or b"") for v in values(read(kafka.bootstrap, sink)))
+    assert found == list(range(0, 100, 2))
+
+
+def count(records: DataFrame) -> DataFrame:
+    """Running count per key."""
+    return records.groupBy("key").count().selectExpr("key", "string(count) AS value")
+
+
+def test_state_goes_on_after_a_restart(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Counts continue where the last decided checkpoint left them."""
+    source, sink = topic(), topic()
+    prefix = unique("count")
+    for _ in range(2):
+        produce(kafka.bootstrap, source, [Record(key=b"k", value=b"x") for _ in range(10)])
+        job = Job("count", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)
+        job.source(
+            KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+        ).transform(count).sink(
+            KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=prefix)
+        )
+        job.run()
+    found = [int(v or b"") for v in values(read(kafka.bootstrap, sink))]
+    assert found[-1] == 20
+    assert found == sorted(set(found))
+
+
+def test_refused_record_stops_the_job_and_nothing_becomes_visible(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Rule 1: the error names topic, partition and source offset."""
+    source = topic()
+    sink = topic(config={"max.message.bytes": "1000"})
+    produce(kafka.bootstrap, source, [b"small", b"x" * 5000, b"small"])
+    with pytest.raises(DeliveryError) as caught:
+        copy_job(spark, kafka, source, sink, tmp_path).run()
+    text = str(caught.value)
+    assert sink in text
+    assert source in text
+    assert "source_offset=1" in text
+    assert read(kafka.bootstrap, sink) == []
+
+
+def test_directory_of_another_job_is_refused(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A typed error, and the directory stays as it was."""
+    source, sink = topic(), topic()
+    produce(kafka.bootstrap, source, [b"1"])
+    copy_job(spark, kafka, source, sink, tmp_path).run()
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    other = Job("other", spark, checkpoint_dir=str(tmp_path))
+    other.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("other")
+        )
+    )
+    with pytest.raises(WrongJobError):
+        other.run()
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
+
+
+def test_speculation_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    """Rule 27."""
+    with pytest.raises(ConfigError, match="no source"):
+        Job("empty", spark, checkpoint_dir=str(tmp_path)).run()
