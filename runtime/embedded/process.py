@@ -14,7 +14,7 @@ import psutil
 
 from runtime.errors import MissingRequirementError
 
-__all__ = ["Identity", "ServerProcess", "ServerSpec", "stop_identity"]
+__all__ = ["Identity", "ServerProcess", "ServerSpec", "start_watchdog", "stop_identity"]
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class ServerProcess:
                 start_new_session=True,
             )
         if not spec.detached:
-            self._watchdog = _start_watchdog(self._server.pid, spec.scratch_dir)
+            self._watchdog = start_watchdog(self._server.pid, spec.scratch_dir)
         try:
             self._await_ready(seen)
         except BaseException:
@@ -194,7 +194,11 @@ def stop_identity(identity: Identity, *, timeout_s: float = 15.0) -> bool:
     return True
 
 
-def _start_watchdog(pid: int, scratch_dir: Path | None) -> subprocess.Popen[bytes]:
+def start_watchdog(pid: int, scratch_dir: Path | None = None) -> subprocess.Popen[bytes]:
+    """A process that kills ``pid`` (and deletes the directory) once this process is gone.
+
+    A line to its standard input dismisses it.
+    """
     directories: Sequence[str] = (str(scratch_dir),) if scratch_dir else ()
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(_WATCHDOG), str(pid), *directories],

@@ -18,6 +18,7 @@ from typing import Self
 
 import psutil
 
+from runtime.embedded.process import start_watchdog
 from runtime.errors import UnreachableError
 
 __all__ = ["Program", "ProgramSpec", "command_of"]
@@ -61,6 +62,8 @@ class Program:
                 cwd=spec.working_dir,
                 start_new_session=True,
             )
+        # Spark's JVM ends with its driver, so the driver's end is enough.
+        self._watchdog: subprocess.Popen[bytes] | None = start_watchdog(self._driver.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -143,6 +146,7 @@ class Program:
             for process in self.members():
                 _send(process, signal.SIGKILL)
             if self.await_gone(timeout_s=0.5):
+                self._dismiss_watchdog()
                 return
             if time.monotonic() > deadline:
                 raise UnreachableError(
@@ -177,6 +181,10 @@ class Program:
             return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         return False
 
+    def interrupt(self) -> None:
+        """Ask the driver to end, as Ctrl-C does."""
+        self._driver.send_signal(signal.SIGINT)
+
     def cpu_seconds(self) -> float:
         """CPU time of all living processes of the session and of their ended children."""
         total = 0.0
@@ -190,6 +198,11 @@ class Program:
         with contextlib.suppress(psutil.NoSuchProcess):
             return int(psutil.Process(self.pid).memory_info().rss)
         return 0
+
+    def _dismiss_watchdog(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.communicate(b"\n", timeout=10)
+            self._watchdog = None
 
 
 def command_of(interpreter: str, script: Path, arguments: Sequence[str]) -> tuple[str, ...]:
