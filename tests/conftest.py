@@ -11,5 +11,6 @@ __all__ = [
     "kafka_by_level",
     "leveled_kafka",
     "secure_kafka",
+    "spark",
     "topic",
 ]
