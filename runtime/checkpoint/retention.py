@@ -42,8 +42,10 @@ class PlaceFacts:
     is_superseded: bool = False
 
 
-def facts_of(record: CheckpointRecord) -> PlaceFacts:
-    """The facts of a record without marks."""
+def facts_of(
+    record: CheckpointRecord, *, is_committed: bool = False, is_superseded: bool = False
+) -> PlaceFacts:
+    """The facts of a record and its marks."""
     return PlaceFacts(
         checkpoint_id=record.checkpoint_id,
         verdict=record.verdict,
@@ -51,6 +53,8 @@ def facts_of(record: CheckpointRecord) -> PlaceFacts:
         leader_session_id=record.leader_session_id,
         names=frozenset(r.carried_from for r in record.regions if r.carried_from is not None),
         has_committables=bool(record.committables),
+        is_committed=is_committed,
+        is_superseded=is_superseded,
     )
 
 

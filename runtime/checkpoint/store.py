@@ -42,9 +42,21 @@ from runtime.errors import (
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointRecord, StateEntry
 
-__all__ = ["CheckpointStore", "open_store", "place_name"]
+__all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store", "place_name"]
 
 log = logging.getLogger(__name__)
+
+STORE_FAILPOINTS = (
+    "before-publish",
+    "after-temp-sync",
+    "after-link",  # local files: linked, the directory not yet synced
+    "after-publish",
+    "before-committed-mark",
+    "after-committed-mark",
+    "before-repair",
+    "after-repair",
+)
+"""Every place in the store where a test may kill or pause the process."""
 
 _PLACE = re.compile(r"chk-(\d{12,})")
 _METADATA = "_metadata"

@@ -1,0 +1,77 @@
+"""Kinds of state entries: who can restore them, and how they are shown to people.
+
+Connectors register theirs by an entry point of the group ``sluice.kinds`` that names an
+`EntryKind`; `runtime` never imports them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from runtime.checkpoint.metadata import require_known_kinds
+from runtime.errors import ConfigError, StreamError
+from runtime.model import CheckpointRecord, StateEntry
+
+__all__ = ["ENTRY_POINT_GROUP", "EntryKind", "KindRegistry", "installed_kinds"]
+
+ENTRY_POINT_GROUP = "sluice.kinds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryKind:
+    """A kind of state entry that is known here.
+
+    Attributes:
+        kind: as in `runtime.model.StateEntry`.
+        latest_version: the latest codec version that is read.
+        describe: the entry for people, as JSON values by name; may raise `StreamError`.
+    """
+
+    kind: str
+    latest_version: int
+    describe: Callable[[StateEntry], Mapping[str, object]]
+
+
+class KindRegistry:
+    """The kinds that a process knows. Immutable once made."""
+
+    def __init__(self, kinds: Iterable[EntryKind]) -> None:
+        self._kinds: dict[str, EntryKind] = {}
+        for each in kinds:
+            if each.kind in self._kinds:
+                raise ConfigError(
+                    "two connectors claim the same kind of state entry",
+                    {"kind": each.kind},
+                    "Remove one of them.",
+                )
+            self._kinds[each.kind] = each
+
+    @property
+    def latest_versions(self) -> dict[str, int]:
+        """The latest version that is read, by kind."""
+        return {kind: each.latest_version for kind, each in self._kinds.items()}
+
+    def require_known(self, record: CheckpointRecord) -> None:
+        """`runtime.checkpoint.metadata.require_known_kinds` with what is registered."""
+        require_known_kinds(record, self.latest_versions)
+
+    def describe(self, entry: StateEntry) -> Mapping[str, object] | None:
+        """The entry for people; None when its kind or version is not known here."""
+        known = self._kinds.get(entry.kind)
+        if known is None or entry.version > known.latest_version:
+            return None
+        try:
+            return known.describe(entry)
+        except StreamError as error:
+            return {"error": str(error)}
+
+
+def installed_kinds() -> KindRegistry:
+    """What the installed connectors registered; one that cannot be loaded is left out."""
+    found: list[EntryKind] = []
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            found.append(point.load())
+        except (ImportError, AttributeError):  # its entries are then shown undecoded
+            continue
+    return KindRegistry(found)
