@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from connectors.kafka._client import (
     AdminClient,
@@ -69,6 +70,7 @@ class _Copy:
         failpoint("before-seal")
         if _FAULT != "dirty":
             self._producer.init_transactions(30)  # aborts what a killed run left open
+        self._publish(sealed=True)
         failpoint("after-seal")
         committed = self._consumer.committed(places, timeout=10)
         self._next = {p.partition: max(0, p.offset) for p in committed}
@@ -130,9 +132,21 @@ class _Copy:
         failpoint("before-commit")
         if _FAULT != "dirty":
             self._producer.commit_transaction(30)
+        self._publish(sealed=False)
         failpoint("after-commit")
         if _FAULT in ("duplicate", "dirty"):
             self._consumer.commit(offsets=offsets, asynchronous=False)
+
+    def _publish(self, *, sealed: bool) -> None:
+        """Leave the traces that a pipeline leaves in its checkpoint directory."""
+        checkpoint = Path(self._args.checkpoint)
+        taken = [int(path.name.removeprefix("chk-")) for path in checkpoint.glob("chk-*")]
+        place = max(taken, default=-1) + 1
+        directory = checkpoint / f"chk-{place:012d}"
+        directory.mkdir(parents=True)
+        (directory / "_metadata").touch()
+        if not sealed:
+            (directory / "_committed").touch()
 
 
 if __name__ == "__main__":

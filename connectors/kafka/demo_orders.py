@@ -1,0 +1,148 @@
+"""Order events for `sluice demo`: keyed, with headers, some of them null; every one unique."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from connectors.kafka._client import KafkaError, make_producer, translate
+from connectors.kafka.client_options import Role
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import Record
+from runtime.errors import StreamError
+
+__all__ = ["Loader", "Orders"]
+
+_CUSTOMERS = 5_000
+_ARTICLES = ("tea", "coffee", "cocoa", "sugar", "rice", "pepper", "salt", "flour")
+_EVENTS = ("created", "paid", "packed", "shipped", "delivered")
+_CANCELLED_EVERY = 50
+_CHUNK_RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """Deterministic order events: the same settings give the same records, in any process.
+
+    Attributes:
+        topic: input topic.
+        partitions: orders of one customer stay in one of them.
+    """
+
+    topic: str
+    partitions: int
+
+    def records(self, count: int) -> Iterator[Record]:
+        """The first ``count`` events; offsets are those of a topic that holds nothing else."""
+        rng = random.Random(20_26)
+        offsets = [0] * self.partitions
+        for number in range(count):
+            customer = int(rng.random() * _CUSTOMERS)
+            partition = customer % self.partitions
+            yield self._event(number, customer, partition, offsets[partition], rng)
+            offsets[partition] += 1
+
+    def _event(
+        self, number: int, customer: int, partition: int, offset: int, rng: random.Random
+    ) -> Record:
+        event = _EVENTS[number % len(_EVENTS)]
+        order_id = f"o-{number:09d}"
+        value: bytes | None = None
+        if number % _CANCELLED_EVERY == _CANCELLED_EVERY - 1:
+            event = "cancelled"  # a null value, as compacted topics know it
+        else:
+            value = json.dumps(
+                {
+                    "order": order_id,
+                    "customer": customer,
+                    "article": _ARTICLES[number % len(_ARTICLES)],
+                    "cents": int(rng.random() * 100_000),
+                }
+            ).encode()
+        headers = (("event", event.encode()), ("order", order_id.encode()))
+        return Record(self.topic, partition, offset, b"c-%d" % customer, value, headers)
+
+
+class Loader:
+    """Sends order events at a steady rate in a thread of its own; `sent` counts them.
+
+    As a context manager it starts and stops.
+
+    Args:
+        rate: records per second; what the machine can, when that is less.
+    """
+
+    def __init__(
+        self, connection: KafkaConnection, orders: Orders, *, count: int, rate: float
+    ) -> None:
+        self.count = count
+        self.sent = 0
+        self._orders = orders
+        self._rate = rate
+        self._producer = make_producer(
+            {
+                **connection.librdkafka(Role.PRODUCER),
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "delivery.report.only.error": True,
+            }
+        )
+        self._error: StreamError | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo loader", daemon=True)
+
+    @property
+    def is_done(self) -> bool:
+        """Everything is sent and acknowledged; raises what went wrong instead."""
+        if self._error is not None:
+            raise self._error
+        return self.sent == self.count
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        for number, record in enumerate(self._orders.records(self.count), start=1):
+            self._send(record)
+            if number % _CHUNK_RECORDS == 0 or number == self.count:
+                self._producer.poll(0)
+                if number == self.count:
+                    self._producer.flush(60)
+                self.sent = number
+                ahead_s = number / self._rate - (time.monotonic() - started)
+                if self._stopping.wait(max(0.0, ahead_s)) or self._error is not None:
+                    return
+
+    def _send(self, record: Record) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=record.partition,
+                    on_delivery=self._delivered,
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+
+    def _delivered(self, error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            self._error = translate(error, {"topic": self._orders.topic})
