@@ -1,0 +1,119 @@
+"""The verdict table of protocol rule 5, row by row."""
+
+import itertools
+
+import pytest
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.verdicts import TABLE, EpochStep, is_visible, judge
+from connectors.kafka.wire import TransactionDescription, TransactionState
+from runtime.contracts import CommitOutcome
+
+_S, _E = TransactionState, EpochStep
+HANDLE = TransactionIdentity(transactional_id="p/u/r.1/o/0", producer_id=90, producer_epoch=4)
+
+# Written out by hand, not derived from the table under test.
+COMMITTED = {(_S.COMPLETE_COMMIT, 4), (_S.COMPLETE_COMMIT, 5)}
+ABORTED = {
+    (_S.PREPARE_ABORT, 4),
+    (_S.PREPARE_ABORT, 5),
+    (_S.COMPLETE_ABORT, 4),
+    (_S.COMPLETE_ABORT, 5),
+}
+PENDING = {
+    (_S.ONGOING, 4),
+    (_S.PREPARE_COMMIT, 4),
+    (_S.PREPARE_COMMIT, 5),
+    (_S.PREPARE_EPOCH_FENCE, 4),
+    (_S.PREPARE_EPOCH_FENCE, 5),
+}
+
+
+def _described(
+    state: TransactionState, epoch: int, producer_id: int = 90
+) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=HANDLE.transactional_id,
+        state=state,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )
+
+
+def _expected(state: TransactionState, epoch: int) -> CommitOutcome:
+    for outcome, rows in (
+        (CommitOutcome.COMMITTED, COMMITTED),
+        (CommitOutcome.ABORTED, ABORTED),
+        (CommitOutcome.PENDING, PENDING),
+    ):
+        if (state, epoch) in rows:
+            return outcome
+    return CommitOutcome.UNKNOWN
+
+
+@pytest.mark.parametrize(("state", "epoch"), list(itertools.product(_S, (3, 4, 5, 6, 7))))
+def test_rule_5_every_state_and_epoch_has_one_verdict(state: TransactionState, epoch: int) -> None:
+    """Rule 5: all states, from one epoch below the handle's to three above."""
+    judgement = judge(HANDLE, _described(state, epoch))
+
+    assert judgement.outcome is _expected(state, epoch)
+    assert judgement.open == ((state, epoch) == (_S.ONGOING, 4))
+    assert state.value in judgement.detail
+
+
+@pytest.mark.parametrize("state", _S)
+@pytest.mark.parametrize("epoch", [0, 4, 5])
+def test_rule_5_another_producer_id_proves_nothing(state: TransactionState, epoch: int) -> None:
+    """Rule 5: the same epoch of another producer id is another transaction."""
+    judgement = judge(HANDLE, _described(state, epoch, producer_id=91))
+
+    assert judgement.outcome is CommitOutcome.UNKNOWN
+    assert not judgement.open
+
+
+def test_rule_5_an_unknown_id_is_unknown() -> None:
+    """Rule 5: an expired id may have been committed; only a human may call it lost."""
+    judgement = judge(HANDLE, None)
+
+    assert judgement.outcome is CommitOutcome.UNKNOWN
+    assert not judgement.open
+
+
+def test_rule_5_only_aborts_of_our_own_epochs_may_be_repaired() -> None:
+    """Rule 5: ABORTED is the only outcome that may be repaired, so its rows are counted."""
+    aborted = {pair for pair, outcome in TABLE.items() if outcome is CommitOutcome.ABORTED}
+
+    assert aborted == set(
+        itertools.product((_S.PREPARE_ABORT, _S.COMPLETE_ABORT), (_E.SAME, _E.NEXT))
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "visible"),
+    [
+        (_S.COMPLETE_COMMIT, 4, True),
+        (_S.COMPLETE_COMMIT, 5, True),
+        (_S.PREPARE_COMMIT, 4, False),
+        (_S.PREPARE_COMMIT, 5, False),
+        (_S.ONGOING, 4, False),
+        (_S.EMPTY, 4, False),
+        (_S.COMPLETE_ABORT, 4, False),
+        (_S.EMPTY, 5, True),  # committed natively, then initialised again
+        (_S.ONGOING, 5, True),
+        (_S.EMPTY, 6, True),
+        (_S.ONGOING, 6, True),
+        (_S.PREPARE_COMMIT, 6, True),
+        (_S.EMPTY, 3, False),
+    ],
+)
+def test_rule_24_visible_means_the_markers_are_written(
+    state: TransactionState, epoch: int, visible: bool
+) -> None:
+    """Rule 24: CompleteCommit, or any later attempt, which had to wait for the markers."""
+    assert is_visible(HANDLE, _described(state, epoch)) is visible
+
+
+def test_rule_24_an_expired_or_renewed_id_was_completed() -> None:
+    """Rule 24: ids expire, and change their producer id, only when nothing is open."""
+    assert is_visible(HANDLE, None)
+    assert is_visible(HANDLE, _described(_S.EMPTY, 0, producer_id=91))
