@@ -412,6 +412,10 @@ class MetadataStore(Protocol):
         """The record's committables with every repair applied."""
         ...
 
+    def retirable(self, *, retain: int) -> list[int]:
+        """Ids that nothing needs any more when ``retain`` decisions are kept, ascending."""
+        ...
+
     def retire(self, checkpoint_ids: Collection[int]) -> None:
         """Delete retired places; refuses an unfinished decision and every seal (rule 29)."""
         ...
