@@ -347,6 +347,10 @@ class Sink(Protocol):
         """Executor side."""
         ...
 
+    def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
+        """(topic, partition, start, end) whose records a committable holds, if it knows (rule 11)."""
+        ...
+
     def settings(self) -> Mapping[str, str]:
         """Settings for ``_metadata``, secrets redacted."""
         ...

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from runtime.spark.engine import JobResult
 
-__all__ = ["Job", "Pipeline", "Step", "Stream"]
+__all__ = ["BatchFunction", "FrameFunction", "Job", "Pipeline", "Step", "Stream"]
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 FrameFunction = Callable[["DataFrame"], "DataFrame"]

@@ -1,18 +1,20 @@
 """`KafkaSink`: what ``.sink(…)`` takes, and what the drop-in's options become."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never, Protocol, Self
 
 from connectors.kafka.client_options import PREFIX, nearest
 from connectors.kafka.coordination import KafkaSinkCoordinator
 from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.handles import decode_handle
 from connectors.kafka.plain_coordination import PlainSinkCoordinator
 from connectors.kafka.records import check_spark_columns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError
+from runtime.model import StateEntry
 
 __all__ = ["KafkaSink"]
 
@@ -142,6 +144,13 @@ class KafkaSink:
             transactional_id_prefix=self._prefix,
             transaction_timeout_s=self._timeout_s,
         )
+
+    def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
+        """See `runtime.contracts.Sink`."""
+        return [
+            (r.topic, r.partition, r.start_offset, r.end_offset)
+            for r in decode_handle(committable).sources
+        ]
 
     def settings(self) -> Mapping[str, str]:
         """See `runtime.contracts.Sink`."""

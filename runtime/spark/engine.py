@@ -14,7 +14,7 @@ from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.retention import spark_batches_to_retain
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.errors import StreamError
-from runtime.job import BatchFunction, FrameFunction, Job, Pipeline
+from runtime.job import FrameFunction, Job, Pipeline
 from runtime.service.client import CoordinatorAddress
 from runtime.service.server import CoordinatorService
 from runtime.spark.job_graph import Region, job_plan, regions_of
@@ -135,7 +135,7 @@ def _start(
             stateful=region.stateful,
             output_mode=_output_mode(region.pipeline),
             reader=plan.reader,
-            functions=_batch_functions(region.pipeline),
+            functions=region.functions,
             factories={i: sink.writer_factory() for i, sink in region.sinks.items()},
             batches_to_retain=max(
                 _SPARK_DEFAULT_BATCHES,
@@ -159,12 +159,6 @@ def _frame(
         for step in pipeline.steps:
             frame = cast(FrameFunction, step.function)(frame)
     return frame
-
-
-def _batch_functions(pipeline: Pipeline) -> tuple[BatchFunction, ...] | None:
-    if not pipeline.is_chained:
-        return None
-    return tuple(cast(BatchFunction, step.function) for step in pipeline.steps)
 
 
 def _output_mode(pipeline: Pipeline) -> str:

@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import cast
 
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
-from runtime.job import Pipeline
+from runtime.job import BatchFunction, Pipeline
 from runtime.model import OperatorNode
 
 __all__ = ["Region", "job_plan", "regions_of"]
@@ -34,6 +35,13 @@ class Region:
     source_id: str
     sinks: Mapping[str, Sink]
     stateful: bool
+
+    @property
+    def functions(self) -> tuple[BatchFunction, ...] | None:
+        """The Arrow functions of a chained region, None for a transform."""
+        if not self.pipeline.is_chained:
+            return None
+        return tuple(cast(BatchFunction, step.function) for step in self.pipeline.steps)
 
     @property
     def source_name(self) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "ArrowFunction",
     "BatchScope",
     "TaskResult",
+    "apply_functions",
     "chained_task",
     "decode_splits",
     "encode_splits",
@@ -180,14 +181,15 @@ def chained_task(
             for split in decode_splits(text)
         )
         if splits:
-            yield _row(_write_all(scope, splits, _apply(reader.read(splits), functions)))
+            yield _row(_write_all(scope, splits, apply_functions(reader.read(splits), functions)))
 
     return run
 
 
-def _apply(
+def apply_functions(
     batches: Iterator[pa.RecordBatch], functions: Sequence[ArrowFunction]
 ) -> Iterator[pa.RecordBatch]:
+    """The chain's functions, in order, on each batch."""
     for batch in batches:
         for function in functions:
             batch = function(batch)

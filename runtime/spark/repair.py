@@ -1,0 +1,110 @@
+"""Writing a lost transaction again: ``on_lost="repair"`` for chained regions (rule 11)."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.checkpoint.messages import LostCommittables
+from runtime.contracts import AttemptRegistry, RegisteredAttempt, TaskScope
+from runtime.errors import TransactionLostError
+from runtime.model import BatchKey, SplitRange, StateEntry
+from runtime.spark.job_graph import Region
+from runtime.spark.tasks import apply_functions
+
+__all__ = ["ChainRepairer", "ranges_to_replay"]
+
+log = logging.getLogger(__name__)
+
+
+class _Unregistered(AttemptRegistry):
+    """Repairs are written by the coordinator's own process: it has nobody to tell.
+
+    A repair that dies before it is on record belongs to a generation that is then over, and its
+    transaction is swept.
+    """
+
+    def register(self, attempt: RegisteredAttempt) -> None:
+        log.info("repairing: batch=%s resource=%s", attempt.batch, attempt.resource)
+
+
+def ranges_to_replay(
+    read: Sequence[SplitRange], recorded: Sequence[tuple[str, int, int, int]]
+) -> tuple[SplitRange, ...]:
+    """The recorded (topic, partition, start, end) as splits of the region that read them; pure.
+
+    Raises:
+        TransactionLostError: a range is not recorded, or not within what the region read.
+    """
+    by_name = {(split.topic, split.partition): split for split in read}
+    splits: list[SplitRange] = []
+    for topic, partition, start, end in recorded:
+        whole = by_name.get((topic, partition))
+        if whole is None or not whole.start_offset <= start <= end <= whole.end_offset:
+            break
+        splits.append(
+            SplitRange(
+                source_id=whole.source_id,
+                topic=topic,
+                topic_id=whole.topic_id,
+                partition=partition,
+                start_offset=start,
+                end_offset=end,
+            )
+        )
+    if not splits or len(splits) != len(recorded):
+        raise TransactionLostError(
+            "a lost transaction does not say which records it held",
+            {"ranges": ",".join(f"{s.name}[{s.start_offset},{s.end_offset})" for s in read)},
+            "Its slice cannot be written again by itself; replay these ranges by hand.",
+        )
+    return tuple(splits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRepairer:
+    """Reads the lost committable's ranges, applies the functions and pre-commits. Driver.
+
+    Runs in the coordinator's process, without Spark: a repair comes before any task may start.
+
+    Attributes:
+        regions: by name.
+    """
+
+    regions: Mapping[str, Region]
+
+    def repair(
+        self,
+        checkpoint_id: int,
+        lost: LostCommittables,
+        *,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> Mapping[bytes, StateEntry]:
+        """See `runtime.checkpoint.steps.Repairer`."""
+        del timeout_s  # reader and writer bound each of their own steps
+        region = self.regions[lost.region.region]
+        replaced: dict[bytes, StateEntry] = {}
+        for number, entry in enumerate(lost.committables):
+            sink = region.sinks[entry.operator_id]
+            splits = ranges_to_replay(lost.region.splits, sink.source_ranges(entry))
+            scope = TaskScope(
+                job_uid=job_uid,
+                operator_id=entry.operator_id,
+                batch=BatchKey(
+                    region=region.name,
+                    generation=generation,
+                    batch_id=lost.region.batch_id or 0,
+                ),
+                checkpoint_id=checkpoint_id,
+                committed_through=0,
+                task=f"repair-{number}.0",
+                source_ranges=splits,
+            )
+            writer = sink.writer_factory().open(scope, _Unregistered())
+            records = region.pipeline.source.reader().read(splits)
+            for batch in apply_functions(records, region.functions or ()):
+                if batch.num_rows:
+                    writer.write(batch)
+            (replaced[entry.payload],) = writer.pre_commit()
+        return replaced
