@@ -348,7 +348,7 @@ class Sink(Protocol):
         ...
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
-        """(topic, partition, start, end) whose records a committable holds, if it knows (rule 11)."""
+        """(topic, partition, start, end) whose records a committable holds, if known (rule 11)."""
         ...
 
     def settings(self) -> Mapping[str, str]:

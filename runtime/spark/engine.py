@@ -79,9 +79,8 @@ def run_job(job: Job) -> JobResult:
         queries: list[RegionQuery] = []
         stack.callback(_stop, queries, coordinator)
         for region in regions:
-            queries.append(
-                _start(job, region, started, coordinator, store, service.coordinator_address)
-            )
+            query = _start(job, region, started, coordinator, store, service.coordinator_address)
+            queries.append(query)
         _watch(queries, coordinator)
     return JobResult(
         job_uid=started.job_uid,

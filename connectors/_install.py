@@ -1,0 +1,61 @@
+"""``connectors.install(spark)``: the formats, and the service behind them in this process."""
+
+import atexit
+import logging
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from connectors.kafka._spark import kafka_format, kafka_sink_of
+from runtime.service.drop_in_client import HANDLER_KEY, DropInClient
+from runtime.service.server import CoordinatorService
+from runtime.spark.drop_in import DropInQueries
+from runtime.spark.session import prepare
+
+__all__ = ["Installation", "install"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What `install` started; close it before the session when a process goes on without it."""
+
+    service: CoordinatorService
+    queries: DropInQueries
+
+    def close(self) -> None:
+        """Stop the coordinators of all drop-in queries and the service. Safe to repeat."""
+        self.queries.close()
+        self.service.stop()
+
+
+_installed: dict[str, Installation] = {}
+
+
+def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
+    """Register the format ``sluice-kafka`` with a session, and start the service it needs.
+
+    Once per session; a second call returns the first one's result. The service answers only who
+    has its token, which travels inside the registered format.
+
+    Args:
+        spark: the session whose queries use the format.
+        host: address of this process as the executors reach it; loopback for ``local[…]``.
+    Raises:
+        ConfigError: the session has a setting that breaks exactly-once.
+    """
+    application = spark.sparkContext.applicationId
+    if application not in _installed:
+        prepare(spark)
+        queries = DropInQueries(spark, kafka_sink_of, host=host)
+        service = CoordinatorService(host=host)
+        service.mount(HANDLER_KEY, queries)
+        service.start()
+        installation = Installation(service=service, queries=queries)
+        atexit.register(installation.close)
+        _installed[application] = installation
+    installation = _installed[application]
+    client = DropInClient(address=installation.service.coordinator_address)
+    spark.dataSource.register(kafka_format(client))
+    return installation

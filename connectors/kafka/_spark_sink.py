@@ -1,0 +1,109 @@
+"""The drop-in sink: ``df.writeStream.format("sluice-kafka")``.
+
+Spark makes this writer anew, in short-lived driver-side Python processes without a JVM, before the
+tasks of each batch, before each ``commit`` and before each ``abort`` (rule 10). It therefore holds
+no connection and decides nothing: the service that `connectors.install` started in the user's
+process seals, sweeps, decides and commits, known by the query's checkpoint location.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from connectors.kafka.sink import KafkaSink
+from runtime.contracts import SinkWriter, TaskScope
+from runtime.errors import ConfigError
+from runtime.model import BatchKey, StateEntry
+from runtime.service.client import CoordinatorClient
+from runtime.service.drop_in_client import REGION, DropInClient, QueryRun
+
+__all__ = ["KafkaStreamWriter"]
+
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class _PreCommitted(WriterCommitMessage):
+    """What a task returns to Spark: its committables; empty when it wrote nothing."""
+
+    committables: tuple[StateEntry, ...]
+
+
+class KafkaStreamWriter(DataSourceStreamArrowWriter):
+    """Writer of one batch. Constructor, `commit`, `abort`: driver side; `write`: executor."""
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, service: DropInClient | None
+    ) -> None:
+        self._sink = KafkaSink.from_options(options, schema)
+        location = options.get("checkpointLocation")
+        if service is None or location is None:
+            missing = "connectors.install(spark)" if service is None else "checkpointLocation"
+            raise ConfigError(
+                f"the drop-in sink needs {missing}",
+                {"format": "sluice-kafka", "topic": options.get("topic", "")},
+                "Call connectors.install(spark) once, and give checkpointLocation as an option of "
+                "writeStream (a session-wide default does not reach the sink).",
+            )
+        self._service = service
+        self._location = location
+        # Idempotent per run of the query: the first call seals and sweeps, before any task starts.
+        self._run: QueryRun = service.begin(location, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows and pre-commit them; a decided batch's replay writes nothing."""
+        context = TaskContext.get()
+        if context is None:
+            raise ConfigError("no Spark task", {}, "This method is called by Spark.")
+        batch = BatchKey(
+            region=REGION,
+            generation=self._run.generation,
+            batch_id=int(context.getLocalProperty(_BATCH_ID)),
+        )
+        coordinator = CoordinatorClient(self._run.address)
+        if coordinator.is_decided(batch):
+            for _ in iterator:
+                pass  # a stateful operator upstream commits its state when it is read to its end
+            return _PreCommitted(())
+        scope = TaskScope(
+            job_uid=self._run.job_uid,
+            operator_id=self._run.operator_id,
+            batch=batch,
+            checkpoint_id=self._run.committed_through + 1,
+            committed_through=self._run.committed_through,
+            task=f"{context.partitionId()}.{context.attemptNumber()}",
+        )
+        writer = self._sink.writer_factory().open(scope, coordinator)
+        return _PreCommitted(_write_all(writer, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Decide, then commit. Returns only when the batch is committed on record."""
+        self._service.commit(self._location, self._run, batchId, _committables(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Told also after a `commit` that raised: the service asks its store first (rule 10)."""
+        self._service.abort(self._location, self._run, batchId)
+
+
+def _committables(messages: Sequence[WriterCommitMessage | None]) -> tuple[StateEntry, ...]:
+    return tuple(
+        entry
+        for message in messages
+        if isinstance(message, _PreCommitted)
+        for entry in message.committables
+    )
+
+
+def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> tuple[StateEntry, ...]:
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write(batch)
+        return tuple(writer.pre_commit())
+    except BaseException:
+        writer.abort()
+        raise

@@ -1,0 +1,103 @@
+"""What a drop-in sink asks of the service in the user's process. Light: no Spark, no server."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from runtime.model import Redistribution, StateEntry
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+
+__all__ = ["HANDLER_KEY", "REGION", "DropInClient", "QueryRun", "decode_entries"]
+
+HANDLER_KEY = "drop-in"
+"""Under which `connectors.install` mounts the handler in its service."""
+
+REGION = "query"
+"""A drop-in query is one region, of this name."""
+
+_BEGIN_TIMEOUT_S = 60.0
+_COMMIT_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRun:
+    """One run of a drop-in query as its tasks need to know it. Picklable.
+
+    Attributes:
+        run_id: Spark's.
+        job_uid, generation, operator_id: see `runtime.contracts.TaskScope`.
+        committed_through: every checkpoint up to this one is settled.
+        address: of the run's coordinator.
+    """
+
+    run_id: str
+    job_uid: str
+    generation: int
+    operator_id: str
+    committed_through: int
+    address: CoordinatorAddress
+
+    def to_json(self) -> dict[str, Any]:
+        """For the wire."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """From the wire."""
+        return cls(**{**found, "address": CoordinatorAddress(**found["address"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropInClient:
+    """Picklable; travels inside the registered format. Each message is safe to repeat."""
+
+    address: CoordinatorAddress
+
+    def begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
+        """The current run of the query at ``location``; the first call of a run seals and sweeps."""
+        payload = {"location": location, "options": dict(options.items())}
+        return QueryRun.from_json(self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S))
+
+    def commit(
+        self, location: str, run: QueryRun, batch_id: int, entries: Sequence[StateEntry]
+    ) -> None:
+        """Decide the batch and commit it; returns when that is on record."""
+        payload = {
+            "location": location,
+            "run_id": run.run_id,
+            "batch_id": batch_id,
+            "entries": [_encode(entry) for entry in entries],
+        }
+        self._call("commit", payload, timeout_s=_COMMIT_TIMEOUT_S)
+
+    def abort(self, location: str, run: QueryRun, batch_id: int) -> None:
+        """The batch failed; a decided one is left alone."""
+        payload = {"location": location, "run_id": run.run_id, "batch_id": batch_id}
+        self._call("abort", payload, timeout_s=_BEGIN_TIMEOUT_S)
+
+    def _call(self, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401
+        with CoordinatorClient(self.address) as client:
+            return client.query(HANDLER_KEY, call, payload, timeout_s=timeout_s)
+
+
+def _encode(entry: StateEntry) -> dict[str, Any]:
+    return {
+        **asdict(entry),
+        "redistribution": entry.redistribution.value,
+        "payload": base64.b64encode(entry.payload).decode("ascii"),
+    }
+
+
+def decode_entries(found: Sequence[Mapping[str, Any]]) -> tuple[StateEntry, ...]:
+    """The entries of a ``commit`` message."""
+    return tuple(
+        StateEntry(
+            **{
+                **entry,
+                "redistribution": Redistribution(entry["redistribution"]),
+                "payload": base64.b64decode(entry["payload"]),
+            }
+        )
+        for entry in found
+    )

@@ -1,0 +1,62 @@
+"""Finding the running query behind a checkpoint location, and refusing modes that are unsafe."""
+
+import json
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from runtime.checkpoint.file_system import FileSystem
+from runtime.errors import ConfigError
+
+__all__ = ["ActiveQuery", "find_query"]
+
+_REFUSED_EXECUTIONS = {
+    "ContinuousExecution": "trigger(continuous=…)",
+    "AsyncProgressTrackingMicroBatchExecution": "asyncProgressTrackingEnabled",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveQuery:
+    """A running query: Spark's ids, and the handle."""
+
+    query_id: str
+    run_id: str
+    query: StreamingQuery
+
+    def is_active(self) -> bool:
+        """Whether this run still goes on."""
+        return bool(self.query.isActive)
+
+    def require_micro_batches(self) -> None:
+        """Refuse by name what does not decide batch by batch (rule 27)."""
+        execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the mode is not public
+        refused = _REFUSED_EXECUTIONS.get(execution.getClass().getSimpleName())
+        if refused is None and "RealTime" in execution.trigger().getClass().getSimpleName():
+            refused = "trigger(realTime=…)"
+        if refused is not None:
+            raise ConfigError(
+                f"the sluice-kafka sink cannot be exactly-once with {refused}",
+                {"query_id": self.query_id, "option": refused},
+                "Use trigger(processingTime=…) or trigger(availableNow=True).",
+            )
+
+
+def find_query(spark: SparkSession, fs: FileSystem) -> ActiveQuery:
+    """The active query whose checkpoint location ``fs`` is rooted at.
+
+    Raises:
+        ConfigError: the location is not that of a running query of this process.
+    """
+    content = fs.read("metadata")
+    query_id = json.loads(content)["id"] if content else None
+    for query in spark.streams.active:
+        if query.id == query_id:
+            return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
+    raise ConfigError(
+        "checkpointLocation is not that of a query running in this process",
+        {"location": fs.uri, "query_id": query_id},
+        "Give writeStream's own checkpointLocation as an option of the sink, and call "
+        "connectors.install(spark) in the process that starts the query.",
+    )

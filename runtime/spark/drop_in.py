@@ -1,0 +1,224 @@
+"""The driver's side of drop-in queries: one coordinator for each run of a query.
+
+Lives in the user's own process, because Spark's driver-side Python processes have no JVM and may
+not know the checkpoint (rule 14). A query is known by its checkpoint location, its run by Spark's
+run id. Spark's logs are read, never touched.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from runtime import offsets
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.file_system import FileSystem
+from runtime.checkpoint.file_systems import open_file_system
+from runtime.checkpoint.graph import OperatorSpec, build_graph
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.checkpoint.store import open_store
+from runtime.contracts import Sink
+from runtime.errors import FencedError, StreamError
+from runtime.model import Acknowledgement, BatchKey, RegionRecord, SplitRange, StateEntry
+from runtime.service.drop_in_client import REGION, QueryRun, decode_entries
+from runtime.service.server import CoordinatorService
+from runtime.spark.active_queries import ActiveQuery, find_query
+
+__all__ = ["DropInQueries"]
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 30.0
+_COMMIT_TIMEOUT_S = 120.0
+_REAP_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One run of one query, with what coordinates it."""
+
+    active: ActiveQuery
+    coordinator: BarrierCoordinator
+    service: CoordinatorService
+    job_uid: str
+    generation: int
+    operator_id: str
+    fs: FileSystem
+
+    def stop(self) -> None:
+        self.coordinator.cancel()
+        self.service.stop()
+        self.coordinator.stop()
+
+
+class DropInQueries:
+    """Handles what the drop-in sinks of this process's queries ask. Driver, service threads.
+
+    Args:
+        spark: the user's session.
+        sink_of: makes the sink from the options of ``writeStream``; raises ConfigError.
+        host: address at which executors reach this process.
+    """
+
+    def __init__(
+        self, spark: SparkSession, sink_of: Callable[[Mapping[str, str]], Sink], *, host: str
+    ) -> None:
+        self._spark = spark
+        self._sink_of = sink_of
+        self._host = host
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._reaper = threading.Thread(target=self._reap, name="sluice-reaper", daemon=True)
+        self._reaper.start()
+
+    def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """One message of `runtime.service.drop_in_client.DropInClient`; safe to repeat."""
+        location = str(payload["location"])
+        if call == "begin":
+            return self._begin(location, payload["options"]).to_json()
+        run = self._runs.get(location)
+        if run is None or run.active.run_id != payload["run_id"]:
+            raise FencedError(
+                "this run of the query is no longer coordinated here",
+                {"location": location, "run_id": payload["run_id"]},
+                "Restart the query; nothing undecided became visible.",
+            )
+        if call == "commit":
+            self._commit(run, int(payload["batch_id"]), decode_entries(payload["entries"]))
+        elif call == "abort":
+            self._abort(run, int(payload["batch_id"]))
+        return None
+
+    def close(self) -> None:
+        """Stop the coordinators of all runs."""
+        self._closed.set()
+        with self._lock:
+            runs = list(self._runs.values())
+            self._runs.clear()
+        for run in runs:
+            run.stop()
+
+    # --- the run of a query -------------------------------------------------------------------
+
+    def _begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
+        """The run's coordinator: sealed, settled and swept before any of its tasks start."""
+        with self._lock:
+            fs = open_file_system(location, self._jvm)
+            active = find_query(self._spark, fs)
+            run = self._runs.get(location)
+            if run is None or run.active.run_id != active.run_id:
+                if run is not None:
+                    run.stop()
+                run = self._runs[location] = self._start(location, active, fs, options)
+        return QueryRun(
+            run_id=run.active.run_id,
+            job_uid=run.job_uid,
+            generation=run.generation,
+            operator_id=run.operator_id,
+            committed_through=run.coordinator.settled_through,
+            address=run.service.coordinator_address,
+        )
+
+    def _start(
+        self, location: str, active: ActiveQuery, fs: FileSystem, options: Mapping[str, str]
+    ) -> _Run:
+        active.require_micro_batches()
+        sink = self._sink_of(options)
+        graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
+        operator_id = graph[0].operator_id
+        coordinator = BarrierCoordinator(
+            JobPlan(
+                name=f"query-{active.query_id}",
+                regions=(RegionPlan(name=REGION, sink_ids=(operator_id,), keeps_logs=True),),
+                graph=graph,
+                settings={f"{sink.name}.{k}": v for k, v in sink.settings().items()},
+                sluice_version=version("sluice"),
+                spark_version=self._spark.version,
+            ),
+            open_store(f"{location}/sluice", jvm=self._jvm),
+            sinks={operator_id: sink.coordinator()},
+            sources={},
+            settings=CheckpointSettings(interval_s=None),
+        )
+        try:
+            started = coordinator.start(timeout_s=_START_TIMEOUT_S)
+            service = CoordinatorService(coordinator, host=self._host)
+            service.start()
+        except BaseException:
+            coordinator.stop()
+            raise
+        return _Run(
+            active=active,
+            coordinator=coordinator,
+            service=service,
+            job_uid=started.job_uid,
+            generation=started.generation,
+            operator_id=operator_id,
+            fs=fs,
+        )
+
+    @property
+    def _jvm(self) -> Any:  # noqa: ANN401 - py4j's view
+        return self._spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's FileSystem
+
+    # --- one batch ----------------------------------------------------------------------------
+
+    def _commit(self, run: _Run, batch_id: int, entries: tuple[StateEntry, ...]) -> None:
+        """Decide, then commit; a batch decided by an earlier call or run is only waited for."""
+        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        if not run.coordinator.is_decided(batch):
+            region = RegionRecord(
+                region=REGION,
+                generation=run.generation,
+                query_id=run.active.query_id,
+                batch_id=batch_id,
+                splits=_splits_read(run.fs, batch_id),
+                committables=entries,
+            )
+            run.coordinator.acknowledge(
+                Acknowledgement(batch=batch, checkpoint_id=None, region=region)
+            )
+        run.coordinator.await_committed(batch, timeout_s=_COMMIT_TIMEOUT_S)
+
+    def _abort(self, run: _Run, batch_id: int) -> None:
+        """Rule 10: Spark aborts also after a commit that raised, so the store is asked first."""
+        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        if run.coordinator.is_decided(batch):
+            return
+        run.coordinator.fail(
+            REGION,
+            run.generation,
+            StreamError(
+                "Spark aborted a batch of this query",
+                {"query_id": run.active.query_id, "batch_id": batch_id},
+                "See the query's own error; a restart goes on from the last checkpoint.",
+            ),
+        )
+
+    def _reap(self) -> None:
+        """Stop the coordinators of runs that have ended, so that their prefix is free again."""
+        while not self._closed.wait(_REAP_S):
+            with self._lock:
+                ended = [at for at, run in self._runs.items() if not run.active.is_active()]
+                runs = [self._runs.pop(at) for at in ended]
+            for run in runs:
+                run.stop()
+
+
+def _splits_read(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
+    """What our own sources read in a batch, from Spark's offset log; other sources are left out."""
+    content = fs.read(f"offsets/{batch_id}") or b""
+    splits: list[SplitRange] = []
+    for line in content.decode().splitlines()[2:]:
+        start = line.find("{")
+        try:
+            splits.extend(offsets.decode(json.loads(line[start:])).splits)
+        except (ValueError, StreamError):
+            continue  # another source's offset; the record is for people, nothing is restored by it
+    return tuple(splits)
