@@ -55,7 +55,7 @@ class DropInClient:
     address: CoordinatorAddress
 
     def begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
-        """The current run of the query at ``location``; the first call of a run seals and sweeps."""
+        """The run of the query at ``location``; the first call of a run seals and sweeps."""
         payload = {"location": location, "options": dict(options.items())}
         return QueryRun.from_json(self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S))
 
