@@ -6,6 +6,7 @@ a program of its own in a session of its own; nothing of it is left when the dem
 """
 
 import contextlib
+import logging
 import signal
 import sys
 import tempfile
@@ -39,7 +40,8 @@ _EXAMPLE = _ROOT / "examples" / "kafka_to_kafka.py"
 _INPUT, _OUTPUT = "orders", "orders-shouted"
 _PARTITIONS = 4
 _INTERVAL_S = 1.0
-_LIVE_S = 16.0  # how long the live traffic lasts
+_LIVE_S = 16.0  # how long the live traffic lasts, at most
+_LEAST_RATE = 5_000.0  # records/s
 _STALL_S = 120.0
 _POLL_S = 0.1
 
@@ -56,6 +58,8 @@ def demo(
 ) -> None:
     """Kill a pipeline half way, start it again, and check that nothing is lost or doubled."""
     console = Console(highlight=False)
+    # The clients' passing complaints (a coordinator that still loads) are no news here.
+    logging.getLogger("connectors").addHandler(logging.NullHandler())
     if not pipeline.exists():
         raise MissingRequirementError(
             "the demo runs an example of the repository, which is not here",
@@ -63,7 +67,9 @@ def demo(
             "Run it in a clone of the repository.",
         )
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="sluice-demo-") as directory:
-        plan = _Plan(pipeline=pipeline, directory=Path(directory), records=records, master=master)
+        plan = _Plan(
+            pipeline=pipeline.resolve(), directory=Path(directory), records=records, master=master
+        )
         outcome = _Demo(console, plan).run()
     raise typer.Exit(0 if outcome.is_clean else 1)
 
@@ -123,6 +129,7 @@ class _Demo:
             self._view = DemoView(self._console, self._status)
             with self._view:
                 outcome = self._run()
+        self._console.print(outcome.title())
         self._console.print(outcome.table())
         return outcome
 
@@ -131,9 +138,10 @@ class _Demo:
         broker = self._stack.enter_context(EmbeddedKafka())
         self._connection = KafkaConnection(bootstrap_servers=broker.bootstrap)
         _create_topics(self._connection)
+        rate = max(_LEAST_RATE, self._records / _LIVE_S)
         orders = Orders(topic=_INPUT, partitions=_PARTITIONS)
         self._loader = self._stack.enter_context(
-            Loader(self._connection, orders, count=self._records, rate=self._records / _LIVE_S)
+            Loader(self._connection, orders, count=self._records, rate=rate)
         )
         self._observer = self._stack.enter_context(Observer(self._connection, _OUTPUT))
         self._view.enter(Phase.RUNNING)

@@ -133,7 +133,7 @@ class Outcome:
     def table(self) -> Table:
         """The verdict for people."""
         verdict = self.verdict
-        table = Table(title=self._title(), title_justify="left", show_header=False)
+        table = Table(show_header=False)
         for name, value in (
             ("records in", f"{verdict.expected:,}"),
             ("records out", f"{verdict.found:,}"),
@@ -151,7 +151,8 @@ class Outcome:
             table.add_row(name, value)
         return table
 
-    def _title(self) -> str:
+    def title(self) -> str:
+        """The verdict in one line."""
         if self.is_clean:
             return "[bold green]exactly once: nothing lost, nothing doubled, order kept"
         return "[bold red]NOT exactly once"

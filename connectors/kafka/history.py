@@ -16,6 +16,7 @@ from connectors.kafka._client import (
     AdminClient,
     Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Message,
     OffsetSpec,
@@ -48,6 +49,7 @@ _POLL_S = 0.02
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
 
+_LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _Pairs = Sequence[tuple[str, bytes | str | None]]
 
 
@@ -252,11 +254,16 @@ def _end_offsets(
     timeout_s: float,
 ) -> dict[int, int]:
     wanted = dict.fromkeys(partitions, _LATEST)
-    answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
-    try:
-        return {at.partition: answer.result(2 * timeout_s).offset for at, answer in answers.items()}
-    except KafkaException as err:
-        raise translate(err, {"topic": partitions[0].topic}) from err
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
+        try:
+            return {at.partition: answer.result(timeout_s).offset for at, answer in answers.items()}
+        except KafkaException as err:
+            # A new topic, or one whose broker has just died, has no leader for a moment.
+            if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                raise translate(err, {"topic": partitions[0].topic}) from err
+        time.sleep(_POLL_S)
 
 
 def _bytes(content: bytes | str | None) -> bytes | None:

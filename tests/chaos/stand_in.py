@@ -2,8 +2,8 @@
 
 It takes the command line of the examples and the failpoints of a pipeline. ``STAND_IN_FAULT``
 breaks it on purpose: ``duplicate`` commits offsets outside the transaction (a kill between the two
-doubles), ``lose`` commits them first, ``dirty`` writes without transactions, ``orphan`` has a
-child that outlives it.
+doubles), ``lose`` commits them first, ``dirty`` writes without transactions, ``stutter``
+writes one record of each epoch twice, ``orphan`` has a child that outlives it.
 """
 
 import argparse
@@ -104,6 +104,8 @@ class _Copy:
             if number == 1:
                 failpoint("mid-write")
             self._copy(message)
+        if _FAULT == "stutter":
+            self._copy(messages[-1])
         failpoint("before-flush")
         self._producer.flush(30)
         failpoint("after-flush")
