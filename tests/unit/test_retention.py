@@ -1,0 +1,178 @@
+"""Which checkpoints stay: whatever recovery, a paused coordinator or a savepoint still needs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.retention import (
+    EVERY_BATCH,
+    PlaceFacts,
+    facts_of,
+    retirable,
+    spark_batches_to_retain,
+)
+from runtime.model import (
+    CheckpointKind,
+    CheckpointRecord,
+    FileReference,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+    Verdict,
+)
+from tests.checkpoint_records import record
+
+
+def _place(checkpoint_id: int, session: str = "s1", **changes: object) -> PlaceFacts:
+    """A committed decision."""
+    made = facts_of(record(checkpoint_id, leader_session_id=session), is_committed=True)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def _kept(places: Sequence[PlaceFacts], retain: int = 3) -> list[int]:
+    gone = set(retirable(places, retain=retain))
+    return [place.checkpoint_id for place in places if place.checkpoint_id not in gone]
+
+
+def _aborted(checkpoint_id: int, session: str = "s1") -> PlaceFacts:
+    aborted = _place(checkpoint_id, session, verdict=Verdict.ABORTED, is_committed=False)
+    return replace(aborted, has_committables=False)
+
+
+@pytest.mark.parametrize("retain", [1, 3, 5])
+def test_newest_decisions_and_checkpoint_0_are_kept(retain: int) -> None:
+    """The setting is honoured; checkpoint 0 is the floor under every later place."""
+    places = [_place(each) for each in range(10)]
+    assert _kept(places, retain) == [0, *range(10 - retain, 10)]
+
+
+def test_nothing_is_retired_while_there_is_little() -> None:
+    """Three or fewer stay."""
+    assert retirable([]) == []
+    assert retirable([_place(0), _place(1), _place(2)]) == []
+
+
+def test_unfinished_decision_is_never_retired() -> None:
+    """Rule 29: its record is all that recovery has to commit it by, however old it is."""
+    places = [_place(each) for each in range(10)]
+    places[2] = replace(places[2], is_committed=False)
+    assert _kept(places) == [0, 2, 7, 8, 9]
+
+
+def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
+    """An empty decision is what a start goes on from."""
+    empty = replace(_place(0), has_committables=False, is_committed=False)
+    places = [_place(0), *(replace(empty, checkpoint_id=each) for each in range(1, 6))]
+    assert _kept(places, 1) == [0, 4, 5]
+
+
+def test_seals_are_never_retired() -> None:
+    """Rule 6: a paused coordinator's next place is a seal, and must not be empty when it wakes."""
+    places = [
+        _place(0),
+        _place(1),
+        _aborted(2, "s2"),
+        *(_place(each, "s2") for each in range(3, 6)),
+    ]
+    places += [_aborted(6, "s3"), *(_place(each, "s3") for each in range(7, 12))]
+    assert _kept(places) == [0, 2, 6, 9, 10, 11]
+
+
+def test_first_record_of_a_session_stays_when_it_is_a_decision() -> None:
+    """Whatever a session published first has closed a place to somebody."""
+    places = [_place(0), _place(1), *(_place(each, "s2") for each in range(2, 9))]
+    assert _kept(places) == [0, 2, 6, 7, 8]
+
+
+def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
+    """After aborted checkpoints the next id goes on above them."""
+    places = [*(_place(each) for each in range(6)), *(_aborted(each) for each in range(6, 12))]
+    assert _kept(places, retain=1) == [0, 5, 11]
+    assert _kept(places, retain=2) == [0, 4, 5, 10, 11]
+
+
+def test_carried_from_is_kept_and_what_that_one_names() -> None:
+    """Nothing that a kept record names is deleted."""
+    places = [_place(each) for each in range(10)]
+    places[9] = replace(places[9], names=frozenset({4}))
+    places[4] = replace(places[4], names=frozenset({2}))
+    assert _kept(places, 2) == [0, 2, 4, 8, 9]
+
+
+def test_savepoints_are_kept_beside_the_newest() -> None:
+    """A savepoint is the user's; only the user deletes it."""
+    places = [_place(each) for each in range(10)]
+    places[3] = replace(places[3], kind=CheckpointKind.SAVEPOINT)
+    assert _kept(places) == [0, 3, 7, 8, 9]
+
+
+def test_superseded_decisions_do_not_count_as_the_newest() -> None:
+    """After a start from checkpoint 2, what it left behind does not push out what counts."""
+    places = [_place(each) for each in range(6)]
+    places[3:6] = [replace(place, is_superseded=True) for place in places[3:6]]
+    places += [_aborted(6, "s2"), _place(7, "s2")]
+    assert _kept(places) == [0, 1, 2, 6, 7]
+
+
+def test_superseded_but_uncommitted_is_settled_not_forgotten() -> None:
+    """Left behind is still decided: it goes only once its committables are settled."""
+    places = [_place(each) for each in range(6)]
+    places[5] = replace(places[5], is_superseded=True, is_committed=False)
+    places += [_aborted(6, "s2"), *(_place(each, "s2") for each in range(7, 10))]
+    assert _kept(places) == [0, 5, 6, 7, 8, 9]
+
+
+# --- Spark's own batches ----------------------------------------------------------------------
+
+
+_STATE = StateSnapshot(
+    provider="p", checkpoint_format_version=2, state_version=1, state_partitions=1, location="s"
+)
+
+
+def _stateful(checkpoint_id: int, batch_id: int, **changes: object) -> CheckpointRecord:
+    region = RegionRecord(region="r0", generation=1, batch_id=batch_id, state=_STATE)
+    made = record(checkpoint_id, regions=(region,))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_spark_keeps_the_batches_of_retained_checkpoints() -> None:
+    """Simulated: Spark deletes behind the bound, and each retained state version is there."""
+    retain = 3
+    minimum = spark_batches_to_retain([], {}, retain=retain)
+    for batch in range(50):  # decided as checkpoint batch + 1; batch + 1 then runs
+        retained = range(max(0, batch - retain + 1), batch + 1)
+        oldest_kept_by_spark = (batch + 1) - minimum
+        assert oldest_kept_by_spark < retained[0], "the version before is there for a repair"
+
+
+def test_spark_keeps_what_an_old_record_names() -> None:
+    """A carried or unfinished record that lies far back widens the bound."""
+    running = {("r0", 1): 20}
+    assert spark_batches_to_retain([_stateful(5, 4)], running) > 20 - 4 + 3
+    assert spark_batches_to_retain([_stateful(5, 4)], {("r0", 2): 20}) == 5
+    stateless = record(5, regions=(RegionRecord(region="r0", generation=1, batch_id=4),))
+    assert spark_batches_to_retain([stateless], running) == 5
+
+
+def test_carried_region_counts_from_the_batch_it_stands_for() -> None:
+    """The snapshot of a carried region stays loadable."""
+    carried = RegionRecord(
+        region="r0",
+        generation=1,
+        batch_id=2,
+        state=_STATE,
+        status=RegionStatus.CARRIED,
+        carried_from=3,
+    )
+    assert spark_batches_to_retain([record(9, regions=(carried,))], {("r0", 1): 9}) > 9 - 2
+
+
+def test_savepoint_in_sparks_own_directory_stops_all_deletion() -> None:
+    """Until its files are copied no count of batches is large enough."""
+    saved = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
+    assert spark_batches_to_retain([saved], {}) == EVERY_BATCH
+    copied = replace(_STATE, files=(FileReference(path="f", length_bytes=1, sha256="0" * 64),))
+    region = replace(saved.regions[0], state=copied)
+    assert spark_batches_to_retain([replace(saved, regions=(region,))], {}) == 5
