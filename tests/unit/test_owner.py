@@ -1,0 +1,188 @@
+"""Rule 22: one job at a time uses a transactional id prefix."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from connectors.kafka.owner import (
+    RENEWAL_INTERVAL_S,
+    WATCHED_INTERVALS,
+    OwnerClaim,
+    OwnerRecord,
+    owner_group,
+)
+from runtime.contracts import SinkContext
+from runtime.errors import FencedError
+
+
+@dataclass
+class FakeStore:
+    """The record in memory; ``on_sleep`` is what another job does meanwhile."""
+
+    record: OwnerRecord | None = None
+    now_s: float = 0.0
+    on_sleep: Callable[[], None] | None = None
+    written: list[OwnerRecord | None] = field(default_factory=list)
+
+    def read(self) -> OwnerRecord | None:
+        """See `OwnerStore.read`."""
+        return self.record
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """See `OwnerStore.write`; through the codec, as Kafka would give it back."""
+        self.written.append(record)
+        self.record = OwnerRecord.decode(record.encode()) if record is not None else None
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes, the other job lives."""
+        self.now_s += seconds
+        if self.on_sleep is not None:
+            self.on_sleep()
+
+
+def _claim(store: FakeStore, *, uid: str = "u1", uri: str = "file:/a", session: str) -> OwnerClaim:
+    context = SinkContext(
+        job_uid=uid,
+        job_name="job",
+        operator_id="op",
+        checkpoint_uri=uri,
+        leader_session_id=session,
+    )
+    return OwnerClaim(store, context, prefix="orders", clock=lambda: store.now_s, sleep=store.sleep)
+
+
+def test_rule_22_a_free_prefix_is_taken_at_once() -> None:
+    """Rule 22: nobody has it, nobody is watched."""
+    store = FakeStore()
+    _claim(store, session="s1").take()
+
+    assert store.record is not None
+    assert (store.record.job_uid, store.record.session) == ("u1", "s1")
+    assert store.now_s == 0
+
+
+def test_rule_22_the_same_job_and_directory_takes_over_at_once() -> None:
+    """Rule 22: a restart; the seal stops the older coordinator, the record tells it why."""
+    store = FakeStore()
+    older = _claim(store, session="s1")
+    older.take()
+    _claim(store, session="s2").take()
+
+    assert store.now_s == 0
+    with pytest.raises(FencedError):
+        older.renew()
+
+
+@pytest.mark.parametrize(("uid", "uri"), [("u2", "file:/b"), ("u1", "file:/b"), ("u2", "file:/a")])
+def test_rule_22_a_second_live_job_is_refused_before_it_writes(uid: str, uri: str) -> None:
+    """Rule 22: the record changes while it is watched, so the other job lives."""
+    store = FakeStore()
+    first = _claim(store, session="s1")
+    first.take()
+    store.on_sleep = first.renew
+    before = len(store.written)
+
+    with pytest.raises(FencedError) as caught:
+        _claim(store, uid=uid, uri=uri, session="s2").take()
+
+    assert {record.session for record in store.written if record} == {"s1"}
+    assert len(store.written) > before  # only the holder's own renewals
+    assert caught.value.args[1]["checkpoint"] == "file:/a"
+
+
+def test_rule_22_a_dead_jobs_record_is_taken_after_three_intervals() -> None:
+    """Rule 22: no clocks are compared; the record is watched for a fixed time."""
+    store = FakeStore()
+    _claim(store, uid="dead", session="s1").take()
+    _claim(store, session="s2").take()
+
+    assert store.now_s == pytest.approx(RENEWAL_INTERVAL_S * WATCHED_INTERVALS)
+    assert store.record is not None
+    assert store.record.session == "s2"
+
+
+def test_rule_22_a_live_holder_renews_within_the_watch() -> None:
+    """Rule 22: one renewal at the very end of the watch is enough to be seen."""
+    store = FakeStore()
+    first = _claim(store, uid="other", session="s1")
+    first.take()
+
+    def renew_once() -> None:
+        if store.now_s >= RENEWAL_INTERVAL_S * WATCHED_INTERVALS - 1:
+            first.renew()
+
+    store.on_sleep = renew_once
+    with pytest.raises(FencedError):
+        _claim(store, session="s2").take()
+
+
+def test_rule_22_a_record_given_back_while_watched_is_free() -> None:
+    """Rule 22: the other job ends in time."""
+    store = FakeStore()
+    first = _claim(store, uid="other", session="s1")
+    first.take()
+    store.on_sleep = first.release
+    _claim(store, session="s2").take()
+
+    assert store.now_s < RENEWAL_INTERVAL_S
+    assert store.record is not None
+    assert store.record.session == "s2"
+
+
+def test_rule_22_a_holder_that_was_replaced_stops_and_does_not_write() -> None:
+    """Rule 22: it finds another session in the record; also giving back leaves that alone."""
+    store = FakeStore()
+    first = _claim(store, session="s1")
+    first.take()
+    _claim(store, session="s2").take()
+    count = len(store.written)
+
+    with pytest.raises(FencedError):
+        first.renew()
+    first.release()
+
+    assert len(store.written) == count
+
+
+def test_rule_22_of_two_that_start_at_once_one_is_refused() -> None:
+    """Rule 22: both found the prefix free; the last writer has it, the other one sees that."""
+
+    class Racing(FakeStore):
+        def write(self, record: OwnerRecord | None) -> None:
+            super().write(record)
+            if record is not None and record.session == "s1":
+                _claim(self, uid="u2", uri="file:/b", session="s2")._write()  # noqa: SLF001
+
+    with pytest.raises(FencedError):
+        _claim(Racing(), session="s1").take()
+
+
+def test_renewals_change_the_record_every_time() -> None:
+    """What a watcher sees is a number, not a clock."""
+    store = FakeStore()
+    claim = _claim(store, session="s1")
+    claim.take()
+    for _ in range(3):
+        claim.renew()
+
+    assert [record.renewals for record in store.written if record] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":2}', "not json", '{"v":1,"uid":1}'])
+def test_a_foreign_or_released_record_is_no_owner(text: str) -> None:
+    """A group of that name with other metadata does not lock anybody out."""
+    assert OwnerRecord.decode(text) is None
+
+
+def test_a_record_fits_kafkas_offset_metadata() -> None:
+    """4096 bytes is the broker's default; a very long directory is cut at its front."""
+    store = FakeStore()
+    long_uri = "hdfs://name/" + "d" * 9000
+    _claim(store, uri=long_uri, session="s" * 36).take()
+    _claim(store, uri=long_uri, session="t" * 36).take()
+
+    assert store.now_s == 0
+    assert store.record is not None
+    assert len(store.record.encode()) < 4096
+    assert owner_group("orders") == "sluice-owner.orders"

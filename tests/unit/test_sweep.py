@@ -1,0 +1,271 @@
+"""Which transactions a sweep may abort: protocol rules 4, 13 and 28."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.kafka.handles import TransactionalId, TransactionIdentity
+from connectors.kafka.sweep import Sweeper, orphans
+from connectors.kafka.wire import TransactionDescription, TransactionState
+from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.model import BatchKey, Redistribution, StateEntry
+from tests.fake_kafka import Fault
+from tests.transaction_harness import JOB_UID, FakeHarness, committable
+
+NAME = TransactionalId(
+    prefix="orders", job_uid=JOB_UID, region="main", generation=5, owner="o", slot=0
+)
+VIEW = SweepView(job_uid=JOB_UID, generations={"main": 5, "other": 9}, protected=(), orphans=())
+
+
+def _open(name: TransactionalId, *, epoch: int = 3) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=str(name),
+        state=TransactionState.ONGOING,
+        producer_id=70,
+        producer_epoch=epoch,
+    )
+
+
+def _declared(one: TransactionDescription, *, operator_id: str = "sink-1") -> RegisteredAttempt:
+    return RegisteredAttempt(
+        batch=BatchKey(region="main", generation=5, batch_id=1),
+        operator_id=operator_id,
+        resource=one.identity.resource,
+    )
+
+
+def _found(view: SweepView, *described: TransactionDescription) -> tuple[TransactionIdentity, ...]:
+    return orphans(described, view, prefix="orders", operator_id="sink-1")
+
+
+def test_rule_4_an_older_generation_is_swept_at_once() -> None:
+    """Rule 4: whoever wrote it, its region has moved on."""
+    one = _open(dataclasses.replace(NAME, generation=4))
+
+    assert _found(VIEW, one) == (one.identity,)
+
+
+def test_rule_4_the_present_generation_is_left_alone() -> None:
+    """Rule 4: an undecided, expired or carried batch may still be accepted."""
+    assert _found(VIEW, _open(NAME)) == ()
+
+
+def test_rule_4_a_declared_orphan_of_the_present_generation_is_swept() -> None:
+    """Rule 4: its batch was decided without naming it, or aborted."""
+    one = _open(NAME)
+    view = dataclasses.replace(VIEW, orphans=(_declared(one),))
+
+    assert _found(view, one) == (one.identity,)
+
+
+def test_rule_4_a_declared_orphan_is_told_by_its_epoch_too() -> None:
+    """Rule 4: the same id carries the next transaction by now, which nobody has declared."""
+    view = dataclasses.replace(VIEW, orphans=(_declared(_open(NAME, epoch=3)),))
+
+    assert _found(view, _open(NAME, epoch=4)) == ()
+
+
+def test_rule_4_another_operators_orphan_is_not_ours() -> None:
+    """Rule 4: each sink sweeps its own."""
+    one = _open(NAME)
+    view = dataclasses.replace(VIEW, orphans=(_declared(one, operator_id="sink-2"),))
+
+    assert _found(view, one) == ()
+
+
+@pytest.mark.parametrize("generation", [3, 5])
+def test_rule_4_a_decided_transaction_is_never_touched(generation: int) -> None:
+    """Rule 4: also under an older generation, also when somebody calls it an orphan."""
+    one = _open(dataclasses.replace(NAME, generation=generation))
+    view = dataclasses.replace(
+        VIEW, orphans=(_declared(one),), protected=(committable(one.identity),)
+    )
+
+    assert _found(view, one) == ()
+
+
+def test_rule_4_nothing_under_a_protected_id_is_touched_at_any_epoch() -> None:
+    """Rule 4: such an id is not initialised before its committed mark; a mystery stays open."""
+    one = _open(dataclasses.replace(NAME, generation=3), epoch=8)
+    protected = committable(dataclasses.replace(one.identity, producer_epoch=6))
+
+    assert _found(dataclasses.replace(VIEW, protected=(protected,)), one) == ()
+
+
+def test_a_generation_that_the_view_does_not_know_yet_is_left_alone() -> None:
+    """The view was taken before the region's failover; the next one will know."""
+    assert _found(VIEW, _open(dataclasses.replace(NAME, generation=6))) == ()
+
+
+@pytest.mark.parametrize(("generation", "swept"), [(4, True), (5, False), (7, False)])
+def test_a_region_that_no_longer_exists_is_swept_by_its_age(generation: int, swept: bool) -> None:
+    """Below every present generation it is of an earlier run; else it may just be starting."""
+    one = _open(dataclasses.replace(NAME, region="gone", generation=generation))
+
+    assert bool(_found(VIEW, one)) is swept
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        dataclasses.replace(NAME, generation=1, job_uid="another-job"),
+        dataclasses.replace(NAME, generation=1, prefix="invoices"),
+        dataclasses.replace(NAME, generation=1, prefix="orders/eu"),
+    ],
+)
+def test_rule_4_other_jobs_and_prefixes_are_never_touched(name: TransactionalId) -> None:
+    """Rule 4: two jobs with one prefix do not meet in the sweep either."""
+    assert _found(VIEW, _open(name)) == ()
+
+
+@pytest.mark.parametrize("text", ["orders", f"orders/{JOB_UID}/main.1", "kafka-streams-0_1"])
+def test_rule_4_other_programs_ids_are_never_touched(text: str) -> None:
+    """Rule 4: only ids of the full layout are ours."""
+    one = dataclasses.replace(_open(NAME), transactional_id=text)
+
+    assert _found(VIEW, one) == ()
+
+
+@pytest.mark.parametrize("state", [state for state in TransactionState if state.value != "Ongoing"])
+def test_only_open_transactions_are_swept(state: TransactionState) -> None:
+    """What is ending ends by itself."""
+    one = dataclasses.replace(_open(dataclasses.replace(NAME, generation=1)), state=state)
+
+    assert _found(VIEW, one) == ()
+
+
+def test_committables_of_other_sinks_do_not_disturb() -> None:
+    """A view may name files of another sink."""
+    file = StateEntry(
+        operator_id="files",
+        state_name="committables",
+        kind="hdfs-file",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=b"",
+    )
+    one = _open(dataclasses.replace(NAME, generation=1))
+
+    assert _found(dataclasses.replace(VIEW, protected=(file,)), one) == (one.identity,)
+
+
+names = st.builds(
+    TransactionalId,
+    prefix=st.sampled_from(["orders", "orders/eu"]),
+    job_uid=st.sampled_from([JOB_UID, "another"]),
+    region=st.sampled_from(["main", "other", "gone"]),
+    generation=st.integers(0, 10),
+    owner=st.sampled_from(["a", "b"]),
+    slot=st.integers(0, 2),
+)
+descriptions = st.builds(_open, names, epoch=st.integers(0, 4))
+
+
+@given(
+    described=st.lists(descriptions, max_size=12),
+    protected=st.lists(descriptions, max_size=4),
+    declared=st.lists(descriptions, max_size=4),
+    generations=st.fixed_dictionaries({"main": st.integers(0, 10), "other": st.integers(0, 10)}),
+)
+def test_rule_4_whatever_is_swept_had_a_reason(
+    described: list[TransactionDescription],
+    protected: list[TransactionDescription],
+    declared: list[TransactionDescription],
+    generations: dict[str, int],
+) -> None:
+    """Rule 4: over random views nothing living, decided or foreign is ever aborted."""
+    view = SweepView(
+        job_uid=JOB_UID,
+        generations=generations,
+        protected=tuple(committable(one.identity) for one in protected),
+        orphans=tuple(_declared(one) for one in declared),
+    )
+
+    for identity in _found(view, *described):
+        name = TransactionalId.parse(identity.transactional_id)
+        assert name is not None
+        assert (name.prefix, name.job_uid) == ("orders", JOB_UID)
+        assert identity.transactional_id not in {one.transactional_id for one in protected}
+        current = generations.get(name.region, min(generations.values()))
+        assert name.generation <= current
+        if name.generation == current:
+            assert identity in {one.identity for one in declared}
+
+
+def _harness() -> tuple[FakeHarness, Sweeper]:
+    harness = FakeHarness(2)
+    return harness, Sweeper(harness.wire, prefix=harness.prefix)
+
+
+def _leave_open(harness: FakeHarness, *, generation: int) -> TransactionIdentity:
+    attempt = harness.open(harness.name(generation=generation))
+    attempt.produce(2)
+    return attempt.identity
+
+
+def test_rule_28_a_sweep_that_misses_a_broker_says_so_and_the_next_one_finishes() -> None:
+    """Rule 28: ListTransactions sees only brokers that answer."""
+    harness, sweeper = _harness()
+    seen, unseen = (_leave_open(harness, generation=1) for _ in range(2))
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+    harness.wire.absent = ("broker 3",)
+    harness.wire.absent_ids = frozenset({unseen.transactional_id})
+
+    first = sweeper.sweep(view, operator_id="sink-1", timeout_s=1)
+    assert (first.aborted, first.missing) == (1, ("broker 3",))
+    assert seen in harness.broker.discarded
+
+    harness.wire.absent, harness.wire.absent_ids = (), frozenset()
+    second = sweeper.sweep(view, operator_id="sink-1", timeout_s=1)
+    assert (second.aborted, second.missing) == (1, ())
+    assert unseen in harness.broker.discarded
+
+
+def test_an_unreachable_cluster_is_swept_next_time() -> None:
+    """A sweep never raises for a remote."""
+    harness, sweeper = _harness()
+    harness.wire.unreachable = True
+
+    result = sweeper.sweep(VIEW, operator_id=None, timeout_s=1)
+
+    assert (result.aborted, result.missing) == (0, ("the cluster",))
+
+
+def test_an_abort_whose_request_is_lost_is_repeated() -> None:
+    """Nothing is kept between sweeps, so nothing can be forgotten."""
+    harness, sweeper = _harness()
+    _leave_open(harness, generation=1)
+    harness.wire.faults = [Fault.LOSE_REQUEST]
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+
+    result = sweeper.sweep_all(view, operator_id=None, timeout_s=5)
+
+    assert (result.aborted, result.remaining) == (1, 0)
+
+
+def test_rule_13_at_version_0_a_zombie_that_goes_on_is_swept_again() -> None:
+    """Rule 13: version 4 does not fence, so the writer may open the id's next transaction."""
+    harness = FakeHarness(0)
+    sweeper = Sweeper(harness.wire, prefix=harness.prefix)
+    zombie = harness.open(harness.name(generation=1))
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+
+    for _ in range(3):
+        zombie.produce(1)
+        assert sweeper.sweep(view, operator_id=None, timeout_s=1).aborted == 1
+
+    assert harness.visible() == 0
+
+
+def test_a_sweep_aborts_only_with_the_transactions_own_epoch() -> None:
+    """Rule 13: InitProducerId is never sent, so a later initialisation is not disturbed."""
+    harness, sweeper = _harness()
+    identity = _leave_open(harness, generation=1)
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+
+    sweeper.sweep(view, operator_id=None, timeout_s=1)
+
+    assert [(t, commit) for t, commit, _ in harness.broker.requests] == [(identity, False)]
