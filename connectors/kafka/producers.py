@@ -67,6 +67,7 @@ class ProducerPool:
         scope: TaskScope,
         prepare: Prepare,
         background: Background = in_daemon_thread,
+        keep_alive_s: float | None = _KEEP_ALIVE_S,
         clock: Clock = time.monotonic,
     ) -> None:
         self.generation = scope.batch.generation
@@ -76,6 +77,7 @@ class ProducerPool:
         self._owner = secrets.token_hex(8)
         self._prepare = prepare
         self._background = background
+        self._keep_alive_s = keep_alive_s
         self._clock = clock
         self._changed = threading.Condition()
         self._book = SlotBook()
@@ -105,14 +107,16 @@ class ProducerPool:
         with self._changed:
             failures = self._failures
             while True:
+                self._refuse_closed()
                 slot = self._book.take(scope)
                 if slot is not None:
                     break
-                self._require(failures)
+                if self._failures != failures and self._failure is not None:
+                    raise self._failure
                 self._start(at_least=1)
                 self._book.require_hope()
                 if not self._changed.wait_for(
-                    lambda: self._ready or self._failures != failures,
+                    lambda: self._ready or self._closed or self._failures != failures,
                     max(0.0, deadline - self._clock()),
                 ):
                     raise self._too_late(timeout_s)
@@ -160,15 +164,13 @@ class ProducerPool:
         for slot in self._book.to_prepare(at_least=at_least):
             self._background(lambda slot=slot: self._make_ready(slot))  # type: ignore[misc]
 
-    def _require(self, failures: int) -> None:
+    def _refuse_closed(self) -> None:
         if self._closed:
             raise FencedError(
                 "a newer generation of this region runs in this process",
                 {"region": self._region, "generation": self.generation},
                 "This task is of the past and must stop.",
             )
-        if self._failures != failures and self._failure is not None:
-            raise self._failure
 
     def _discard_old(self) -> None:
         # After hours a broker may have forgotten an id, and a load balancer its connection.
@@ -218,7 +220,8 @@ class ProducerPool:
             self._book.record(slot, SlotEvent.PREPARED)
             self._ready[slot] = ready
             self._changed.notify_all()
-        self._background(lambda: _keep_alive(ready))
+        while self._keep_alive_s and not ready.taken.wait(self._keep_alive_s):
+            producer.keep_alive()
 
     def _id_of(self, slot: int) -> str:
         return str(
@@ -231,11 +234,6 @@ class ProducerPool:
                 slot=slot,
             )
         )
-
-
-def _keep_alive(ready: _Ready) -> None:
-    while not ready.taken.wait(_KEEP_ALIVE_S):
-        ready.producer.keep_alive()
 
 
 class ProducerPools:
