@@ -1,0 +1,155 @@
+"""The sweep and the owner record on a real broker: readers are freed, nobody else is touched."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord
+from connectors.kafka.wire import TransactionState
+from runtime.contracts import RegisteredAttempt, SinkContext, SweepView
+from runtime.errors import ConfigError, FencedError, SourceChangedError
+from runtime.model import BatchKey
+from tests.kafka_fixture import BrokerByLevel
+from tests.kafka_records import unique
+from tests.transaction_harness import JOB_UID, RealHarness, committable
+
+pytestmark = pytest.mark.integration
+
+CONTEXT = SinkContext(
+    job_uid=JOB_UID,
+    job_name="job",
+    operator_id="sink-1",
+    checkpoint_uri="file:/checkpoints/a",
+    leader_session_id="session-1",
+)
+
+
+@pytest.fixture(params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
+def real(request: pytest.FixtureRequest, kafka_by_level: BrokerByLevel) -> Iterator[RealHarness]:
+    """A broker of each feature level."""
+    harness = RealHarness(kafka_by_level(request.param), request.param)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def modern(kafka_by_level: BrokerByLevel) -> Iterator[RealHarness]:
+    """A broker of the present feature level."""
+    harness = RealHarness(kafka_by_level(2), 2)
+    yield harness
+    harness.close()
+
+
+def _coordinator(
+    harness: RealHarness,
+    *,
+    transaction_timeout_s: float | None = None,
+    topics: tuple[str, ...] | None = None,
+    prefix: str | None = None,
+) -> KafkaSinkCoordinator:
+    return KafkaSinkCoordinator(
+        harness.connection,
+        transactional_id_prefix=prefix or harness.prefix,
+        transaction_timeout_s=transaction_timeout_s,
+        topics=(harness.topic,) if topics is None else topics,
+    )
+
+
+def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
+    real: RealHarness,
+) -> None:
+    """Rule 4: old generation, declared orphan: aborted. Decided, undecided, another job: not."""
+    old, decided, declared, undecided = (
+        real.open(real.name(generation=generation)) for generation in (1, 1, 2, 2)
+    )
+    stranger = real.open(real.name(generation=1).replace(JOB_UID, "another-job"))
+    for attempt in (old, decided, declared, undecided, stranger):
+        attempt.produce(1)
+    view = SweepView(
+        job_uid=JOB_UID,
+        generations={"main": 2},
+        protected=(committable(decided.identity, records=1),),
+        orphans=(
+            RegisteredAttempt(
+                batch=BatchKey(region="main", generation=2, batch_id=4),
+                operator_id="sink-1",
+                resource=declared.identity.resource,
+            ),
+        ),
+    )
+    coordinator = _coordinator(real)
+
+    assert coordinator.sweep(view, timeout_s=15) == 2
+    for swept in (old, declared):
+        real.await_state(swept.identity, TransactionState.COMPLETE_ABORT)
+    assert coordinator.sweep(view, timeout_s=15) == 0
+
+    entries = [committable(a.identity, records=1) for a in (decided, undecided, stranger)]
+    coordinator.committer.commit(entries, timeout_s=15, after_crash=True)
+    coordinator.close()
+    assert real.visible() == 3
+
+
+def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
+    """Rule 22: claimed, renewed, given back; a foreign session in it stops the holder."""
+    coordinator = _coordinator(modern)
+    store = KafkaOwnerStore(modern.connection, modern.prefix, timeout_s=10)
+    assert store.read() is None
+
+    coordinator.claim(CONTEXT, timeout_s=10)
+    first = store.read()
+    coordinator.renew()
+    second = store.read()
+    assert first is not None
+    assert second is not None
+    assert (second.session, second.job_uid) == ("session-1", JOB_UID)
+    assert second.renewals == first.renewals + 1
+
+    store.write(dataclasses.replace(second, session="session-2"))
+    with pytest.raises(FencedError):
+        coordinator.renew()
+    coordinator.close()
+    assert isinstance(store.read(), OwnerRecord)  # not ours any more, so not given back
+
+    successor = _coordinator(modern)
+    successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=10)
+    successor.close()
+    assert store.read() is None
+
+
+def test_check_tells_facts_and_changes_nothing(real: RealHarness) -> None:
+    """The start check: cluster id, level, and rule 23's default timeout, the broker's maximum."""
+    coordinator = _coordinator(real)
+    facts = coordinator.check(timeout_s=15)
+    coordinator.close()
+
+    assert facts["transaction_version"] == str(real.level)
+    assert facts["transaction_timeout_s"] == "900"
+    assert len(facts["cluster_id"]) == 22
+    assert real.listing().transactions == ()
+
+
+@pytest.mark.parametrize("timeout_s", [901.0, 5.0])
+def test_rule_23_a_timeout_that_cannot_protect_a_decision_is_refused(
+    modern: RealHarness, timeout_s: float
+) -> None:
+    """Rule 23: beyond the broker's maximum, or shorter than a restart."""
+    coordinator = _coordinator(modern, transaction_timeout_s=timeout_s)
+    with pytest.raises(ConfigError):
+        coordinator.check(timeout_s=15)
+    coordinator.close()
+
+
+def test_a_missing_output_topic_is_named_before_anything_is_written(modern: RealHarness) -> None:
+    """A misspelt topic is not created by the check."""
+    absent = unique("absent")
+    coordinator = _coordinator(modern, topics=(modern.topic, absent))
+
+    with pytest.raises(SourceChangedError) as caught:
+        coordinator.check(timeout_s=15)
+    coordinator.close()
+
+    assert caught.value.args[1]["topics"] == absent
+    assert modern.wire.missing_topics([absent], timeout_s=10) == (absent,)
