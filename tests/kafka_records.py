@@ -44,6 +44,8 @@ __all__ = [
     "values",
 ]
 
+_CLUSTER_DEFAULT = -1  # Kafka's own sign for it
+
 Options = Mapping[str, Any]
 
 _PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's documented code
@@ -85,14 +87,21 @@ def create_topic(
     name: str | None = None,
     *,
     partitions: int = 1,
-    replication: int = 1,
+    replication: int | None = None,
     config: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a topic, wait until its partitions have leaders, and return its name."""
+    """Make a topic, wait until its partitions have leaders, and return its name.
+
+    Without ``replication`` the cluster's own default holds: 1 for the embedded broker, 3 for the
+    containers.
+    """
     name = name or unique("topic")
     client = admin(bootstrap)
     topic = NewTopic(
-        name, num_partitions=partitions, replication_factor=replication, config=dict(config or {})
+        name,
+        num_partitions=partitions,
+        replication_factor=replication or _CLUSTER_DEFAULT,
+        config=dict(config or {}),
     )
     client.create_topics([topic])[name].result(30)
     wait_for(lambda: _led_partitions(client, name) == partitions, what=f"leaders of {name}")

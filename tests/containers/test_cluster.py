@@ -21,7 +21,7 @@ def _numbers(start: int, stop: int) -> list[bytes]:
 
 def test_transactions_survive_a_killed_broker_that_comes_back(cluster: KafkaCluster) -> None:
     """The leader is killed, two brokers go on, it returns: committed records once, in order."""
-    topic = create_topic(cluster.bootstrap, unique("back"), replication=3)
+    topic = create_topic(cluster.bootstrap, unique("back"))
     produce_transaction(cluster.bootstrap, topic, _numbers(0, 500))
     victim = cluster.leader(topic)
     cluster.kill(victim)
@@ -35,7 +35,7 @@ def test_transactions_survive_a_killed_broker_that_comes_back(cluster: KafkaClus
 
 def test_commit_survives_the_death_of_its_coordinator(cluster: KafkaCluster) -> None:
     """The broker that keeps a transaction's state is killed before the commit is asked for."""
-    topic = create_topic(cluster.bootstrap, unique("coordinator"), replication=3)
+    topic = create_topic(cluster.bootstrap, unique("coordinator"))
     name = unique("id")
     producer = abandon_transaction(
         cluster.bootstrap, topic, _numbers(0, 100), transactional_id=name
@@ -51,7 +51,7 @@ def test_commit_survives_the_death_of_its_coordinator(cluster: KafkaCluster) -> 
 
 def test_cut_off_broker_rejoins(cluster: KafkaCluster) -> None:
     """A partition of the network: the other two elect a leader, the third catches up."""
-    topic = create_topic(cluster.bootstrap, unique("partition"), replication=3)
+    topic = create_topic(cluster.bootstrap, unique("partition"))
     victim = cluster.leader(topic)
     with cluster.cut_off(victim):
         produce_transaction(cluster.bootstrap, topic, _numbers(0, 100))
@@ -62,7 +62,7 @@ def test_cut_off_broker_rejoins(cluster: KafkaCluster) -> None:
 
 def test_two_of_three_brokers_are_enough_for_ever(own_cluster: KafkaCluster) -> None:
     """A broker is lost with its disk: nothing committed is lost, and work goes on."""
-    topic = create_topic(own_cluster.bootstrap, unique("lost"), replication=3)
+    topic = create_topic(own_cluster.bootstrap, unique("lost"))
     produce_transaction(own_cluster.bootstrap, topic, _numbers(0, 500))
     own_cluster.lose(own_cluster.leader(topic))
     own_cluster.await_brokers(2)

@@ -1,0 +1,82 @@
+"""A pipeline on three brokers, one of which is taken away while it runs: exact all the same."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.embedded.program import Program
+from tests.chaos.programs import COPY
+from tests.chaos.scenario import START_S, Scenario
+from tests.containers.kafka_cluster import KafkaCluster
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+
+_PROGRESS_S = 120.0
+
+
+def _await_progress(scenario: Scenario, records: int) -> None:
+    """Wait until a read_committed reader has seen so many records more."""
+    target = scenario.observer.total + records
+    wait_for(
+        lambda: scenario.observer.total >= target,
+        timeout_s=START_S if not scenario.observer.total else _PROGRESS_S,
+        what=f"{records} more records in the output",
+    )
+
+
+def _finish(scenario: Scenario, program: Program) -> None:
+    """The program has run all along; end it, let another run do the rest, and judge.
+
+    The judge counts only once the last stable offset equals the high watermark.
+    """
+    assert program.exit_code is None, program.log_tail()
+    program.kill()
+    scenario.finish()
+
+
+def test_pipeline_outlives_a_broker_lost_for_good(
+    own_cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled."""
+    with Scenario(COPY, own_cluster.bootstrap, tmp_path) as scenario:
+        program = scenario.start()
+        _await_progress(scenario, 300)
+        own_cluster.lose(own_cluster.leader(scenario.topics.output))
+        _await_progress(scenario, 1000)
+        _finish(scenario, program)
+
+
+def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """Each leader in turn is killed and started again under load."""
+    with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
+        program = scenario.start()
+        _await_progress(scenario, 300)
+        for partition in range(scenario.setting.partitions):
+            victim = cluster.leader(scenario.topics.output, partition)
+            cluster.kill(victim)
+            _await_progress(scenario, 500)
+            cluster.start(victim)
+            cluster.await_in_sync(scenario.topics.output)
+            _await_progress(scenario, 300)
+        _finish(scenario, program)
+
+
+def test_killed_pipeline_recovers_while_a_broker_is_down(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """Both die at once; the next run finds and ends the dead one's transactions on two brokers."""
+    with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
+        program = scenario.start()
+        _await_progress(scenario, 300)
+        victim = cluster.leader(scenario.topics.output)
+        program.kill()
+        cluster.kill(victim)
+        second = scenario.start()
+        _await_progress(scenario, 500)
+        cluster.start(victim)
+        cluster.await_in_sync(scenario.topics.output)
+        _await_progress(scenario, 300)
+        _finish(scenario, second)
