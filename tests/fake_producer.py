@@ -1,0 +1,191 @@
+"""A fake of confluent-kafka's producer and of the cluster behind it, in memory, single-threaded.
+
+It follows the real ones where the sink depends on it: reports of delivery come from `poll` and
+`flush`, for errors alone; `init_transactions` raises the epoch and aborts what is open under the
+id; statistics come from `poll`; a refused record does not stop `flush` from returning 0 (rule 1).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.kafka._client import KafkaError, KafkaException
+
+__all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
+
+
+def kafka_error(name: str, *, fatal: bool = False, retriable: bool = False) -> KafkaError:
+    """librdkafka's error of that name."""
+    return KafkaError(getattr(KafkaError, name), name, fatal, retriable)
+
+
+@dataclass(frozen=True)
+class FakeMessage:
+    """What a delivery report says of a record."""
+
+    record_topic: str
+    record_partition: int
+    record_key: bytes | None
+    record_value: bytes | None
+    timestamp_ms: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def topic(self) -> str:
+        return self.record_topic
+
+    def partition(self) -> int:
+        return self.record_partition
+
+    def key(self) -> bytes | None:
+        return self.record_key
+
+    def value(self) -> bytes | None:
+        return self.record_value
+
+
+@dataclass
+class FakeTransaction:
+    """One transaction of an id; ``state`` is ``open`` until somebody has ended it."""
+
+    transactional_id: str
+    producer_epoch: int
+    state: str = "open"
+    records: list[FakeMessage] = field(default_factory=list)
+
+
+@dataclass
+class FakeCluster:
+    """Transactions by id, and what the next producers shall suffer.
+
+    Attributes:
+        refuse: gives the error with which the broker refuses a record, or None.
+        refuse_at_produce: the same, but the client does not even queue the record.
+        never_confirmed: `flush` returns so many records.
+        abort_is_acknowledged: whether `abort_transaction` gets its answer.
+        init_error: what `init_transactions` raises.
+        answers_at_flush: records are answered while flushing, not while writing.
+        queue_room: how many records a client's queue takes before `BufferError`.
+    """
+
+    refuse: Callable[[FakeMessage], KafkaError | None] = lambda _: None
+    refuse_at_produce: Callable[[FakeMessage], KafkaError | None] = lambda _: None
+    never_confirmed: int = 0
+    abort_is_acknowledged: bool = True
+    init_error: KafkaError | None = None
+    answers_at_flush: bool = False
+    queue_room: int = 1_000_000
+    epochs: dict[str, int] = field(default_factory=dict)
+    transactions: list[FakeTransaction] = field(default_factory=list)
+
+    def open_transactions(self, transactional_id: str) -> list[FakeTransaction]:
+        """What nobody has ended under an id."""
+        return [
+            t
+            for t in self.transactions
+            if t.transactional_id == transactional_id and t.state == "open"
+        ]
+
+    def client(self, config: Mapping[str, Any]) -> "FakeClient":
+        """A `ClientFactory`."""
+        return FakeClient(self, config)
+
+
+class FakeClient:
+    """One producer."""
+
+    def __init__(self, cluster: FakeCluster, config: Mapping[str, Any]) -> None:
+        self._cluster = cluster
+        self._id: str = config.get("transactional.id", "")
+        self._on_statistics: Callable[[str], None] = config.get("stats_cb", lambda _: None)
+        self._on_error: Callable[[KafkaError], None] = config.get("error_cb", lambda _: None)
+        self._queue: list[tuple[Callable[..., None], FakeMessage]] = []
+        self.epoch = -1
+        self.state = "Init"
+        self.transaction: FakeTransaction | None = None
+
+    def init_transactions(self, timeout: float) -> None:
+        del timeout
+        if self._cluster.init_error is not None:
+            self._on_error(self._cluster.init_error)
+            raise KafkaException(kafka_error("_TIMED_OUT"))
+        for orphan in self._cluster.open_transactions(self._id):
+            orphan.state = "aborted"
+        self.epoch = self._cluster.epochs.get(self._id, -1) + 1
+        self._cluster.epochs[self._id] = self.epoch
+        self.state = "Ready"
+
+    def begin_transaction(self) -> None:
+        assert self.state == "Ready", "one producer carries one transaction"
+        self.state = "InTransaction"
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        callback: Callable[..., None],
+        on_delivery: None,
+        timestamp: int,
+        headers: list[tuple[str, bytes | None]] | None,
+    ) -> None:
+        del on_delivery
+        message = FakeMessage(topic, partition, key, value, timestamp, tuple(headers or ()))
+        if len(self._queue) >= self._cluster.queue_room:
+            raise BufferError("Local: Queue full")
+        error = self._cluster.refuse_at_produce(message)
+        if error is not None:
+            raise KafkaException(error)
+        if self._id and self.transaction is None:
+            self.transaction = FakeTransaction(self._id, self.epoch)
+            self._cluster.transactions.append(self.transaction)
+        self._queue.append((callback, message))
+
+    def poll(self, timeout: float) -> int:
+        """Deliver what is queued; statistics come only when there is time to wait for them."""
+        served = 0 if self._cluster.answers_at_flush else self._deliver()
+        if timeout > 0:
+            self._on_statistics(self.statistics())
+            served += 1
+        return served
+
+    def _deliver(self) -> int:
+        queue, self._queue = self._queue, []
+        for callback, message in queue:
+            error = self._cluster.refuse(message)
+            if error is not None:
+                callback(error, message)
+            elif self.transaction is not None:
+                self.transaction.records.append(message)
+        return len(queue)
+
+    def statistics(self) -> str:
+        eos = {"txn_state": self.state, "producer_id": 7, "producer_epoch": self.epoch}
+        return json.dumps({"topics": {"eos": {"topic": "eos", "partitions": {}}}, "eos": eos})
+
+    def flush(self, timeout: float) -> int:
+        del timeout
+        self._deliver()
+        return self._cluster.never_confirmed
+
+    def abort_transaction(self, timeout: float) -> None:
+        del timeout
+        if not self._cluster.abort_is_acknowledged:
+            raise KafkaException(kafka_error("_TIMED_OUT", retriable=True))
+        if self.transaction is not None:
+            self.transaction.state = "aborted"
+
+    def fail(self, error: KafkaError) -> None:
+        """The client itself gives up."""
+        self._on_error(error)
+
+    def purge(self) -> None:
+        self._queue.clear()
+
+    def list_topics(self, topic: str, timeout: float) -> object:
+        del topic, timeout
+        return None
+
+    def __len__(self) -> int:
+        return len(self._queue)

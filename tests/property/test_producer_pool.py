@@ -1,0 +1,165 @@
+"""Rule 4: a transactional id is initialised again only when its last transaction is over."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from connectors.kafka.producers import Lease, ProducerPool
+from connectors.kafka.slots import IDS_PER_TASK
+from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.contracts import TaskScope
+from runtime.errors import UnreachableError
+from runtime.model import BatchKey
+from tests.fake_producer import FakeCluster, FakeTransaction
+
+
+@dataclass
+class Use:
+    """One transaction, and whether it is certain that nobody will commit it any more."""
+
+    transaction: FakeTransaction
+    checkpoint_id: int
+    over: bool = False
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """A region's batches over one worker's pool, in any order of tasks, failures and threads.
+
+    Micro-batch: a batch begins when the last one is committed on record. Continuous: it begins at
+    once, and checkpoints are committed later, in order.
+
+    A micro-batch that is late joins a later checkpoint than the one its scope hints at (rule 8),
+    while the hinted one is aborted, so that ``committed_through`` runs ahead of the batch.
+    """
+
+    @initialize(continuous=st.booleans())
+    def start(self, continuous: bool) -> None:
+        self.continuous = continuous
+        self.cluster = FakeCluster()
+        self.pending: deque[Callable[[], None]] = deque()
+        self.uses: dict[str, list[Use]] = {}
+        self.leases: list[tuple[Lease, Use]] = []
+        self.batch_id = 0
+        self.checkpoint_id = 1
+        self.committed_through = 0
+        self.tasks: set[int] = set()
+        self.most_tasks = 1
+        self.pool = ProducerPool(
+            prefix="p",
+            scope=self.scope(0),
+            prepare=self.prepare,
+            background=self.pending.append,
+            keep_alive_s=None,
+            clock=lambda: 0.0,
+        )
+
+    def scope(self, task: int) -> TaskScope:
+        return TaskScope(
+            job_uid="j",
+            operator_id="o",
+            batch=BatchKey(region="r", generation=0, batch_id=self.batch_id),
+            checkpoint_id=self.checkpoint_id,
+            committed_through=self.committed_through,
+            task=f"{task}.0",
+        )
+
+    def prepare(self, transactional_id: str) -> TransactionalProducer:
+        for use in self.uses.get(transactional_id, []):
+            assert use.over, f"{transactional_id} initialised while its transaction may be decided"
+        producer = TransactionalProducer(self.cluster.client, {}, transactional_id)
+        producer.prepare(timeout_s=1)
+        return producer
+
+    @rule(task=st.integers(0, 2), registered=st.booleans())
+    def write(self, task: int, registered: bool) -> None:
+        """A task takes a producer, if one is ready, and writes; or fails before it begins."""
+        self.tasks.add(task)
+        self.most_tasks = max(self.most_tasks, len(self.tasks))
+        self.pool.enter(self.scope(task))
+        try:
+            lease = self.pool.take(self.scope(task), timeout_s=0)
+        except UnreachableError:
+            return
+        if not registered:
+            self.pool.give_back_unused(lease)
+            return
+        client = lease.producer.client
+        lease.producer.begin(lambda _: None)
+        client.produce("t", b"v", None, 0, lambda *_: None, None, 0, None)
+        transaction = self.cluster.transactions[-1]
+        use = Use(transaction, self.checkpoint_id)
+        self.uses.setdefault(lease.producer.transactional_id, []).append(use)
+        self.leases.append((lease, use))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def pre_commit(self, data: st.DataObject) -> None:
+        """A writer is done; its transaction stays open."""
+        lease, _ = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        self.pool.spend(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), acknowledged=st.booleans())
+    def abort(self, data: st.DataObject, acknowledged: bool) -> None:
+        """A task fails; the broker answers, or does not."""
+        lease, use = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        self.cluster.abort_is_acknowledged = acknowledged
+        self.pool.abort(lease, timeout_s=1)
+        use.over = acknowledged
+
+    @precondition(lambda self: not self.continuous)
+    @rule()
+    def expire(self) -> None:
+        """The hinted checkpoint is aborted, but the batch lives on and will join the next one."""
+        self.committed_through = self.checkpoint_id
+
+    @rule()
+    def next_batch(self) -> None:
+        """A later batch begins. Writers that died without a word stay behind."""
+        self.batch_id += 1
+        if not self.continuous:
+            self.commit_through(self.checkpoint_id)
+            self.committed_through = max(self.committed_through, self.checkpoint_id)
+            self.checkpoint_id = self.committed_through
+        self.checkpoint_id += 1
+        self.tasks = set()
+        self.leases = []
+
+    @precondition(lambda self: self.continuous and self.committed_through < self.checkpoint_id - 1)
+    @rule()
+    def commit_oldest(self) -> None:
+        """The oldest undecided checkpoint is committed on record; what it left out is swept."""
+        self.committed_through += 1
+        self.commit_through(self.committed_through)
+
+    def commit_through(self, checkpoint_id: int) -> None:
+        for uses in self.uses.values():
+            for use in uses:
+                if use.checkpoint_id <= checkpoint_id:
+                    use.over = True
+                    use.transaction.state = "over"
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def run_background(self, data: st.DataObject) -> None:
+        """Some background thread gets its turn."""
+        index = data.draw(st.integers(0, len(self.pending) - 1))
+        self.pending.rotate(-index)
+        self.pending.popleft()()
+
+    @invariant()
+    def one_live_transaction_per_id(self) -> None:
+        for transactional_id in self.cluster.epochs:
+            assert len(self.cluster.open_transactions(transactional_id)) <= 1
+
+    @invariant()
+    def ids_are_bounded(self) -> None:
+        assert len(self.pool) <= IDS_PER_TASK * self.most_tasks
+
+
+TestProducerPool = PoolMachine.TestCase
+TestProducerPool.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -1,0 +1,324 @@
+"""The writer's promises, over a fake cluster: rules 1, 3, 4 and 5."""
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka.handles import TransactionIdentity, decode_handle
+from connectors.kafka.producers import ProducerPool
+from connectors.kafka.transactional_producer import TransactionalProducer, read_status
+from connectors.kafka.writer import Guarantee, PlainWriter, TransactionalWriter
+from runtime.contracts import RegisteredAttempt, TaskScope
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeliveryError,
+    FencedError,
+    StreamError,
+)
+from runtime.model import BatchKey, SplitRange
+from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
+
+ORDERS = SplitRange(
+    source_id="s", topic="orders", topic_id="x", partition=1, start_offset=100, end_offset=200
+)
+SCOPE = TaskScope(
+    job_uid="j",
+    operator_id="o",
+    batch=BatchKey(region="r", generation=0, batch_id=4),
+    checkpoint_id=5,
+    committed_through=4,
+    task="0.0",
+    source_ranges=(ORDERS,),
+)
+
+
+class Registry:
+    """Notes what was registered, and that no record was written before."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.attempts: list[RegisteredAttempt] = []
+        self.refusal: StreamError | None = None
+
+    def register(self, attempt: RegisteredAttempt) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        identity = TransactionIdentity.parse(attempt.resource)
+        assert self.cluster.open_transactions(identity.transactional_id) == []
+        self.attempts.append(attempt)
+
+
+class Rig:
+    """A transactional writer and everything around it."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.clients: list[FakeClient] = []
+        self.registry = Registry(self.cluster)
+        self.pool = ProducerPool(
+            prefix="p",
+            scope=SCOPE,
+            prepare=self._prepare,
+            background=lambda function: function(),
+            keep_alive_s=None,
+        )
+        self.pool.enter(SCOPE)
+        self.writer = TransactionalWriter(self.pool, SCOPE, self.registry, "out")
+
+    def _prepare(self, transactional_id: str) -> TransactionalProducer:
+        def make(config: object) -> FakeClient:
+            self.clients.append(FakeClient(self.cluster, config))  # type: ignore[arg-type]
+            return self.clients[-1]
+
+        producer = TransactionalProducer(make, {}, transactional_id)
+        producer.prepare(timeout_s=1)
+        return producer
+
+    @property
+    def client(self) -> FakeClient:
+        """The writer's own, not one that was made ready ahead."""
+        return next(client for client in self.clients if client.state == "InTransaction")
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """Each test has its own cluster."""
+    return Rig()
+
+
+def records(*values: bytes | None, first_offset: int = 100) -> pa.RecordBatch:
+    """Rows as a chained task hands them over: the source's columns are still there."""
+    count = len(values)
+    return pa.record_batch(
+        {
+            "key": pa.array([None] * count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "topic": pa.array(["orders"] * count),
+            "partition": pa.array([1] * count, pa.int32()),
+            "offset": pa.array(range(first_offset, first_offset + count), pa.int64()),
+        }
+    )
+
+
+def test_an_epoch_without_records_costs_no_transaction(rig: Rig) -> None:
+    """Rule 5: nothing produced, nothing begun, nothing to commit, nothing registered."""
+    rig.writer.write(records())
+    assert rig.writer.pre_commit() == []
+    assert rig.cluster.transactions == []
+    assert rig.registry.attempts == []
+
+
+def test_a_pre_commit_names_the_registered_transaction_and_leaves_it_open(rig: Rig) -> None:
+    """Rules 3 and 4: the handle is the producer's own, told before the first record."""
+    rig.writer.write(records(b"a", b"b"))
+    rig.writer.write(records(b"c", first_offset=102))
+    [entry] = rig.writer.pre_commit()
+    handle = decode_handle(entry)
+    [attempt] = rig.registry.attempts
+    assert handle.identity.resource == attempt.resource
+    assert (attempt.batch, attempt.operator_id) == (SCOPE.batch, "o")
+    assert (handle.checkpoint_id, handle.record_count) == (5, 3)
+    assert [(s.topic, s.partition, s.start_offset, s.end_offset) for s in handle.sources] == [
+        ("orders", 1, 100, 200)
+    ]
+    [transaction] = rig.cluster.open_transactions(handle.transactional_id)
+    assert [m.record_value for m in transaction.records] == [b"a", b"b", b"c"]
+
+
+def refuse_value(value: bytes, code: str) -> object:
+    """A rule for `FakeCluster`: this value is refused."""
+    return lambda message: kafka_error(code) if message.record_value == value else None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("MSG_SIZE_TOO_LARGE", DeliveryError),
+        ("_MSG_TIMED_OUT", DeliveryError),
+        ("_UNKNOWN_PARTITION", DeliveryError),
+        ("TOPIC_AUTHORIZATION_FAILED", AuthenticationError),
+    ],
+)
+@pytest.mark.parametrize("at_flush", [False, True])
+def test_a_record_refused_by_the_broker_is_never_pre_committed(
+    rig: Rig, code: str, kind: type[StreamError], at_flush: bool
+) -> None:
+    """Rule 1: `flush` returns 0 although a record was refused; its report must count."""
+    rig.cluster.refuse = refuse_value(b"bad", code)  # type: ignore[assignment]
+    rig.cluster.answers_at_flush = at_flush
+    with pytest.raises(kind) as caught:
+        write_and_pre_commit(rig, records(b"a", b"bad", b"c"))
+    where = caught.value.args[1]
+    assert where["topic"] == "out"
+    assert where["partition"] == 1
+    assert where["code"] == code
+    assert (where["source_topic"], where["source_partition"], where["source_offset"]) == (
+        "orders",
+        1,
+        101,
+    )
+    rig.writer.abort()
+    assert [t.state for t in rig.cluster.transactions] == ["aborted"]
+
+
+def write_and_pre_commit(rig: Rig, *batches: pa.RecordBatch) -> None:
+    for batch in batches:
+        rig.writer.write(batch)
+    rig.writer.pre_commit()
+
+
+def test_a_record_that_the_client_does_not_accept_is_never_left_out(rig: Rig) -> None:
+    """Rule 1: every record must be accepted, also by the client's own checks."""
+    rig.cluster.refuse_at_produce = refuse_value(b"bad", "MSG_SIZE_TOO_LARGE")  # type: ignore[assignment]
+    with pytest.raises(DeliveryError) as caught:
+        write_and_pre_commit(rig, records(b"a", b"b", b"bad", b"c"))
+    assert caught.value.args[1]["source_offset"] == 102
+
+
+def test_records_that_are_not_confirmed_are_never_pre_committed(rig: Rig) -> None:
+    """Rule 1: `flush` must return 0."""
+    rig.cluster.never_confirmed = 2
+    with pytest.raises(DeliveryError, match="not confirmed"):
+        write_and_pre_commit(rig, records(b"a"))
+
+
+def test_the_largest_of_a_refused_batch_is_named(rig: Rig) -> None:
+    """The broker refuses whole batches, the small records in them too."""
+    rig.cluster.refuse = lambda _: kafka_error("MSG_SIZE_TOO_LARGE")
+    with pytest.raises(DeliveryError) as caught:
+        write_and_pre_commit(rig, records(b"a", b"b", b"large one", b"c"))
+    assert caught.value.args[1]["source_offset"] == 102
+    assert caught.value.args[1]["failed_records"] == 4
+
+
+def test_the_client_own_error_explains_records_that_were_thrown_away(rig: Rig) -> None:
+    """A fenced producer purges its queue; the task must stop as fenced, not try again."""
+    rig.writer.write(records(b"a"))
+    rig.cluster.refuse = lambda _: kafka_error("_PURGE_QUEUE")
+    rig.client.fail(kafka_error("_FENCED", fatal=True))
+    with pytest.raises(FencedError):
+        write_and_pre_commit(rig, records(b"b"))
+
+
+def test_another_producer_epoch_after_the_flush_is_fenced(rig: Rig) -> None:
+    """Rule 3: the identity must be unchanged after the flush."""
+    rig.writer.write(records(b"a"))
+    rig.client.epoch += 1
+    with pytest.raises(FencedError, match="not the one that was begun"):
+        rig.writer.pre_commit()
+
+
+def test_a_transaction_that_is_no_longer_open_is_fenced(rig: Rig) -> None:
+    """Rule 3: ``txn_state`` must say InTransaction."""
+    rig.writer.write(records(b"a"))
+    rig.client.state = "AbortableError"
+    with pytest.raises(FencedError):
+        rig.writer.pre_commit()
+
+
+def test_a_batch_that_is_no_longer_wanted_writes_nothing(rig: Rig) -> None:
+    """Rule 4: registering comes first, and may be refused."""
+    rig.registry.refusal = FencedError("the batch is over", {}, "Stop.")
+    with pytest.raises(FencedError):
+        rig.writer.write(records(b"a"))
+    assert rig.cluster.transactions == []
+    rig.writer.abort()
+
+
+def test_a_full_queue_waits_and_keeps_the_order(rig: Rig) -> None:
+    """`BufferError` is no error, and no record is skipped or doubled by it."""
+    rig.cluster.queue_room = 3
+    values = [b"%d" % number for number in range(20)]
+    rig.writer.write(records(*values))
+    rig.writer.pre_commit()
+    [transaction] = rig.cluster.transactions
+    assert [m.record_value for m in transaction.records] == values
+
+
+def test_without_the_offset_column_an_error_names_the_tasks_ranges(rig: Rig) -> None:
+    """A function may have dropped the source's columns."""
+    rig.cluster.refuse = lambda _: kafka_error("MSG_SIZE_TOO_LARGE")
+    with pytest.raises(DeliveryError, match=r"orders-1\[100,200\)"):
+        write_and_pre_commit(rig, pa.record_batch({"value": pa.array([b"a"])}))
+
+
+def test_an_offset_column_of_the_users_own_is_not_taken_for_the_sources(rig: Rig) -> None:
+    """A wrong position would be worse than a range."""
+    rig.cluster.refuse = lambda _: kafka_error("MSG_SIZE_TOO_LARGE")
+    batch = pa.record_batch({"value": pa.array([b"a"]), "offset": pa.array(["far away"])})
+    with pytest.raises(DeliveryError, match=r"orders-1\[100,200\)") as caught:
+        write_and_pre_commit(rig, batch)
+    assert "source_offset" not in caught.value.args[1]
+
+
+def test_abort_is_silent_when_the_broker_does_not_answer(rig: Rig) -> None:
+    """The coordinator's sweep aborts what the writer could not."""
+    rig.writer.write(records(b"a"))
+    rig.cluster.abort_is_acknowledged = False
+    rig.writer.abort()
+    rig.writer.abort()
+    assert [t.state for t in rig.cluster.transactions] == ["open"]
+
+
+def test_an_epoch_cannot_begin_with_a_row_that_no_record_can_hold(rig: Rig) -> None:
+    """A null topic is found, and named, before the first record."""
+    writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, None)
+    batch = pa.record_batch({"value": [b"a", b"b"], "topic": ["out", None]})
+    with pytest.raises(ConfigError, match="null topic"):
+        writer.write(batch)
+
+
+def test_the_statistics_of_a_topic_called_eos_do_not_hide_the_transaction() -> None:
+    """The transaction's part is found from the end of the text."""
+    cluster = FakeCluster()
+    client = FakeClient(cluster, {"transactional.id": "t"})
+    client.init_transactions(1)
+    status = read_status(client.statistics())
+    assert status is not None
+    assert (status.producer_id, status.producer_epoch, status.state) == (7, 0, "Ready")
+    assert read_status('{"type": "producer"}') is None
+
+
+def plain_writer(cluster: FakeCluster, guarantee: Guarantee) -> tuple[PlainWriter, list[str]]:
+    dropped: list[str] = []
+    client = FakeClient(cluster, {})
+    writer = PlainWriter(
+        client, SCOPE, "out", guarantee=guarantee, drop=lambda: dropped.append("client")
+    )
+    return writer, dropped
+
+
+def test_at_least_once_reports_a_refused_record() -> None:
+    """A checkpoint never covers a record that Kafka does not have."""
+    cluster = FakeCluster(refuse=lambda _: kafka_error("_MSG_TIMED_OUT"))
+    writer, dropped = plain_writer(cluster, Guarantee.AT_LEAST_ONCE)
+    with pytest.raises(DeliveryError):
+        writer.write(records(b"a"))
+    writer.abort()
+    assert dropped == ["client"]
+
+
+def test_at_least_once_has_nothing_to_commit() -> None:
+    """Its records are visible at once."""
+    writer, _ = plain_writer(FakeCluster(), Guarantee.AT_LEAST_ONCE)
+    writer.write(records(b"a"))
+    assert writer.pre_commit() == []
+
+
+def test_no_guarantee_goes_on_behind_a_refused_record(caplog: pytest.LogCaptureFixture) -> None:
+    """The loss is counted in the log, and the records behind it are written."""
+    sent: list[FakeMessage] = []
+
+    def refuse(message: FakeMessage) -> object:
+        sent.append(message)
+        return kafka_error("_MSG_TIMED_OUT") if message.record_value == b"b" else None
+
+    cluster = FakeCluster(
+        refuse=refuse,  # type: ignore[arg-type]
+        refuse_at_produce=refuse_value(b"a", "MSG_SIZE_TOO_LARGE"),  # type: ignore[arg-type]
+    )
+    writer, _ = plain_writer(cluster, Guarantee.NONE)
+    writer.write(records(b"a", b"b", b"c"))
+    assert writer.pre_commit() == []
+    assert [m.record_value for m in sent] == [b"b", b"c"]
+    assert "records=2" in caplog.text

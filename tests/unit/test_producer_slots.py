@@ -1,0 +1,232 @@
+"""Rule 4 step by step: when an id may be initialised again, and how many there are."""
+
+import os
+import threading
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from connectors.kafka import producers
+from connectors.kafka.producers import ProducerPool, ProducerPools, process_pools
+from connectors.kafka.slots import (
+    IDS_PER_TASK,
+    TRANSITIONS,
+    SlotBook,
+    SlotEvent,
+    SlotState,
+    advance,
+)
+from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.contracts import TaskScope
+from runtime.errors import (
+    AuthenticationError,
+    FencedError,
+    IllegalTransitionError,
+    UnreachableError,
+)
+from runtime.model import BatchKey
+from tests.fake_producer import FakeCluster, kafka_error
+
+
+def scope(
+    *,
+    batch_id: int = 0,
+    checkpoint_id: int = 1,
+    committed_through: int = 0,
+    task: str = "0.0",
+    generation: int = 0,
+) -> TaskScope:
+    return TaskScope(
+        job_uid="j",
+        operator_id="o",
+        batch=BatchKey(region="r", generation=generation, batch_id=batch_id),
+        checkpoint_id=checkpoint_id,
+        committed_through=committed_through,
+        task=task,
+    )
+
+
+def used_slot(book: SlotBook, task: TaskScope) -> int:
+    """Take a slot for a task and leave a pre-committed transaction in it."""
+    book.enter(task)
+    for prepared in book.to_prepare(at_least=1):
+        book.record(prepared, SlotEvent.PREPARED)
+    slot = book.take(task)
+    assert slot is not None
+    book.record(slot, SlotEvent.SPEND)
+    return slot
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(SlotState, SlotEvent)))
+def test_every_pair_of_state_and_event_is_in_the_table_or_refused(
+    state: SlotState, event: SlotEvent
+) -> None:
+    """A slot changes in one place only; what the table does not have is a bug that says so."""
+    if (state, event) in TRANSITIONS:
+        assert advance(state, event, slot=0) is TRANSITIONS[state, event]
+    else:
+        with pytest.raises(IllegalTransitionError):
+            advance(state, event, slot=0)
+
+
+def test_an_id_rests_until_its_checkpoint_is_committed_on_record() -> None:
+    """Rule 4: `init_transactions` would abort what is decided but not yet committed."""
+    book = SlotBook()
+    slot = used_slot(book, scope())
+    book.enter(scope(batch_id=1, checkpoint_id=2, committed_through=0))
+    assert book.state(slot) is SlotState.SPENT
+    book.enter(scope(batch_id=2, checkpoint_id=3, committed_through=1))
+    assert book.state(slot) is SlotState.FREE
+
+
+def test_an_id_of_a_late_batch_rests_although_its_hinted_checkpoint_is_over() -> None:
+    """Rule 8: the checkpoint id is a hint; the batch may be decided in a later checkpoint."""
+    book = SlotBook()
+    slot = used_slot(book, scope(batch_id=5, checkpoint_id=5, committed_through=4))
+    book.enter(scope(batch_id=5, checkpoint_id=6, committed_through=5, task="1.0"))
+    assert book.state(slot) is SlotState.SPENT
+
+
+def test_a_task_whose_aborts_are_never_answered_gets_three_ids_and_then_an_error() -> None:
+    """The bound of rule 4 holds when the broker does not answer."""
+    book = SlotBook()
+    used = {used_slot(book, scope(task=f"0.{attempt}")) for attempt in range(IDS_PER_TASK)}
+    assert used == set(range(IDS_PER_TASK))
+    assert book.to_prepare(at_least=1) == []
+    with pytest.raises(UnreachableError, match="every transactional id"):
+        book.require_hope()
+
+
+def test_steady_batches_of_one_task_need_two_ids() -> None:
+    """2,000 epochs leave 2 ids behind: one was made ready while the other was written."""
+    book = SlotBook()
+    for batch in range(100):
+        used_slot(book, scope(batch_id=batch, checkpoint_id=batch + 1, committed_through=batch))
+        for slot in book.to_prepare():
+            book.record(slot, SlotEvent.PREPARED)
+    assert len(book) == 2
+
+
+def test_as_many_are_made_ready_as_the_last_batch_had_tasks() -> None:
+    """A worker that runs three tasks of a batch one after the other waits for none of them."""
+    book = SlotBook()
+    for task in range(3):
+        used_slot(book, scope(task=f"{task}.0"))
+    book.enter(scope(batch_id=1, checkpoint_id=2, committed_through=1))
+    assert len(book.to_prepare(at_least=1)) == 3
+
+
+class Threads:
+    """A background whose threads start at once, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.started: list[threading.Thread] = []
+
+    def __call__(self, function: Callable[[], None]) -> None:
+        thread = threading.Thread(target=function, daemon=True)
+        self.started.append(thread)
+        thread.start()
+
+    def join(self) -> None:
+        for thread in self.started:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def pool_of(
+    cluster: FakeCluster,
+    task: TaskScope,
+    background: Callable[[Callable[[], None]], None],
+    clock: Callable[[], float] = lambda: 0.0,
+) -> ProducerPool:
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        producer = TransactionalProducer(cluster.client, {}, transactional_id)
+        producer.prepare(timeout_s=1)
+        return producer
+
+    return ProducerPool(
+        prefix="p",
+        scope=task,
+        prepare=prepare,
+        background=background,
+        keep_alive_s=None,
+        clock=clock,
+    )
+
+
+def test_the_next_producer_is_made_ready_while_this_one_is_written() -> None:
+    """`init_transactions` is not on the way of an epoch."""
+    cluster, threads = FakeCluster(), Threads()
+    pool = pool_of(cluster, scope(), threads)
+    pool.enter(scope())
+    first = pool.take(scope(), timeout_s=10)
+    threads.join()
+    assert first.producer.transactional_id in cluster.epochs
+    assert len(cluster.epochs) == 2
+
+
+def test_ids_name_prefix_job_region_generation_owner_and_slot() -> None:
+    """Rule 4: the sweep reads the region and its generation out of an id; the owner is random."""
+    cluster, threads = FakeCluster(), Threads()
+    names = []
+    for _ in range(2):
+        pool = pool_of(cluster, scope(generation=3), threads)
+        pool.enter(scope(generation=3))
+        names.append(pool.take(scope(generation=3), timeout_s=10).producer.transactional_id)
+    first, second = (name.split("/") for name in names)
+    assert first[:3] == second[:3] == ["p", "j", "r.3"]
+    assert first[3] != second[3]
+    assert first[4] == second[4] == "0"
+
+
+def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
+    """Bad credentials are an error of their own, not a time-out."""
+    cluster, threads = FakeCluster(init_error=kafka_error("_AUTHENTICATION")), Threads()
+    pool = pool_of(cluster, scope(), threads)
+    with pytest.raises(AuthenticationError):
+        pool.take(scope(), timeout_s=10)
+
+
+def test_waiting_for_a_producer_has_a_bound() -> None:
+    """A background thread that hangs in the client does not hang the task."""
+    pool = pool_of(FakeCluster(), scope(), lambda _: None)
+    with pytest.raises(UnreachableError, match="became ready in time"):
+        pool.take(scope(), timeout_s=0)
+
+
+def test_a_producer_that_waited_for_hours_is_replaced() -> None:
+    """Brokers forget idle ids and load balancers idle connections."""
+    now = [0.0]
+    cluster, threads = FakeCluster(), Threads()
+    pool = pool_of(cluster, scope(), threads, clock=lambda: now[0])
+    pool.enter(scope())
+    threads.join()
+    now[0] = 2 * 3600
+    pool.enter(scope(batch_id=1))
+    threads.join()
+    lease = pool.take(scope(batch_id=1), timeout_s=10)
+    assert lease.producer.identity.producer_epoch == 1
+
+
+def test_a_new_generation_drops_the_pool_and_fences_the_old_one() -> None:
+    """A zombie task of an older generation gets no producer in this process."""
+    cluster, threads, pools = FakeCluster(), Threads(), ProducerPools()
+    old = pools.enter("p", scope(), lambda: pool_of(cluster, scope(), threads))
+    assert pools.enter("p", scope(), lambda: pool_of(cluster, scope(), threads)) is old
+    new_scope = scope(generation=1)
+    new = pools.enter("p", new_scope, lambda: pool_of(cluster, new_scope, threads))
+    assert new is not old
+    with pytest.raises(FencedError):
+        old.take(scope(), timeout_s=0)
+    with pytest.raises(FencedError):
+        pools.enter("p", scope(), lambda: old)
+
+
+def test_a_forked_worker_owns_none_of_its_parents_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 4: an id belongs to one process for ever; a fork is another process."""
+    parents = process_pools()
+    assert process_pools() is parents
+    monkeypatch.setattr(producers, "_pid", os.getpid() + 1)
+    monkeypatch.setattr(producers, "_of_process", parents)
+    assert process_pools() is not parents
