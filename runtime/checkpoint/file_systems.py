@@ -12,7 +12,7 @@ from runtime.errors import ConfigError
 __all__ = ["needs_jvm", "open_file_system"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_LOCAL_AUTHORITY = re.compile(r"file:(?://(?:localhost)?)?(?=/)")
+_LOCAL_AUTHORITY = re.compile(r"file:(?://(?:localhost)?(?=/)|(?=/(?!/)))", re.IGNORECASE)
 
 
 def needs_jvm(uri: str) -> bool:

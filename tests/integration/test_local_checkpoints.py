@@ -1,0 +1,219 @@
+"""Checkpoints on a local disk, with real processes: races, `kill -9` at every step, refusals."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint.file_systems import open_file_system
+from runtime.checkpoint.local_fs import LocalFileSystem
+from runtime.checkpoint.store import STORE_FAILPOINTS, CheckpointStore, open_store, place_name
+from runtime.contracts import PublishOutcome
+from runtime.errors import AuthenticationError, ConfigError, StorageError
+from runtime.failpoints import VARIABLE
+from runtime.model import Verdict
+from tests.checkpoint_records import committable, record
+from tests.waiting import wait_for
+
+_RACES = 300
+_RACER = """
+import json, pathlib, sys, time
+from runtime.checkpoint.local_fs import LocalFileSystem
+root, name, races = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+fs = LocalFileSystem(root)
+won = []
+for race in range(races):
+    fs.write_temporary(f"tmp/{race}.{name}", name.encode() * 1000)
+for race in range(races):  # both arrive at each race before either goes on
+    (root / f"at.{race}.{name}").touch()
+    deadline = time.monotonic() + 60
+    while len(list(root.glob(f"at.{race}.*"))) < 2 and time.monotonic() < deadline:
+        pass
+    won.append(fs.place(f"tmp/{race}.{name}", f"placed.{race}"))
+print(json.dumps(won))
+"""
+_PUBLISHER = """
+import sys
+from runtime.checkpoint.store import open_store
+from tests.checkpoint_records import committable, record
+store = open_store(sys.argv[1])
+print(store.publish(record(1), timeout_s=5).value, flush=True)
+store.mark_committed(1)
+store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")
+"""
+
+
+def _python(code: str, *arguments: str, failpoints: str = "") -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, VARIABLE: failpoints, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+@pytest.mark.integration
+def test_exactly_one_process_wins_each_of_300_races(tmp_path: Path) -> None:
+    """Rule 7: where Hadoop's own local file system let both succeed in 96 of 300."""
+    (tmp_path / "tmp").mkdir()
+    racers = [_python(_RACER, str(tmp_path), name, str(_RACES)) for name in ("a", "b")]
+    won = [json.loads(racer.communicate(timeout=120)[0]) for racer in racers]
+    assert [sum(both) for both in zip(*won, strict=True)] == [1] * _RACES
+    for race in range(_RACES):
+        winner = b"a" if won[0][race] else b"b"
+        assert (tmp_path / f"placed.{race}").read_bytes() == winner * 1000
+    assert len(Counter(won[0])) == 2, "no race was close: the test proves nothing"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("failpoint", STORE_FAILPOINTS)
+def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpoint: str) -> None:
+    """`kill -9` inside the store: the next session reads all or nothing, seals and goes on."""
+    killed = _python(_PUBLISHER, str(tmp_path), failpoints=f"{failpoint}=kill")
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    step = STORE_FAILPOINTS.index(failpoint)
+    store = open_store(str(tmp_path))
+    standing = store.read(1)
+    assert standing == (record(1) if step >= STORE_FAILPOINTS.index("after-link") else None)
+    assert store.is_committed(1) == (step >= STORE_FAILPOINTS.index("after-committed-mark"))
+    assert len(store.repairs(1)) == (failpoint == "after-repair")
+    _seal_and_clean(store, place=1 if standing is None else 2)
+
+
+def _seal_and_clean(store: CheckpointStore, *, place: int) -> None:
+    seal = record(place, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
+    assert store.publish(seal, timeout_s=5) is PublishOutcome.OURS
+    store.clean(session="second")
+    for each in store.places():
+        names = [entry.name for entry in store.fs.entries(place_name(each))]
+        assert not [name for name in names if name.endswith(".tmp")]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("failpoint", ["before-publish", "after-temp-sync"])
+def test_paused_publisher_wakes_to_a_sealed_place(tmp_path: Path, failpoint: str) -> None:
+    """SIGSTOP before the decision, a second session seals, SIGCONT: one decision, the seal's."""
+    paused = _python(_PUBLISHER, str(tmp_path), failpoints=f"{failpoint}=pause")
+    try:
+        wait_for(lambda: _state(paused.pid) == "T", what="the publisher is stopped")
+        store = open_store(str(tmp_path))
+        _seal_and_clean(store, place=1)
+        os.kill(paused.pid, signal.SIGCONT)
+        answer, _ = paused.communicate(timeout=60)
+    finally:
+        paused.kill()
+    assert answer.split() == ["taken"]
+    standing = store.read(1)
+    assert standing is not None
+    assert standing.leader_session_id == "second"
+
+
+def _state(pid: int) -> str:
+    status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    return status.rpartition(") ")[2].split()[0]
+
+
+def test_missing_permission_is_its_own_error(tmp_path: Path) -> None:
+    """The user learns at once, not after the time-out, and nothing is left behind."""
+    tmp_path.chmod(0o500)
+    store = open_store(str(tmp_path / "new"))
+    with _unprivileged(), pytest.raises(AuthenticationError, match="may not"):
+        store.publish(record(0), timeout_s=30)
+    tmp_path.chmod(0o700)
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextlib.contextmanager
+def _unprivileged() -> Iterator[None]:
+    """As a user to whom permissions apply; root could write everywhere."""
+    before = os.geteuid()
+    os.seteuid(before or 65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_path_of_a_file_is_a_typed_error(tmp_path: Path) -> None:
+    """A directory was meant; the error names the path and nothing is overwritten."""
+    (tmp_path / "file").write_text("mine")
+    store = open_store(str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="file"):
+        store.places()
+    with pytest.raises(StorageError, match="file"):
+        store.publish(record(0), timeout_s=0)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 7: a store that cannot publish without replacing is refused by name."""
+
+    def no_links(_source: object, _target: object, **_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store = open_store(str(tmp_path))
+    with pytest.raises(ConfigError, match="no hard links"):
+        store.publish(record(0), timeout_s=30)
+    assert store.places() == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:/a/b c", "/a/b c"),
+        ("file:///a/b%20c", "/a/b%20c"),
+        ("file://localhost/a", "/a"),
+        ("FILE:/a", "/a"),
+        ("/a/x:y", "/a/x:y"),
+    ],
+)
+def test_local_uris_are_read_as_hadoop_reads_them(uri: str, path: str) -> None:
+    """Spark and Sluice must mean the same directory: nothing is percent-decoded."""
+    fs = open_file_system(uri)
+    assert isinstance(fs, LocalFileSystem)
+    assert fs.uri == f"file://{path}"
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [
+        ("s3a://bucket/x", "no checkpoints on s3a"),
+        ("abfs://c@a/x", "no checkpoints on abfs"),
+        ("viewfs:///x", "no checkpoints on viewfs"),
+        ("dbfs:/x", "no checkpoints on dbfs"),
+        ("file://host/x", "no host"),
+        ("file:x", "absolute path"),
+        ("", "no checkpoint directory"),
+        ("hdfs://h:1/x", "in a JVM"),
+    ],
+)
+def test_uris_without_a_tested_no_replace_step_are_refused(uri: str, named: str) -> None:
+    """By name, before anything is touched."""
+    with pytest.raises(ConfigError, match=named):
+        open_store(uri)
+
+
+def test_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store names one place, whatever the process's directory later is."""
+    monkeypatch.chdir(tmp_path)
+    assert open_store("checkpoints").uri == f"file://{tmp_path}/checkpoints"
+
+
+def test_repaired_committables_follow_through_a_restart(tmp_path: Path) -> None:
+    """What one process repaired, another one commits."""
+    store = open_store(str(tmp_path))
+    store.publish(record(1), timeout_s=5)
+    store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")
+    assert open_store(str(tmp_path)).effective_committables(record(1)) == (committable(b"new"),)
