@@ -15,6 +15,7 @@ from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityPro
 from tests.kafka_records import create_topic
 
 __all__ = [
+    "BrokerByLevel",
     "SecureKafka",
     "TopicFactory",
     "kafka",

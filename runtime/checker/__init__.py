@@ -6,6 +6,7 @@ from runtime.checker.key_counts import KeyCountVerdict, check_key_counts
 from runtime.checker.payload import Origin, Payload, origin_of
 from runtime.checker.prefix import PrefixVerdict, check_prefix
 from runtime.checker.record import Headers, Identity, Record
+from runtime.checker.window_counts import WindowVerdict, check_windows
 
 __all__ = [
     "Examples",
@@ -20,9 +21,11 @@ __all__ = [
     "Place",
     "PrefixVerdict",
     "Record",
+    "WindowVerdict",
     "check",
     "check_key_counts",
     "check_prefix",
+    "check_windows",
     "expect",
     "origin_of",
 ]

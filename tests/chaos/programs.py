@@ -10,16 +10,30 @@ from runtime.checker import (
     HistoryVerdict,
     KeyCountVerdict,
     Record,
+    WindowVerdict,
     check,
     check_key_counts,
+    check_windows,
     expect,
 )
 
-__all__ = ["COPY", "COUNT", "DROP_IN", "STAND_IN", "Subject", "Topics", "exclaim"]
+__all__ = [
+    "COPY",
+    "COUNT",
+    "DROP_IN",
+    "SECURE_COPY",
+    "STAND_IN",
+    "WINDOWED",
+    "WINDOWED_DROP_IN",
+    "Subject",
+    "Topics",
+    "exclaim",
+]
 
 _ROOT = Path(__file__).parents[2]
 
-Verdict = HistoryVerdict | KeyCountVerdict
+Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict
+_WINDOW_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +82,27 @@ def _judge_counts(topics: Topics) -> KeyCountVerdict:
     return check_key_counts(keys, read_records(topics.connection, topics.output))
 
 
+def _judge_windows(topics: Topics) -> WindowVerdict:
+    source = read_records(topics.connection, topics.source)
+    timestamps_ms = (record.timestamp_ms or 0 for record in source)
+    found = read_records(topics.connection, topics.output)
+    return check_windows(timestamps_ms, found, window_ms=_WINDOW_MS)
+
+
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
+WINDOWED = Subject(
+    name="windowed", script=Path(__file__).with_name("windowed.py"), judge=_judge_windows
+)
+WINDOWED_DROP_IN = Subject(
+    name="windowed-drop-in",
+    script=Path(__file__).with_name("windowed_drop_in.py"),
+    judge=_judge_windows,
+)
+SECURE_COPY = Subject(
+    name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy
+)
 STAND_IN = Subject(
     name="stand-in", script=Path(__file__).with_name("stand_in.py"), judge=_judge_copy
 )

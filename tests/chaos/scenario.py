@@ -91,7 +91,13 @@ class Scenario:
     """
 
     def __init__(
-        self, subject: Subject, bootstrap: str, directory: Path, setting: Setting | None = None
+        self,
+        subject: Subject,
+        bootstrap: str,
+        directory: Path,
+        setting: Setting | None = None,
+        *,
+        output: str | None = None,
     ) -> None:
         self.subject = subject
         self.setting = setting or Setting()
@@ -100,7 +106,9 @@ class Scenario:
         self._bootstrap = bootstrap
         self._log = directory / "pipeline.log"
         source = create_topic(bootstrap, unique("chaos-in"), partitions=self.setting.partitions)
-        output = create_topic(bootstrap, unique("chaos-out"), partitions=self.setting.partitions)
+        output = output or create_topic(
+            bootstrap, unique("chaos-out"), partitions=self.setting.partitions
+        )
         connection = KafkaConnection(bootstrap_servers=bootstrap)
         self.topics = Topics(connection=connection, source=source, output=output)
         payload = Payload(topic=source, run="chaos", partitions=self.setting.partitions)

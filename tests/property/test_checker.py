@@ -17,6 +17,7 @@ from runtime.checker import (
     check,
     check_key_counts,
     check_prefix,
+    check_windows,
     expect,
     origin_of,
 )
@@ -329,3 +330,42 @@ def test_a_load_holds_every_odd_kind_of_record_and_no_two_alike() -> None:
     )
     assert any(value is None for record in records for _, value in record.headers)
     assert len({Identity().fingerprint(record) for record in records}) == len(records)
+
+
+TIMES = st.lists(st.integers(min_value=0, max_value=8_000), min_size=1, max_size=60)
+
+
+def closed(timestamps_ms: Sequence[int], *, before_ms: int) -> list[Record]:
+    """What a correct windowed count emits once the watermark stands at ``before_ms``."""
+    counts: dict[int, int] = {}
+    for at in timestamps_ms:
+        counts[at - at % 1000] = counts.get(at - at % 1000, 0) + 1
+    return [
+        Record("out", 0, offset, b"%d" % window, b"%d" % count)
+        for offset, (window, count) in enumerate(sorted(counts.items()))
+        if window + 1000 <= before_ms
+    ]
+
+
+@given(times=TIMES, watermark_ms=st.integers(min_value=0, max_value=10_000))
+def test_closed_windows_are_clean_and_open_ones_are_not_missed(
+    times: list[int], watermark_ms: int
+) -> None:
+    verdict = check_windows(times, closed(times, before_ms=watermark_ms), window_ms=1000)
+    assert verdict.is_clean, verdict
+
+
+@given(times=TIMES, seed=SEEDS, fault=st.sampled_from(["lost", "duplicated", "wrong"]))
+def test_a_broken_window_is_caught(times: list[int], seed: int, fault: str) -> None:
+    found = closed([*times, 9_500], before_ms=20_000)
+    at = random.Random(seed).randrange(len(found) - 1)
+    if fault == "lost":
+        del found[at]
+    elif fault == "duplicated":
+        found.append(found[at])
+    else:
+        found[at] = found[at]._replace(value=b"99")
+    verdict = check_windows([*times, 9_500], found, window_ms=1000)
+    assert getattr(verdict, fault) == 1
+    assert not verdict.is_clean
+    assert check_windows(times, [Record("out", 0, 0, b"77", b"1")], window_ms=1000).unexpected == 1

@@ -1,0 +1,95 @@
+"""The verdict on a windowed run: each closed window once, with exactly its records.
+
+The pipeline emits, per closed window, its start (milliseconds, decimal text) as key and the number
+of its records as value. Windows that the watermark has not passed stay open, so only windows up to
+the last emitted one are expected.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runtime.checker.record import Record
+
+__all__ = ["WindowVerdict", "check_windows"]
+
+_MAX_EXAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowVerdict:
+    """What `check_windows` found; all but the first two count faults.
+
+    Attributes:
+        windows: windows that hold records.
+        emitted: records of the output.
+        lost: windows before the last emitted one that were never emitted.
+        duplicated: emissions of a window that was emitted before.
+        wrong: windows whose count is not the number of their records.
+        unexpected: emissions that are no count of a window with records.
+        examples: the first faults, in words.
+    """
+
+    windows: int
+    emitted: int
+    lost: int
+    duplicated: int
+    wrong: int
+    unexpected: int
+    examples: tuple[str, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Every closed window was emitted once and counted exactly."""
+        return not (self.lost or self.duplicated or self.wrong or self.unexpected)
+
+    def __str__(self) -> str:
+        names = ("lost", "duplicated", "wrong", "unexpected")
+        faults = ", ".join(f"{name} {getattr(self, name)}" for name in names)
+        shown = f" ({'; '.join(self.examples)})" if self.examples else ""
+        return f"windows {self.windows}, emitted {self.emitted}, {faults}{shown}"
+
+
+def check_windows(
+    timestamps_ms: Iterable[int], emissions: Iterable[Record], *, window_ms: int
+) -> WindowVerdict:
+    """Judge the output of a count per tumbling window.
+
+    Args:
+        timestamps_ms: of every input record.
+        emissions: the output, in any order.
+        window_ms: length of a window; > 0.
+    """
+    expected = Counter(at - at % window_ms for at in timestamps_ms)
+    seen: Counter[int] = Counter()
+    wrong, unexpected, examples = 0, 0, []
+    emitted = 0
+    for record in emissions:
+        emitted += 1
+        window, count = _number(record.key), _number(record.value)
+        if window is None or count is None or window not in expected:
+            unexpected += 1
+            examples.append(f"key {record.key!r} value {record.value!r}")
+            continue
+        seen[window] += 1
+        if count != expected[window]:
+            wrong += 1
+            examples.append(f"window {window}: {count} instead of {expected[window]}")
+    last = max(seen, default=None)
+    lost = [
+        window for window in expected if last is not None and window < last and not seen[window]
+    ]
+    examples += [f"window {window} was never emitted" for window in lost]
+    return WindowVerdict(
+        windows=len(expected),
+        emitted=emitted,
+        lost=len(lost),
+        duplicated=sum(times - 1 for times in seen.values()),
+        wrong=wrong,
+        unexpected=unexpected,
+        examples=tuple(examples[:_MAX_EXAMPLES]),
+    )
+
+
+def _number(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

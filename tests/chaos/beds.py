@@ -1,0 +1,49 @@
+"""Which failpoints are killed, in which order: every one of the engine, grouped by step.
+
+Each start of a chain is killed at one of them; a clean run to the end follows. One Spark start per
+kill is what a kill costs, so a chain shares topics, checkpoint directory and final check.
+"""
+
+from collections.abc import Mapping
+
+from tests.chaos.scenario import Kill
+
+__all__ = ["AT_START", "CHAINS", "DROP_IN_ABSENT", "TELLING", "kills", "twice"]
+
+AT_START = frozenset({"before-seal", "after-seal", "before-sweep", "after-sweep"})
+"""Reached once, at the start of a run; the others in every epoch."""
+
+CHAINS: Mapping[str, tuple[str, ...]] = {
+    "start": ("before-seal", "after-seal", "before-sweep", "after-sweep"),
+    "cut": ("before-trigger", "after-trigger", "before-cut", "after-cut"),
+    "write": ("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
+    "acknowledge": ("after-pre-commit", "before-ack", "after-ack"),
+    "decide": (
+        "before-decision",
+        "before-publish",
+        "after-temp-sync",
+        "after-link",
+        "after-publish",
+        "after-decision",
+    ),
+    "commit": ("before-commit", "mid-commit", "after-commit"),
+    "mark": ("before-mark", "before-committed-mark", "after-committed-mark", "after-mark"),
+    "return": ("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
+}
+"""Failpoints by the step of the protocol they stand around (docs/protocol.md)."""
+
+TELLING = ("after-flush", "before-decision", "after-decision", "mid-commit", "before-mark")
+"""One from each place where the truth changes hands; for what cannot afford them all."""
+
+DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit"})
+"""In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""
+
+
+def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
+    """A kill at each: at its first hit where there is one only, else in a later epoch."""
+    return [Kill(failpoint=name, hit=1 if name in AT_START else hit) for name in failpoints]
+
+
+def twice(failpoint: str) -> list[Kill]:
+    """Killed in the middle of the work, and again as soon as the next run gets there."""
+    return [*kills((failpoint,)), Kill(failpoint=failpoint)]

@@ -1,0 +1,103 @@
+"""What dies, and how: everything at once, the driver, Spark's JVM or one worker alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.history import await_readable, topic_ends
+from runtime.embedded.program import Program
+from tests.chaos.programs import COPY
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+
+UNBLOCKED_S = 5.0
+
+
+def is_writing(scenario: Scenario) -> bool:
+    """Whether readers are held back by a transaction that is open now."""
+    return not topic_ends(scenario.topics.connection, scenario.topics.output).is_settled
+
+
+def start_and_see(scenario: Scenario) -> Program:
+    """A program that has committed something of its own."""
+    program = scenario.start()
+    scenario.observer.await_total(scenario.observer.total + 1, timeout_s=START_S)
+    return program
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [Program.kill_jvm, Program.kill_worker],
+    ids=["only Spark's JVM", "only a Python worker"],
+)
+def test_a_part_that_dies_alone_loses_nothing(
+    kafka: EmbeddedKafka, tmp_path: Path, strike: Callable[[Program], bool]
+) -> None:
+    """The program ends by itself with an error, or goes on; either way the result is exact."""
+    with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
+        program = start_and_see(scenario)
+        wait_for(lambda: strike(program), what="something to kill")
+        wait_for(
+            lambda: program.exit_code is not None or is_progressing(scenario),
+            timeout_s=60,
+            what="an end or progress",
+        )
+        program.kill()
+        scenario.finish()
+
+
+def is_progressing(scenario: Scenario) -> bool:
+    """Whether records become visible that were sent after the call."""
+    seen = scenario.feeder.sent
+    try:
+        scenario.observer.await_total(seen, timeout_s=5.0)
+    except Exception:  # noqa: BLE001 - asked again until the bound of the caller
+        return False
+    return True
+
+
+def test_everything_dies_in_the_middle_of_writing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """``kill -9`` of all processes at any moment, three times in a row."""
+    with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
+        for _ in range(3):
+            program = start_and_see(scenario)
+            wait_for(lambda: is_writing(scenario), what="an open transaction", poll_s=0.005)
+            program.kill()
+        scenario.finish()
+
+
+def test_a_new_run_may_start_before_the_old_one_is_gone(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The driver is dead, its JVM and workers not yet, and the next run is already up."""
+    with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
+        old = start_and_see(scenario)
+        old.kill_driver()
+        start_and_see(scenario).kill()
+        scenario.finish()
+
+
+def test_readers_are_unblocked_by_the_restart(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A transaction that a killed run left open holds readers back until the sweep, which comes
+    with the new run's seal, and not until the transaction times out (rule 4)."""
+    with Scenario(COPY, kafka.bootstrap, tmp_path, Setting(preload=2_000)) as scenario:
+        scenario.kill_at(Kill(failpoint="after-flush", hit=2))
+        connection, output = scenario.topics.connection, scenario.topics.output
+        held = topic_ends(connection, output)
+        assert not held.is_settled
+        sealed = newest_place(scenario)
+        program = scenario.start()
+        wait_for(lambda: newest_place(scenario) > sealed, timeout_s=START_S, what="the seal")
+        await_readable(connection, output, beyond=held.high, timeout_s=UNBLOCKED_S)
+        program.kill()
+        scenario.finish()
+
+
+def newest_place(scenario: Scenario) -> int:
+    """The newest checkpoint record in the directory."""
+    found = scenario.checkpoint.glob("chk-*/_metadata")
+    return max((int(path.parent.name.removeprefix("chk-")) for path in found), default=-1)

@@ -1,0 +1,62 @@
+"""The whole recovery over SASL_SSL, and a password that is found nowhere afterwards."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.beds import kills
+from tests.chaos.programs import SECURE_COPY
+from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.kafka_fixture import SecureKafka
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+
+
+def setting(kafka: SecureKafka, password: str) -> Setting:
+    """Both clients of the program log in by SCRAM over TLS."""
+    login = (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{kafka.username}" password="{password}";'
+    )
+    options = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": login,
+        "kafka.ssl.ca.location": str(kafka.ca_file),
+    }
+    settings = {"bootstrap": kafka.bootstrap, "options": options}
+    return Setting(environment={"SECURE_COPY": json.dumps(settings)})
+
+
+def leaks(directory: Path, secret: str) -> list[Path]:
+    """Files that hold a secret."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return [path for path in files if secret.encode() in path.read_bytes()]
+
+
+def test_recovery_over_sasl_ssl_is_exact_and_leaks_nothing(
+    secure_kafka: SecureKafka, tmp_path: Path
+) -> None:
+    """Transactions of the dead are ended by the second client, which must log in as well; log,
+    checkpoints and Spark's own files never hold the password."""
+    good = setting(secure_kafka, secure_kafka.password)
+    bootstrap = secure_kafka.plain_bootstrap
+    with Scenario(SECURE_COPY, bootstrap, tmp_path, good) as scenario:
+        for kill in kills(("after-flush", "after-decision", "mid-commit")):
+            scenario.kill_at(kill)
+        scenario.finish()
+    assert not leaks(tmp_path, secure_kafka.password)
+
+
+def test_a_wrong_password_is_one_typed_error_and_leaks_nothing(
+    secure_kafka: SecureKafka, tmp_path: Path
+) -> None:
+    canary = "canary-2c9f1e-wrong"
+    bad = setting(secure_kafka, canary)
+    with Scenario(SECURE_COPY, secure_kafka.plain_bootstrap, tmp_path, bad) as scenario:
+        program = scenario.start(until_end=True)
+        assert program.await_exit(timeout_s=START_S) not in (0, None)
+        assert "AuthenticationError" in program.log(), program.log_tail()
+        assert not scenario.checkpoint.exists() or not list(scenario.checkpoint.glob("chk-*"))
+    assert not leaks(tmp_path, canary)
