@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
+from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
 

@@ -57,12 +57,13 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows and pre-commit them; a decided batch's replay writes nothing."""
         context = TaskContext.get()
-        if context is None:
-            raise ConfigError("no Spark task", {}, "This method is called by Spark.")
+        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+        if context is None or batch_id is None:
+            raise ConfigError("not in a task of a streaming query", {}, "Spark calls this method.")
         batch = BatchKey(
             region=REGION,
             generation=self._run.generation,
-            batch_id=int(context.getLocalProperty(_BATCH_ID)),
+            batch_id=int(batch_id),
         )
         coordinator = CoordinatorClient(self._run.address)
         if coordinator.is_decided(batch):

@@ -22,6 +22,7 @@ from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
 from runtime.spark.plans import is_stateful
 from runtime.spark.region import RegionQuery, RegionSpec, first_error
 from runtime.spark.region_start import initial_offset, location_of, make_ready
+from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import prepare
 
 __all__ = ["JobResult", "run_job"]
@@ -71,6 +72,7 @@ def run_job(job: Job) -> JobResult:
         sources={r.source_id: r.pipeline.source.enumerator(r.source_id) for r in regions},
         settings=job.settings,
         listeners=job.listeners,
+        repairer=ChainRepairer(regions={region.name: region for region in regions}),
     )
     with contextlib.ExitStack() as stack:
         stack.callback(coordinator.stop)

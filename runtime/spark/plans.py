@@ -51,7 +51,7 @@ def _streaming_nodes(node: Any) -> Iterator[Any]:  # noqa: ANN401 - a py4j objec
 
 def _is_stateless(node: Any) -> bool:  # noqa: ANN401 - a py4j object
     if node.nodeName() != "Join":
-        return node.nodeName() in _STATELESS
+        return str(node.nodeName()) in _STATELESS
     children = node.children()
     streaming = [children.apply(i).isStreaming() for i in range(children.size())]
-    return sum(streaming) < 2  # a stream joined with a table keeps no state
+    return streaming.count(True) < 2  # a stream joined with a table keeps no state
