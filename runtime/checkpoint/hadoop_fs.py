@@ -22,7 +22,7 @@ _BOUNDS = {
     "ipc.client.connect.timeout": "5000",
     "ipc.client.connect.max.retries": "3",
     "ipc.client.connect.max.retries.on.timeouts": "2",
-    "ipc.client.rpc-timeout.ms": "15000",
+    "ipc.client.rpc-timeout.ms": "10000",
     "dfs.client.retry.max.attempts": "3",
     "dfs.client.socket-timeout": "10000",
     "dfs.client.datanode-restart.timeout": "10",

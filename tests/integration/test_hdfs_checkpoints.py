@@ -1,0 +1,183 @@
+"""Checkpoints on a real HDFS: races, servers that die or hang, and the command line."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from runtime.checkpoint.cli import app
+from runtime.checkpoint.hadoop_fs import HadoopFileSystem
+from runtime.checkpoint.store import CheckpointStore, open_store, place_name
+from runtime.contracts import PublishOutcome
+from runtime.embedded.hdfs import EmbeddedHdfs
+from runtime.embedded.process import ServerProcess
+from runtime.errors import AuthenticationError, StorageError
+from runtime.model import Verdict
+from runtime.spark.jvm import hadoop_jvm
+from tests.checkpoint_records import record
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+_RACES = 100
+_BAD_INPUT_BOUND_S = 30.0
+
+
+@pytest.fixture
+def uri(hdfs: EmbeddedHdfs) -> str:
+    """A directory that does not exist yet."""
+    return f"{hdfs.uri}/{uuid.uuid4().hex}/checkpoints"
+
+
+@pytest.fixture
+def store(uri: str, hadoop_client: Any) -> CheckpointStore:
+    """A store there."""
+    return open_store(uri, hadoop_client)
+
+
+@pytest.fixture
+def stopped_name_node(hdfs: EmbeddedHdfs, store: CheckpointStore) -> Iterator[EmbeddedHdfs]:
+    """The NameNode frozen, after checkpoint 0 was published; thawed again at the end."""
+    store.publish(record(0), timeout_s=20)
+    assert hdfs.name_node is not None
+    hdfs.name_node.pause()
+    yield hdfs
+    hdfs.name_node.resume()
+    wait_for(lambda: _answers(store), timeout_s=60, what="the NameNode answers again")
+
+
+def _answers(store: CheckpointStore) -> bool:
+    try:
+        return store.read(0) is not None
+    except StorageError:
+        return False
+
+
+def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None:
+    """Rule 7: rename to an absent name, from two clients with connections of their own."""
+    clients = {name: HadoopFileSystem(uri, hadoop_client) for name in ("a", "b")}
+
+    def race(name: str) -> list[bool]:
+        fs = clients[name]
+        return [fs.place(f"tmp/{each}.{name}", f"placed.{each}") for each in range(_RACES)]
+
+    for name, fs in clients.items():
+        for each in range(_RACES):
+            fs.write_temporary(f"tmp/{each}.{name}", name.encode())
+    with ThreadPoolExecutor(2) as pool:
+        won = dict(zip(clients, pool.map(race, clients, timeout=120), strict=True))
+    for each in range(_RACES):
+        winner = [name for name in clients if won[name][each]]
+        assert [clients["a"].read(f"placed.{each}")] == [name.encode() for name in winner]
+    for fs in clients.values():
+        fs.close()
+
+
+def test_hung_name_node_is_a_typed_error_and_publishing_goes_on_later(
+    stopped_name_node: EmbeddedHdfs, store: CheckpointStore
+) -> None:
+    """Every call ends within the bound; asked again when it answers, the place has one record."""
+    began = time.monotonic()
+    with pytest.raises(StorageError):
+        store.publish(record(1), timeout_s=5)
+    with pytest.raises(StorageError):
+        store.read(0)
+    assert time.monotonic() - began < 2 * _BAD_INPUT_BOUND_S
+    assert stopped_name_node.name_node is not None
+    stopped_name_node.name_node.resume()
+    answer = wait_for(lambda: _published(store), timeout_s=60, what="published")
+    assert answer is PublishOutcome.OURS
+    assert store.read(1) == record(1)
+
+
+def _published(store: CheckpointStore) -> PublishOutcome | None:
+    try:
+        return store.publish(record(1), timeout_s=5)
+    except StorageError:
+        return None
+
+
+def test_late_rename_is_settled_by_looking(
+    hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any
+) -> None:
+    """Rule 7: the answer is lost, the rename lands later; who gives up must look first."""
+    assert hdfs.name_node is not None
+    store = CheckpointStore(_HangsAtRename(uri, hadoop_client, hdfs.name_node))
+    assert store.publish(record(0), timeout_s=1) is PublishOutcome.UNKNOWN
+    hdfs.name_node.resume()
+    wait_for(lambda: _answers(store), timeout_s=60, what="the rename has landed by itself")
+    given_up = store.publish(record(0, verdict=Verdict.ABORTED), timeout_s=20)
+    assert given_up is PublishOutcome.TAKEN
+    assert store.read(0) == record(0), "the decision stands, and must be taken as decided"
+    assert store.publish(record(0), timeout_s=20) is PublishOutcome.OURS
+
+
+class _HangsAtRename(HadoopFileSystem):
+    """Freezes the NameNode when the rename is on its way."""
+
+    def __init__(self, uri: str, jvm: Any, name_node: ServerProcess) -> None:
+        super().__init__(uri, jvm)
+        self._name_node = name_node
+
+    def place(self, temporary: str, path: str) -> bool:
+        self._name_node.pause()
+        return super().place(temporary, path)
+
+
+def test_unreachable_name_node_is_a_typed_error_in_time(hadoop_client: Any) -> None:
+    """Nothing listens there."""
+    began = time.monotonic()
+    with pytest.raises(StorageError, match="NameNode"):
+        open_store("hdfs://127.0.0.1:1/x", hadoop_client).publish(record(0), timeout_s=1)
+    assert time.monotonic() - began < _BAD_INPUT_BOUND_S
+
+
+def test_missing_permission_is_its_own_error(
+    store: CheckpointStore, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by the NameNode: told at once, not tried until the time-out; reading is allowed."""
+    store.publish(record(0), timeout_s=20)
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    with hadoop_jvm() as jvm:
+        stranger = open_store(uri, jvm)
+        assert stranger.read(0) == record(0)
+        began = time.monotonic()
+        with pytest.raises(AuthenticationError, match="may not write"):
+            stranger.publish(record(1), timeout_s=60)
+    assert time.monotonic() - began < _BAD_INPUT_BOUND_S
+    assert store.places() == [0]
+
+
+def test_records_survive_kill_9_of_both_servers(store: CheckpointStore, hdfs: EmbeddedHdfs) -> None:
+    """What was answered as published is there after `kill -9` of NameNode and DataNode."""
+    assert hdfs.name_node is not None
+    assert hdfs.data_node is not None
+    store.publish(record(0), timeout_s=20)
+    store.publish(record(1), timeout_s=20)
+    store.mark_committed(1)
+    hdfs.data_node.kill()
+    hdfs.name_node.kill()
+    hdfs.start()
+    wait_for(lambda: _answers(store), timeout_s=60, what="HDFS is back with its blocks")
+    assert store.read(1) == record(1)
+    assert store.is_committed(1)
+    assert store.publish(record(2), timeout_s=60) is PublishOutcome.OURS
+
+
+def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str) -> None:
+    """``sluice checkpoint`` starts a JVM from PySpark's jars, with the job gone."""
+    store.publish(record(0), timeout_s=20)
+    seal = record(1, verdict=Verdict.ABORTED, leader_session_id="second")
+    store.publish(seal, timeout_s=20)
+    listed = CliRunner().invoke(app, ["list", uri, "--json"], catch_exceptions=False)
+    standing = [each["standing"] for each in json.loads(listed.output)["checkpoints"]]
+    assert standing == ["unfinished", "seal"]
+    inspected = CliRunner().invoke(
+        app, ["inspect", f"{uri}/{place_name(0)}", "--json"], catch_exceptions=False
+    )
+    assert json.loads(inspected.output)["checkpoint_id"] == 0

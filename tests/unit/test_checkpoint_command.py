@@ -1,0 +1,198 @@
+"""``sluice checkpoint``: what people and scripts are told, from the directory alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from runtime.checkpoint.cli import app
+from runtime.checkpoint.kinds import EntryKind, KindRegistry, installed_kinds
+from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.opening import split_place
+from runtime.checkpoint.store import open_store, place_name
+from runtime.contracts import Leader
+from runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    StorageError,
+    StreamError,
+    UnsupportedFormatError,
+)
+from runtime.model import StateEntry, Verdict
+from tests.checkpoint_records import committable, full_record, record
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Checkpoint 0, two committed ones, a seal, an unfinished savepoint, and a damaged record."""
+    store = open_store(str(tmp_path))
+    for each in (record(0, regions=()), record(1), record(2)):
+        store.publish(each, timeout_s=5)
+    store.mark_committed(1)
+    store.mark_committed(2)
+    store.publish_repair(2, {committable().payload: committable(b"x")}, session="first")
+    store.publish(
+        record(3, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal"), timeout_s=5
+    )
+    saved = replace(full_record(), leader_session_id="second")
+    store.publish(saved, timeout_s=5)
+    (tmp_path / place_name(43)).mkdir()
+    (tmp_path / place_name(43) / "_metadata").write_bytes(b"damaged")
+    FileLeaderStore(store.fs).announce(Leader(leader_session_id="second", address="h:1"))
+    return tmp_path
+
+
+def _run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def _json(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_run(*arguments, "--json"))
+    return found
+
+
+def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
+    """Ids in order; what a recovery would still have to do is told from what is finished."""
+    found = _json("list", str(directory))
+    standing = {each["checkpoint_id"]: each["standing"] for each in found["checkpoints"]}
+    assert standing == {
+        0: "decided",
+        1: "committed",
+        2: "committed",
+        3: "seal",
+        42: "unfinished",
+        43: "unreadable",
+    }
+    assert found["job_name"] == full_record().job_name
+    assert found["last_leader"] == "second"
+    assert found["next_checkpoint_id"] == 44
+    assert found["checkpoints"][2]["repairs"] == 1
+    assert found["checkpoints"][2]["metadata_bytes"] > 100
+    assert "checksum" in found["checkpoints"][5]["error"]
+
+
+def test_list_as_a_table_shows_every_row_and_the_damage(directory: Path) -> None:
+    """One damaged record does not hide the others."""
+    lines = _run("list", f"file:{directory}").splitlines()
+    for words in (("0", "decided"), ("2", "committed,"), ("3", "seal"), ("42", "unfinished")):
+        assert any(tuple(line.split()[:2]) == words for line in lines), words
+    assert any("43" in line and "damaged" in line for line in lines)
+
+
+def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> None:
+    """Everything of the record, with operators by name."""
+    found = _json("inspect", str(directory))
+    assert found["checkpoint_id"] == 42
+    region = found["regions"][0]
+    assert region["splits"][0]["source"] == "orders"
+    assert region["splits"][0]["end_offset"] == 2**40
+    assert region["state"]["state_version"] == 42
+    assert region["operator_states"][0]["operator"] == "out"
+    assert region["operator_states"][0]["payload_bytes"] == 256
+    assert region["operator_states"][0]["content"] is None, "an unknown kind is shown undecoded"
+    assert found["settings"]["password"] == "***"
+    assert [node["upstream"] for node in found["graph"]] == [[], ["orders"]]
+    assert found["regions"][1]["carried_from"] == 41
+
+
+def test_inspect_as_text_has_the_same_facts(directory: Path) -> None:
+    """A person sees offsets per split, topic ids and committables too."""
+    text = _run("inspect", str(directory))
+    for fact in (
+        "orders ü",
+        "unfinished",
+        str(2**40),
+        "5nZ0dQ8iQ4uVn6l2p1m3xg",
+        "running-count v3",
+    ):
+        assert fact in text
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/_metadata"])
+def test_inspect_takes_the_path_of_one_checkpoint(directory: Path, suffix: str) -> None:
+    """What a listing of the directory shows can be pasted."""
+    found = _json("inspect", f"{directory}/{place_name(1)}{suffix}")
+    assert found["checkpoint_id"] == 1
+    assert _json("inspect", f"{directory}/{place_name(1)}", "--id", "2")["checkpoint_id"] == 2
+
+
+def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
+    """A drop-in query's checkpointLocation holds the store in ``sluice``."""
+    open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=5)
+    assert _json("list", str(tmp_path))["uri"].endswith("/sluice")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("list", "{}/none"), ConfigError),
+        (("inspect", "{}", "--id", "7"), StorageError),
+        (("inspect", "{}", "--id", "43"), DamagedCheckpointError),
+        (("list", "s3a://bucket/x"), ConfigError),
+    ],
+)
+def test_what_cannot_be_shown_is_a_typed_error(
+    directory: Path, arguments: tuple[str, ...], error: type[StreamError]
+) -> None:
+    """The frame of the command line prints these as what, where and remedy, exit code 1."""
+    with pytest.raises(error):
+        _run(*(each.format(directory) for each in arguments))
+
+
+def test_looking_changes_nothing(directory: Path, tmp_path: Path) -> None:
+    """Neither a file nor its time is touched."""
+
+    def stamps() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    before = stamps()
+    _run("list", str(directory))
+    _run("inspect", str(directory), "--id", "1")
+    assert stamps() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/a/b", ("/a/b", None)),
+        ("/a/chk-000000000042", ("/a", 42)),
+        ("chk-000000000042/", (".", 42)),
+        ("hdfs://h:1/a/chk-000000000042/_metadata", ("hdfs://h:1/a", 42)),
+        ("/a/chk-42", ("/a/chk-42", None)),
+    ],
+)
+def test_a_path_may_name_a_place(path: str, expected: tuple[str, int | None]) -> None:
+    """Directory and id."""
+    assert split_place(path) == expected
+
+
+def test_kafka_transactions_are_shown_decoded() -> None:
+    """The connector registers its kind; the runtime knows none by name."""
+    kinds = installed_kinds()
+    assert kinds.latest_versions.get("kafka-transaction") == 1
+    shown = kinds.describe(committable(b"not a handle"))
+    assert shown is not None
+    assert "error" in shown, "a payload that its codec refuses is shown, not raised"
+
+
+def test_kind_registry_refuses_what_it_cannot_read() -> None:
+    """An unknown kind, or a later version of a known one, is an error that names it."""
+
+    def describe(entry: StateEntry) -> dict[str, object]:
+        return {"length": len(entry.payload)}
+
+    transaction = EntryKind(kind="kafka-transaction", latest_version=1, describe=describe)
+    registry = KindRegistry([transaction])
+    registry.require_known(record())
+    assert registry.describe(committable()) == {"length": 4}
+    assert registry.describe(replace(committable(), version=2)) is None
+    assert registry.describe(committable(kind="other")) is None
+    with pytest.raises(UnsupportedFormatError, match="'hdfs-file'"):
+        registry.require_known(full_record())
+    with pytest.raises(ConfigError, match="same kind"):
+        KindRegistry([transaction, transaction])
