@@ -101,9 +101,14 @@ class CoordinatorClient:
         return self._send("GET", "/v1/status")
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        """Call a mounted `runtime.service.queries.QueryHandler` (drop-in)."""
+        """Call a mounted `runtime.service.server.QueryHandler` (drop-in)."""
         path = f"/v1/queries/{key}/{call}"
-        return self._post(path, payload, timeout_s=timeout_s, deadline_s=timeout_s)["answer"]
+        body = {
+            "job_uid": self._address.job_uid,
+            "leader_session_id": self._address.leader_session_id,
+            "payload": payload,
+        }
+        return self._post(path, body, timeout_s=timeout_s, deadline_s=timeout_s)["answer"]
 
     def close(self) -> None:
         """Close the connections."""
@@ -157,6 +162,7 @@ class CoordinatorClient:
         """Repeat with growing pauses until answered; bounded by the deadline."""
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = _FIRST_PAUSE_S
+        last: StreamError | None = None
         while True:
             try:
                 response = self._pool.request(
@@ -168,11 +174,12 @@ class CoordinatorClient:
                 )
                 if response.status not in _TRY_AGAIN:
                     return _answer(response)
+                last = _error_of(response)
                 reason = f"HTTP {response.status}"
             except urllib3.exceptions.HTTPError as err:
                 reason = type(err).__name__
             if time.monotonic() + pause_s >= deadline:
-                raise UnreachableError(
+                raise last or UnreachableError(
                     "the coordinator did not answer",
                     {"address": self._address.address, "path": path, "reason": reason},
                     "Does the driver process still run, and can this host reach it?",
@@ -183,17 +190,26 @@ class CoordinatorClient:
 
 def _answer(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
     """The JSON of a success; the coordinator's own error otherwise."""
-    try:
-        found = json.loads(response.data)
-    except ValueError:
-        found = None
+    found = _json(response)
     if response.status == 200 and isinstance(found, dict):
         return found
-    error = found.get("error") if isinstance(found, dict) else None
-    if isinstance(error, dict):
-        raise wire.error_from_json(error)
-    raise StreamError(
+    raise _error_of(response) or StreamError(
         "the coordinator's address gave an answer that is not a coordinator's",
         {"status": response.status},
         "Is another service listening on that port?",
     )
+
+
+def _error_of(response: urllib3.BaseHTTPResponse) -> StreamError | None:
+    """The coordinator's own error in an answer, if it is one."""
+    found = _json(response)
+    error = found.get("error") if isinstance(found, dict) else None
+    return wire.error_from_json(error) if isinstance(error, dict) else None
+
+
+def _json(response: urllib3.BaseHTTPResponse) -> object:
+    try:
+        found: object = json.loads(response.data)
+    except ValueError:
+        return None
+    return found

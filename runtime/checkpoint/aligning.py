@@ -1,0 +1,230 @@
+"""From the trigger to the last acknowledgement: the first half of a checkpoint. Pure."""
+
+from collections.abc import Iterable
+
+from runtime.checkpoint.book import Book
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    GiveBarrier,
+    NothingDue,
+    RegionCut,
+    SplitsDiscovered,
+    TriggerAsked,
+)
+from runtime.checkpoint.pending import PendingCheckpoint
+from runtime.checkpoint.regions import RegionState, assign, key_of, region_of
+from runtime.checkpoint.states import Event, State
+from runtime.errors import FencedError, IllegalTransitionError
+from runtime.model import Acknowledgement, Barrier, CheckpointKind
+
+__all__ = [
+    "acknowledged",
+    "barrier_polled",
+    "next_trigger_s",
+    "region_cut",
+    "splits_discovered",
+    "trigger_asked",
+    "trigger_due",
+]
+
+_OPEN = (State.ARMED, State.ALIGNING)
+
+
+# --- triggers -----------------------------------------------------------------------------------
+
+
+def trigger_asked(book: Book, event: TriggerAsked, now_s: float) -> None:
+    """Turn an idle barrier into what was asked for, or queue the wish."""
+    _require_running(book)
+    idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
+    if idle is not None:
+        idle.kind, idle.asked_by = event.kind, event.asked_by
+        book.force(idle, now_s)
+        book.answer_trigger(idle)
+    else:
+        book.asked.setdefault(event.kind, event.asked_by)
+
+
+def trigger_due(book: Book, now_s: float) -> None:
+    """Begin what was asked for, or the next interval's checkpoint, if its time has come."""
+    if book.is_over or not _has_room(book):
+        return
+    if book.asked:
+        kind, asked_by = next(iter(book.asked.items()))
+        del book.asked[kind]
+        book.answer_trigger(book.begin(kind, asked_by, now_s, forced=True))
+        return
+    due_s = next_trigger_s(book)
+    if due_s is not None and now_s >= due_s:
+        book.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=False)
+
+
+def next_trigger_s(book: Book) -> float | None:
+    """When the interval and the minimum pause allow the next barrier; None: never by itself."""
+    interval_s = book.settings.interval_s
+    if interval_s is None or book.is_over or not _has_room(book):
+        return None
+    by_interval = float("-inf") if book.last_barrier_s is None else book.last_barrier_s + interval_s
+    pause_s = book.settings.min_pause_s
+    by_pause = float("-inf") if book.last_end_s is None else book.last_end_s + pause_s
+    return max(by_interval, by_pause)
+
+
+def _has_room(book: Book) -> bool:
+    return len(book.pending) < book.settings.max_concurrent and all(
+        region.is_open for region in book.regions.values()
+    )
+
+
+def _require_running(book: Book) -> None:
+    if book.is_over:
+        raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
+
+
+# --- barriers -----------------------------------------------------------------------------------
+
+
+def barrier_polled(book: Book, event: BarrierPolled) -> None:
+    """Give the region its barrier, ask it to cut, or say that nothing is due."""
+    region = region_of(book.regions, event.region)
+    if book.is_over and book.error is None and event.generation == region.generation:
+        book.out.append(NothingDue())  # a good end: the query idles until it is stopped
+        return
+    _require_running(book)
+    region.require(event.generation)
+    checkpoint = _open_for(book, event.region)
+    if checkpoint is None:
+        book.out.append(NothingDue())
+    elif event.region in checkpoint.barriers:
+        book.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
+    else:
+        book.out.append(
+            AskCut(
+                checkpoint_id=checkpoint.checkpoint_id,
+                region=event.region,
+                generation=region.generation,
+                positions=region.positions(),
+                max_records=region.plan.max_records,
+            )
+        )
+
+
+def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
+    """A region's sources have cut: its barrier, or nothing to cut."""
+    region = region_of(book.regions, event.region)
+    region.require(event.generation)
+    checkpoint = _open_for(book, event.region)
+    if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
+        book.out.append(NothingDue())
+        return
+    known = checkpoint.barriers.get(event.region)
+    if known is None and (region.plan.stateful or not _is_empty(event)):
+        known = _give_barrier(book, checkpoint, event, now_s)
+    if known is not None:
+        book.out.append(GiveBarrier(barrier=known))
+        return
+    region.finished = event.finished
+    if event.finished:
+        checkpoint.finished.add(event.region)
+    if checkpoint.state is State.ARMED and all(r.finished for r in book.regions.values()):
+        book.force(checkpoint, now_s)  # nothing will ever come again: the final one
+    if checkpoint.state is State.ALIGNING:
+        checkpoint.acks[event.region] = None
+    book.out.append(NothingDue())
+
+
+def _give_barrier(
+    book: Book, checkpoint: PendingCheckpoint, event: RegionCut, now_s: float
+) -> Barrier:
+    region = book.regions[event.region]
+    barrier = Barrier(
+        checkpoint_id=checkpoint.checkpoint_id,
+        region=event.region,
+        generation=event.generation,
+        splits=event.splits,
+    )
+    checkpoint.barriers[event.region] = barrier
+    region.cuts[checkpoint.checkpoint_id] = event.splits
+    region.finished = event.finished
+    if event.finished:
+        checkpoint.finished.add(event.region)
+    if checkpoint.state is State.ARMED:
+        book.move(checkpoint, Event.BARRIER_CUT, now_s)
+    return barrier
+
+
+def _is_empty(event: RegionCut) -> bool:
+    return all(split.is_empty for split in event.splits)
+
+
+def _open_for(book: Book, region: str) -> PendingCheckpoint | None:
+    """The oldest checkpoint that this region can still join."""
+    return next(
+        (p for p in book.pending.values() if p.state in _OPEN and region not in p.acks), None
+    )
+
+
+def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
+    """Give new splits to the least loaded regions that read the source."""
+    readers = {
+        name: region
+        for name, region in book.regions.items()
+        if event.source_id in region.plan.source_ids
+    }
+    known = {key_of(split) for region in readers.values() for split in region.positions()}
+    new = [split for split in event.splits if key_of(split) not in known]
+    if not readers or not new:
+        return
+    for name, splits in assign(new, _loads(readers.values())).items():
+        readers[name].discovered |= {key_of(split): split for split in splits}
+        if splits:
+            readers[name].finished = False
+
+
+def _loads(readers: Iterable[RegionState]) -> dict[str, int]:
+    return {region.plan.name: len(region.positions()) for region in readers}
+
+
+# --- acknowledgements ---------------------------------------------------------------------------
+
+
+def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
+    """Step 3: the batch joins its checkpoint, or waits for the next one.
+
+    A batch is known by (region, generation, batch id) alone; its checkpoint id is a hint (rule 8).
+    """
+    ack = event.ack
+    region = region_of(book.regions, ack.batch.region)
+    if region.is_decided(ack.batch) or _is_known(book, region, ack):
+        return  # said before: an answer was lost
+    region.require(ack.batch.generation)
+    region.require_new_ranges(ack)
+    checkpoint = _open_for(book, ack.batch.region)
+    if checkpoint is not None:
+        _join(book, checkpoint, ack, now_s)
+        return
+    if region.held is not None:
+        raise IllegalTransitionError(
+            "a region acknowledged a second batch before its first was decided",
+            {"batch": ack.batch, "waiting": region.held.batch},
+            "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
+        )
+    region.held = ack
+    if book.settings.is_external:
+        book.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)
+
+
+def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float) -> None:
+    region = book.regions[ack.batch.region]
+    checkpoint.acks[ack.batch.region] = ack
+    region.cuts[checkpoint.checkpoint_id] = ack.region.splits
+    if checkpoint.state is State.ARMED:
+        book.move(checkpoint, Event.BARRIER_CUT, now_s)
+
+
+def _is_known(book: Book, region: RegionState, ack: Acknowledgement) -> bool:
+    if region.held is not None and region.held.batch == ack.batch:
+        return True
+    return any(ack.batch in checkpoint.batches() for checkpoint in book.pending.values())

@@ -1,0 +1,201 @@
+"""The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runtime.checkpoint.messages import (
+    AbortWork,
+    Action,
+    EndJob,
+    FailBatches,
+    Report,
+    TriggerBarrier,
+    Triggered,
+)
+from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
+from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.regions import RegionState
+from runtime.checkpoint.states import Event, State
+from runtime.errors import FencedError
+from runtime.model import BatchKey, CheckpointKind
+
+__all__ = ["Book"]
+
+
+@dataclass(slots=True)
+class Book:
+    """What the core's parts share. Owned by one `CoordinatorCore`, changed only inside a step.
+
+    Attributes:
+        settings: of the job.
+        regions: by name.
+        last_place: the newest place that holds a record of our own session (rule 6).
+        next_id: of the next checkpoint; ids are dense and never used twice.
+        pending: checkpoints under way by id, ascending.
+        asked: triggers that wait for their turn, by kind; who asked.
+        out: actions of this step.
+        failures: checkpoints that failed in a row.
+        last_barrier_s, last_end_s: clock at the last barrier, and at the end of the last
+            checkpoint; None before the first.
+        last_decided, last_committed: newest checkpoint decided, and committed on record.
+        is_over: the job has ended, or is being stopped: nothing new begins.
+        is_finished: every bounded source was read to its end, and that is committed on record.
+        is_fenced: another session has taken a place: nothing at all is done any more.
+        error: why the job ended, None for a good end.
+    """
+
+    settings: CheckpointSettings
+    regions: Mapping[str, RegionState]
+    last_place: int
+    next_id: int
+    last_committed: int
+    last_decided: int
+    pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
+    asked: dict[CheckpointKind, str] = field(default_factory=dict)
+    out: list[Action] = field(default_factory=list)
+    failures: int = 0
+    last_barrier_s: float | None = None
+    last_end_s: float | None = None
+    is_over: bool = False
+    is_finished: bool = False
+    is_fenced: bool = False
+    error: BaseException | None = None
+
+    def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
+        """Change a checkpoint's state and tell the listeners."""
+        checkpoint.move(event, now_s)
+        if event is Event.BARRIER_CUT:
+            self.last_barrier_s = now_s
+        self.out.append(Report(progress=checkpoint.progress()))
+
+    def create(self, kind: CheckpointKind, asked_by: str, *, forced: bool) -> PendingCheckpoint:
+        """A new checkpoint at the next place."""
+        checkpoint = PendingCheckpoint(
+            checkpoint_id=self.next_id, kind=kind, asked_by=asked_by, forced=forced
+        )
+        self.next_id += 1
+        self.pending[checkpoint.checkpoint_id] = checkpoint
+        self.out.append(Report(progress=checkpoint.progress()))
+        return checkpoint
+
+    def begin(
+        self, kind: CheckpointKind, asked_by: str, now_s: float, *, forced: bool
+    ) -> PendingCheckpoint:
+        """Trigger a checkpoint: regions poll for its barrier; batches that wait join it."""
+        checkpoint = self.create(kind, asked_by, forced=forced)
+        self.out.append(
+            TriggerBarrier(
+                checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind, asked_by=asked_by
+            )
+        )
+        for name, region in self.regions.items():
+            if region.held is not None:
+                checkpoint.acks[name] = region.held
+                region.cuts[checkpoint.checkpoint_id] = region.held.region.splits
+                region.held = None
+            elif self.settings.is_external:
+                checkpoint.acks[name] = None
+        if forced or checkpoint.acknowledged():
+            self.move(checkpoint, Event.BARRIER_CUT, now_s)
+        return checkpoint
+
+    def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
+        """Let every region take part, also those with nothing to cut."""
+        checkpoint.forced = True
+        if checkpoint.state is State.ARMED:
+            self.move(checkpoint, Event.BARRIER_CUT, now_s)
+
+    def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
+        """Somebody asked for this checkpoint and waits for its id."""
+        self.out.append(Triggered(checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind))
+
+    def abort(
+        self, checkpoint: PendingCheckpoint, event: Event, error: BaseException, now_s: float
+    ) -> None:
+        """Give up a checkpoint and, since epochs end in order, every later one (rule 18)."""
+        later = [
+            found
+            for found in self.pending.values()
+            if found.checkpoint_id >= checkpoint.checkpoint_id and found.state in ABORTABLE
+        ]
+        for found in later:
+            found.reason = found.reason or str(error)
+            self.move(found, event if found is checkpoint else Event.OVERTAKEN, now_s)
+            found.discarded.extend(found.acknowledged())
+            for name in [name for name in self.regions if found.touches(name)]:
+                self.regions[name].cuts.pop(found.checkpoint_id, None)
+                self.close_region(name, error, fence=checkpoint.checkpoint_id)
+            self._fail(tuple(ack.batch for ack in found.acknowledged()), error)
+
+    def close_region(self, name: str, error: BaseException, *, fence: int | None) -> None:
+        """End a region's life: its messages are refused, its callbacks are woken."""
+        region = self.regions[name]
+        if region.is_open:
+            held = region.close(fence)
+            if held is not None:
+                self._fail((held.batch,), error)
+        elif fence is not None and region.fence is None:
+            region.fence = fence
+
+    def cancel_waiting(self, name: str, error: BaseException) -> None:
+        """Wake the callbacks of a region whose batch is being decided, or is decided, already."""
+        for checkpoint in self.pending.values():
+            ack = checkpoint.acks.get(name)
+            if ack is not None and checkpoint.state not in ABORTABLE:
+                self._fail((ack.batch,), error)
+
+    def end(self, error: BaseException | None, now_s: float) -> None:
+        """End the job: nothing new begins, what is undecided is aborted, the decided goes on."""
+        if self.is_over:
+            return
+        self.is_over, self.error = True, error
+        reason = error or FencedError(
+            "the job has ended", {}, "What is undecided is read again by the next start."
+        )
+        for idle in [p for p in self.pending.values() if p.state is State.ARMED]:
+            del self.pending[idle.checkpoint_id]  # nothing was cut, so there is nothing to abort
+        first = next((p for p in self.pending.values() if p.state in ABORTABLE), None)
+        if first is not None:
+            self.abort(first, Event.STOPPED, reason, now_s)
+        for name in self.regions:
+            self.close_region(name, reason, fence=None)
+        self.out.append(EndJob(error=error))
+
+    def fence(self, error: BaseException) -> None:
+        """Another session has taken over: change nothing more, wake everybody."""
+        if self.is_fenced:
+            return
+        self.is_fenced = True
+        waiting = [batch for p in self.pending.values() for batch in p.batches()]
+        waiting += [r.held.batch for r in self.regions.values() if r.held is not None]
+        self._fail(tuple(waiting), error)
+        for region in self.regions.values():
+            region.is_open = False
+        if not self.is_over:
+            self.is_over, self.error = True, error
+            self.out.append(EndJob(error=error))
+
+    def discard(self, checkpoint: PendingCheckpoint) -> None:
+        """The abort is on record: now the work may be thrown away (rule 6)."""
+        for region in self.regions.values():
+            if region.fence == checkpoint.checkpoint_id:
+                checkpoint.discarded.extend(region.discarded)
+                region.discarded.clear()
+        checkpoint.in_flight = True
+        self.out.append(
+            AbortWork(
+                checkpoint_id=checkpoint.checkpoint_id,
+                committables=tuple(
+                    entry for ack in checkpoint.discarded for entry in ack.region.committables
+                ),
+            )
+        )
+
+    def finish(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
+        """Nothing is left to do for it."""
+        del self.pending[checkpoint.checkpoint_id]
+        self.last_end_s = now_s
+
+    def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:
+        if batches:
+            self.out.append(FailBatches(batches=batches, error=error))

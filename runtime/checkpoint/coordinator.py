@@ -1,0 +1,489 @@
+"""The barrier checkpoint coordinator of one job: threads, stores, sinks and sources around the
+pure core."""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from types import TracebackType
+from typing import Self, TypeVar
+
+from runtime.checkpoint.attempts import AttemptBook
+from runtime.checkpoint.core import CoordinatorCore, JobStatus
+from runtime.checkpoint.desk import SourceDesk
+from runtime.checkpoint.housekeeping import Housekeeper, OwnerWatch
+from runtime.checkpoint.loop import CoreLoop, StepThread
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    Action,
+    AskCut,
+    BarrierPolled,
+    CoreEvent,
+    GiveBarrier,
+    RegionFailed,
+    RestartAsked,
+    StepFailed,
+    StopAsked,
+    TriggerAsked,
+)
+from runtime.checkpoint.plan import (
+    CheckpointSettings,
+    JobPlan,
+    RestartedRegion,
+    StartedJob,
+)
+from runtime.checkpoint.progress import ListenerThread, ProgressListener
+from runtime.checkpoint.routes import ActionRoutes
+from runtime.checkpoint.serial import SerialSink, SerialSource
+from runtime.checkpoint.startup import Found, StartSequence
+from runtime.checkpoint.steps import Hands, Repairer, RunIdentity, drive
+from runtime.checkpoint.waiting import BatchWaiters, WakeUp
+from runtime.contracts import (
+    Clock,
+    MetadataStore,
+    RegisteredAttempt,
+    SinkCoordinator,
+    SplitEnumerator,
+)
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DamagedCheckpointError,
+    DataLostError,
+    DeliveryError,
+    IllegalTransitionError,
+    SourceChangedError,
+    StreamError,
+    TransactionLostError,
+    TransactionUnknownError,
+    UnreachableError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
+from runtime.failpoints import failpoint
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+)
+
+__all__ = ["PERMANENT_ERRORS", "BarrierCoordinator"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PERMANENT_ERRORS = (
+    AuthenticationError,
+    ConfigError,
+    DamagedCheckpointError,
+    DataLostError,
+    DeliveryError,
+    IllegalTransitionError,
+    SourceChangedError,
+    TransactionLostError,
+    TransactionUnknownError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
+"""A region that fails with one of these would fail again: the job stops."""
+
+_STOP_S = 15.0
+_JOIN_S = 5.0
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class BarrierCoordinator:
+    """`runtime.contracts.Coordinator` for one run of one job. Driver; every method thread-safe.
+
+    One thread owns the core, one does its remote steps in order, one sweeps and renews, one tells
+    listeners; barriers are cut in the threads that poll for them. No lock is held during I/O,
+    except one per sink and per source, which are called by one thread at a time.
+
+    Args:
+        job: what runs.
+        store: the checkpoint directory.
+        sinks, sources: by operator id.
+        settings: when checkpoints are taken.
+        listeners: told of progress.
+        clock: monotonic seconds.
+        repairer: writes lost work again, for ``on_lost="repair"``.
+    """
+
+    def __init__(
+        self,
+        job: JobPlan,
+        store: MetadataStore,
+        *,
+        sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
+        settings: CheckpointSettings | None = None,
+        listeners: Sequence[ProgressListener] = (),
+        clock: Clock = time.monotonic,
+        repairer: Repairer | None = None,
+    ) -> None:
+        self.session = str(uuid.uuid4())
+        self._job = job
+        self._plans = {region.name: region for region in job.regions}
+        self._store = store
+        self._sinks: dict[str, SinkCoordinator] = {
+            key: SerialSink(sink) for key, sink in sinks.items()
+        }
+        self._sources: dict[str, SplitEnumerator] = {
+            key: SerialSource(source) for key, source in sources.items()
+        }
+        self._settings = settings or CheckpointSettings()
+        self._clock = clock
+        self._repairer = repairer
+        self._listeners = ListenerThread(listeners)
+        self._waiters = BatchWaiters()
+        self._wake = WakeUp()
+        self._attempts = AttemptBook()
+        self._desk = SourceDesk(self._sources, settings=self._settings, clock=clock)
+        self._owners = OwnerWatch(
+            self._sinks, interval_s=self._settings.renew_interval_s, clock=clock
+        )
+        self._started: StartedJob | None = None
+        self._loop: CoreLoop | None = None
+        self._steps: StepThread | None = None
+        self._housekeeper: Housekeeper | None = None
+        self._routes: ActionRoutes | None = None
+        self._stop_once = threading.Lock()
+        self._stopped = False
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def start(self, timeout_s: float, *, restore_from: int | None = None) -> StartedJob:
+        """Read, verify, seal, settle what the last run left, and begin to trigger checkpoints.
+
+        Raises:
+            ConfigError, WrongJobError, DamagedCheckpointError: nothing was changed.
+            FencedError, TransactionLostError, TransactionUnknownError, UnreachableError: see
+                `runtime.checkpoint.startup.StartSequence.run`.
+        """
+        sequence = StartSequence(
+            plan=self._job,
+            settings=self._settings,
+            store=self._store,
+            sinks=self._sinks,
+            sources=self._sources,
+            session=self.session,
+            clock=self._clock,
+            pause=time.sleep,
+            wall_ms=_wall_ms,
+            repairer=self._repairer,
+        )
+        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
+        regions = {record.region: record for record in found.record.regions}
+        self._started = StartedJob(
+            job_uid=found.record.job_uid,
+            session=self.session,
+            generation=found.generation,
+            regions={name: regions[name] for name in self._plans},
+            restored_from=None if found.is_new else found.record.checkpoint_id,
+            run_attempt=found.run_attempt,
+        )
+        self._begin(found, self._started)
+        log.info(
+            "job started: job=%s job_uid=%s generation=%d restored_from=%s run_attempt=%d",
+            self._job.name,
+            self._started.job_uid,
+            found.generation,
+            self._started.restored_from,
+            found.run_attempt,
+        )
+        return self._started
+
+    def _begin(self, found: Found, started: StartedJob) -> None:
+        core = CoordinatorCore(
+            self._settings,
+            self._job.regions,
+            started.regions,
+            generation=found.generation,
+            last_decided=found.record.checkpoint_id,
+        )
+        hands = Hands(
+            store=self._store,
+            sinks=self._sinks,
+            sources=self._sources,
+            identity=RunIdentity(
+                plan=self._job,
+                job_uid=started.job_uid,
+                session=self.session,
+                generation=found.generation,
+                run_attempt=found.run_attempt,
+                restored_from=started.restored_from,
+                cluster_ids=found.cluster_ids,
+            ),
+            settings=self._settings,
+            wall_ms=_wall_ms,
+            before_decision=self._owners.require,
+            repairer=self._repairer,
+        )
+        self._steps = StepThread(hands, self._post)
+        self._routes = ActionRoutes(
+            steps=self._steps,
+            waiters=self._waiters,
+            wake=self._wake,
+            listeners=self._listeners,
+            sinks=self._sinks,
+            visible_timeout_s=self._settings.settle_timeout_s,
+            sweep_soon=self._sweep_soon,
+        )
+        self._loop = CoreLoop(core, clock=self._clock, on_actions=self._routes.carry_out)
+        self._housekeeper = Housekeeper(
+            sweep=lambda: self._sweep(hands),
+            owners=self._owners,
+            fenced=lambda err: self._post(StepFailed(checkpoint_id=0, error=err)),
+            settings=self._settings,
+            clock=self._clock,
+        )
+        for thread in (self._steps, self._loop, self._housekeeper):
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether the job has ended; raises the error that ended it.
+
+        A bounded job has ended when its final checkpoint is committed on record and readers can
+        see all of it (rule 24).
+        """
+        return self._running()[1].wait(timeout_s)
+
+    def cancel(self) -> None:
+        """End the job now: wake every callback and poller; nothing is waited for."""
+        if self._loop is not None:
+            self._loop.step(StopAsked())
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """End the job, settle what is decided within a bound, release everything. Repeatable."""
+        with self._stop_once:
+            if self._stopped:
+                return
+            self._stopped = True
+            self.cancel()
+            if self._housekeeper is not None:
+                self._housekeeper.stop(timeout_s=_JOIN_S)
+            if self._loop is not None and self._steps is not None:
+                self._settle_last(self._loop)
+                self._steps.stop(timeout_s=_JOIN_S)
+                self._loop.stop(timeout_s=_JOIN_S)
+            self._listeners.stop(timeout_s=_JOIN_S)
+            for close in (
+                *(sink.close for sink in self._sinks.values()),
+                *(source.close for source in self._sources.values()),
+            ):
+                try:
+                    close()
+                except StreamError as err:
+                    log.warning("a connection was not closed: error=%s", err)
+
+    def _settle_last(self, loop: CoreLoop) -> None:
+        deadline_s = time.monotonic() + _STOP_S
+        version = self._wake.version
+        while not loop.ask(lambda core: core.is_idle):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                log.warning("job stops with a checkpoint open; the next start settles it")
+                return
+            self._wake.wait(version, min(left_s, _JOIN_S))
+            version = self._wake.version
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- what the engine calls --------------------------------------------------------------------
+
+    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+        """See `runtime.contracts.Coordinator.poll_barrier`. The sources are cut in this thread."""
+        loop, _ = self._running()
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            version = self._wake.version
+            answer = self._poll(loop, region, generation)
+            if isinstance(answer, Barrier):
+                return answer
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            # An armed barrier found nothing to cut: look again soon. Else wait for a change.
+            self._wake.wait(version, min(left_s, self._settings.idle_poll_s if answer else left_s))
+
+    def _poll(self, loop: CoreLoop, region: str, generation: int) -> Barrier | bool:
+        """One look: the barrier, or whether one is armed."""
+        polled = BarrierPolled(region=region, generation=generation)
+        answer = _answer(loop.step(polled))
+        if isinstance(answer, AskCut):
+            sources = self._plans[region].source_ids
+            if self._desk.discover(sources, loop.step):
+                answer = _answer(loop.step(polled))
+        if not isinstance(answer, AskCut):
+            return answer.barrier if isinstance(answer, GiveBarrier) else False
+        try:
+            cut = self._desk.cut(answer, sources)
+        except PERMANENT_ERRORS as err:
+            self.fail(region, generation, err)
+            raise
+        given = None if cut is None else _answer(loop.step(cut))
+        return given.barrier if isinstance(given, GiveBarrier) else True
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """See `runtime.contracts.Coordinator.is_decided`."""
+        return self._ask(lambda core: core.is_decided(batch))
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        """See `runtime.contracts.Coordinator.acknowledge`."""
+        failpoint("before-ack")
+        self._running()[0].step(Acknowledged(ack=ack))
+        failpoint("after-ack")
+
+    def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
+        """See `runtime.contracts.Coordinator.await_committed`."""
+        waiter = self._waiters.add(batch)
+        try:
+            if self._ask(lambda core: _is_committed(core, batch)):
+                return
+            if not waiter.wait(timeout_s):
+                raise UnreachableError(
+                    "the batch was not committed in time",
+                    {"batch": batch, "timeout_s": timeout_s},
+                    "It may be decided: ask again, do not write it again.",
+                )
+        finally:
+            self._waiters.remove(batch, waiter)
+
+    def fail(self, region: str, generation: int, error: BaseException) -> None:
+        """See `runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
+        self._running()[0].step(
+            RegionFailed(
+                region=region,
+                generation=generation,
+                error=error,
+                permanent=isinstance(error, PERMANENT_ERRORS),
+            )
+        )
+        self._sweep_soon()
+
+    def restart_region(self, region: str, *, timeout_s: float) -> RestartedRegion:
+        """Begin a region's next life, once its old one is settled (rule 12).
+
+        The caller has stopped its query. Its generation is the id of a durable record of this
+        run, larger than every earlier one.
+
+        Raises:
+            UnreachableError: its last checkpoint did not settle in time.
+            StreamError: the job has ended.
+        """
+        loop, routes = self._running()
+        answer = routes.expect_restart(region)
+        loop.step(RestartAsked(region=region))
+        return _result(answer, timeout_s, {"region": region, "waits_for": "restart"})
+
+    def trigger(
+        self, kind: CheckpointKind, *, asked_by: str, timeout_s: float | None = None
+    ) -> int:
+        """Ask for a checkpoint now; returns its id as soon as it has begun."""
+        loop, routes = self._running()
+        answer = routes.expect_trigger(kind)
+        loop.step(TriggerAsked(kind=kind, asked_by=asked_by))
+        limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
+        return _result(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
+
+    def register(self, attempt: RegisteredAttempt) -> None:
+        """See `runtime.contracts.AttemptRegistry.register`."""
+
+        def add(core: CoordinatorCore) -> None:
+            core.require_wanted(attempt.batch)
+            self._attempts.add(attempt)
+
+        self._ask(add)
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> StartedJob | None:
+        """What the start found, None before."""
+        return self._started
+
+    @property
+    def last_committed(self) -> int:
+        """Newest checkpoint that is committed on record."""
+        return self._ask(lambda core: core.last_committed)
+
+    @property
+    def settled_through(self) -> int:
+        """Every checkpoint id up to this one is committed on record, or aborted for good: what
+        they used may be used again (`runtime.contracts.TaskScope.committed_through`)."""
+        return self._ask(lambda core: core.settled_through)
+
+    def status(self) -> JobStatus:
+        """A picture for people; answered within milliseconds, whatever is under way."""
+        return self._ask(lambda core: core.status())
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _running(self) -> tuple[CoreLoop, ActionRoutes]:
+        if self._loop is None or self._routes is None:
+            raise UnreachableError(
+                "the coordinator has not been started yet", {"job": self._job.name}, "Ask again."
+            )
+        return self._loop, self._routes
+
+    def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
+        return self._running()[0].ask(question)
+
+    def _post(self, event: CoreEvent) -> None:
+        if self._loop is not None:
+            self._loop.post(event)
+
+    def _sweep_soon(self) -> None:
+        if self._housekeeper is not None:
+            self._housekeeper.sweep_soon()
+
+    def _sweep(self, hands: Hands) -> None:
+        started = self._started
+        if started is None:
+            return
+        view = self._ask(
+            lambda core: core.sweep_view(started.job_uid, self._attempts.orphans(core.fate))
+        )
+        swept = drive(hands.sweep(view))
+        if swept:
+            log.info("orphans aborted: job=%s swept=%d", self._job.name, swept)
+
+
+def _answer(actions: Sequence[Action]) -> GiveBarrier | AskCut | None:
+    return next((a for a in actions if isinstance(a, GiveBarrier | AskCut)), None)
+
+
+def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
+    if core.is_committed(batch):
+        return True
+    core.require_awaited(batch)
+    return False
+
+
+def _result(answer: Future[T], timeout_s: float, where: Mapping[str, object]) -> T:
+    try:
+        return answer.result(timeout_s)
+    except FutureTimeoutError as err:
+        raise UnreachableError(
+            "the coordinator did not get to it in time",
+            {**where, "timeout_s": timeout_s},
+            "A checkpoint before it is slow; look at /v1/status.",
+        ) from err

@@ -1,0 +1,306 @@
+"""The coordinator's decisions: a pure state machine. Events and the clock in, actions out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.checkpoint import aligning, settling
+from runtime.checkpoint.book import Book
+from runtime.checkpoint.messages import (
+    AbortedWork,
+    Acknowledged,
+    Action,
+    BarrierPolled,
+    CommitReported,
+    CoreEvent,
+    Marked,
+    Published,
+    RegionCut,
+    RegionFailed,
+    Repaired,
+    RestartAsked,
+    SplitsDiscovered,
+    StepFailed,
+    StopAsked,
+    Tick,
+    TriggerAsked,
+)
+from runtime.checkpoint.pending import DECIDED_OPEN
+from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.checkpoint.regions import Fate, RegionState, region_of
+from runtime.checkpoint.states import State
+from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.errors import FencedError
+from runtime.model import BatchKey, RegionRecord
+
+__all__ = ["CheckpointStatus", "CoordinatorCore", "JobStatus", "RegionStatusView"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStatus:
+    """A checkpoint under way, for people."""
+
+    checkpoint_id: int
+    kind: str
+    state: str
+    asked_by: str
+    acknowledged: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionStatusView:
+    """A region, for people."""
+
+    region: str
+    generation: int
+    is_open: bool
+    batch_id: int | None
+    splits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """The job, for people: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``."""
+
+    state: str
+    error: str
+    last_decided: int
+    last_committed: int
+    pending: tuple[CheckpointStatus, ...]
+    regions: tuple[RegionStatusView, ...]
+
+
+class CoordinatorCore:
+    """Decides for one job. Called by one thread; does no I/O and never looks at a clock.
+
+    Args:
+        settings: when checkpoints are taken.
+        plans: the job's regions.
+        records: last decided record of each region.
+        generation: of this run: the id of its first own record (its seal, or checkpoint 0).
+        last_decided: newest decided checkpoint; all of them are committed on record by now.
+    """
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        plans: Sequence[RegionPlan],
+        records: Mapping[str, RegionRecord],
+        *,
+        generation: int,
+        last_decided: int,
+    ) -> None:
+        self._book = Book(
+            settings=settings,
+            regions={
+                plan.name: RegionState(plan=plan, generation=generation, record=records[plan.name])
+                for plan in plans
+            },
+            last_place=generation,
+            next_id=generation + 1,
+            last_committed=last_decided,
+            last_decided=last_decided,
+        )
+
+    def step(self, event: CoreEvent, now_s: float) -> list[Action]:
+        """Take in one event; what to do now, in order.
+
+        A refused event raises and changes nothing.
+
+        Raises:
+            FencedError: the sender's generation is over.
+            IllegalTransitionError: a bug, here or in the sender.
+        """
+        book = self._book
+        if book.is_fenced and not isinstance(event, BarrierPolled | Acknowledged | RestartAsked):
+            return []
+        book.out = []
+        _dispatch(book, event, now_s)
+        if not book.is_fenced:
+            settling.drive(book, now_s)
+            aligning.trigger_due(book, now_s)
+            settling.drive(book, now_s)
+        return book.out
+
+    def deadline_s(self) -> float | None:
+        """When the next `Tick` is due, if time alone can make something due."""
+        if self._book.is_fenced:
+            return None
+        moments = (aligning.next_trigger_s(self._book), settling.next_step_s(self._book))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def last_committed(self) -> int:
+        """Newest checkpoint that is committed on record."""
+        return self._book.last_committed
+
+    @property
+    def settled_through(self) -> int:
+        """Every checkpoint id up to this one is committed on record, or aborted for good."""
+        return min(self._book.pending, default=self._book.next_id) - 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way that can go on by itself."""
+        return self._book.is_fenced or all(p.halted for p in self._book.pending.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self._book.is_over
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """Whether a decided checkpoint contains this batch, or a later one of its region."""
+        region = self._book.regions.get(batch.region)
+        return region is not None and region.is_decided(batch)
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        """Whether its checkpoint is committed on record."""
+        return self.is_decided(batch) and not any(
+            batch in checkpoint.batches() for checkpoint in self._book.pending.values()
+        )
+
+    def require_wanted(self, batch: BatchKey) -> None:
+        """Refuse work of a batch that cannot become part of a decision any more.
+
+        Raises:
+            FencedError: its generation is over, or it is decided without this work.
+        """
+        region = region_of(self._book.regions, batch.region)
+        region.require(batch.generation)
+        is_repaired = any(
+            checkpoint.state is State.REPAIRING and batch in checkpoint.batches()
+            for checkpoint in self._book.pending.values()
+        )
+        if region.is_decided(batch) and not is_repaired:
+            raise FencedError(
+                "the batch is decided already",
+                {"batch": batch},
+                "This is a late attempt of a finished task; its work is not needed.",
+            )
+
+    def require_awaited(self, batch: BatchKey) -> None:
+        """Refuse to wait for a batch that will not be committed in this life of its region.
+
+        Raises:
+            FencedError: it was aborted, never acknowledged, or its region is being stopped.
+        """
+        region = region_of(self._book.regions, batch.region)
+        region.require(batch.generation)
+        is_held = region.held is not None and region.held.batch == batch
+        if not is_held and not any(batch in p.batches() for p in self._book.pending.values()):
+            raise FencedError(
+                "the batch is not part of any checkpoint under way",
+                {"batch": batch},
+                "It was aborted, or never acknowledged; its range is read again.",
+            )
+
+    def fate(self, batch: BatchKey) -> Fate:
+        """What a sweep must know of a batch (rule 4)."""
+        region = self._book.regions.get(batch.region)
+        if region is None or batch.generation < region.generation:
+            return Fate.OUTDATED
+        if any(batch in checkpoint.batches() for checkpoint in self._book.pending.values()):
+            return Fate.OPEN
+        if region.is_decided(batch):
+            return Fate.SETTLED
+        return Fate.OPEN if region.is_open else Fate.DISCARDED
+
+    def sweep_view(self, job_uid: str, orphans: Sequence[RegisteredAttempt]) -> SweepView:
+        """What a sweep may know now."""
+        return SweepView(
+            job_uid=job_uid,
+            generations={name: r.generation for name, r in self._book.regions.items()},
+            protected=tuple(
+                entry
+                for checkpoint in self._book.pending.values()
+                if checkpoint.state in DECIDED_OPEN
+                for entry in checkpoint.remaining
+            ),
+            orphans=tuple(orphans),
+        )
+
+    def status(self) -> JobStatus:
+        """A picture for people."""
+        book = self._book
+        return JobStatus(
+            state=_state_of(book),
+            error="" if book.error is None else str(book.error),
+            last_decided=book.last_decided,
+            last_committed=book.last_committed,
+            pending=tuple(
+                CheckpointStatus(
+                    checkpoint_id=p.checkpoint_id,
+                    kind=p.kind.value,
+                    state=p.state.value,
+                    asked_by=p.asked_by,
+                    acknowledged=tuple(p.acks),
+                )
+                for p in book.pending.values()
+            ),
+            regions=tuple(
+                RegionStatusView(
+                    region=name,
+                    generation=region.generation,
+                    is_open=region.is_open,
+                    batch_id=region.record.batch_id,
+                    splits={split.name: split.end_offset for split in region.positions()},
+                )
+                for name, region in book.regions.items()
+            ),
+        )
+
+
+def _state_of(book: Book) -> str:
+    if book.is_fenced:
+        return "fenced"
+    if not book.is_over:
+        return "running"
+    if book.error is not None:
+        return "failed"
+    return "finished" if book.is_finished else "stopped"
+
+
+def _ticked(book: Book, event: Tick, now_s: float) -> None:
+    """Time alone; `CoordinatorCore.step` does what is due."""
+
+
+def _polled(book: Book, event: BarrierPolled, now_s: float) -> None:
+    aligning.barrier_polled(book, event)
+
+
+def _discovered(book: Book, event: SplitsDiscovered, now_s: float) -> None:
+    aligning.splits_discovered(book, event)
+
+
+def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
+    """Nobody waits any longer, also not for what is decided: the next start commits it."""
+    book.end(event.error, now_s)
+    error = book.error or FencedError("the job is being stopped", {}, "Start it again for more.")
+    for name in book.regions:
+        book.cancel_waiting(name, error)
+
+
+_HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
+    Tick: _ticked,
+    TriggerAsked: aligning.trigger_asked,
+    BarrierPolled: _polled,
+    RegionCut: aligning.region_cut,
+    SplitsDiscovered: _discovered,
+    Acknowledged: aligning.acknowledged,
+    RegionFailed: settling.region_failed,
+    RestartAsked: settling.restart_asked,
+    Published: settling.published,
+    CommitReported: settling.commit_reported,
+    Repaired: settling.repaired,
+    Marked: settling.marked,
+    AbortedWork: settling.work_aborted,
+    StepFailed: settling.step_failed,
+    StopAsked: _stop_asked,
+}
+
+
+def _dispatch(book: Book, event: CoreEvent, now_s: float) -> None:
+    _HANDLERS[type(event)](book, event, now_s)

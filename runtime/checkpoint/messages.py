@@ -1,0 +1,394 @@
+"""What goes into the coordinator's core and what comes out: typed events and actions. Frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.checkpoint.states import State
+from runtime.contracts import CommitReport, PublishOutcome
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
+
+__all__ = [
+    "AbortWork",
+    "AbortedWork",
+    "Acknowledged",
+    "Action",
+    "AskCut",
+    "BarrierPolled",
+    "Commit",
+    "CommitReported",
+    "CoreEvent",
+    "EndJob",
+    "FailBatches",
+    "GiveBarrier",
+    "LostCommittables",
+    "MarkCommitted",
+    "Marked",
+    "NothingDue",
+    "Progress",
+    "Publish",
+    "Published",
+    "RegionCut",
+    "RegionFailed",
+    "RegionRestarted",
+    "Repair",
+    "Repaired",
+    "Report",
+    "RestartAsked",
+    "Retire",
+    "ReturnBatches",
+    "SplitsDiscovered",
+    "StepFailed",
+    "StopAsked",
+    "TellPositions",
+    "Tick",
+    "TriggerAsked",
+    "TriggerBarrier",
+    "Triggered",
+]
+
+
+# --- events: what happened --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerAsked:
+    """Somebody wants a checkpoint now."""
+
+    kind: CheckpointKind
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierPolled:
+    """A region's source runner asks for its barrier."""
+
+    region: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCut:
+    """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
+    sources have reached their ends with it."""
+
+    checkpoint_id: int
+    region: str
+    generation: int
+    splits: tuple[SplitRange, ...]
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsDiscovered:
+    """A source has new splits, as empty ranges at their first record."""
+
+    source_id: str
+    splits: tuple[SplitRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """A region's batch is pre-committed."""
+
+    ack: Acknowledgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionFailed:
+    """A region's batch failed. ``permanent``: trying again cannot help, the job stops."""
+
+    region: str
+    generation: int
+    error: BaseException
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartAsked:
+    """A region that was stopped shall begin a new life."""
+
+    region: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Answer to `Publish`."""
+
+    checkpoint_id: int
+    outcome: PublishOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitReported:
+    """Answer to `Commit`: report i belongs to committable i."""
+
+    checkpoint_id: int
+    committables: tuple[StateEntry, ...]
+    reports: tuple[CommitReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """Answer to `Repair`: lost committable's payload -> its durable replacement."""
+
+    checkpoint_id: int
+    outcome: PublishOutcome
+    replaced: Mapping[bytes, StateEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """Answer to `MarkCommitted`; ``durable`` is False when it has to be tried again."""
+
+    checkpoint_id: int
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedWork:
+    """Answer to `AbortWork`: everything is discarded, or left to the sweep."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed:
+    """A remote step raised what no repetition can help; a FencedError stops everything."""
+
+    checkpoint_id: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The job is being stopped, by an error or by the user."""
+
+    error: BaseException | None = None
+
+
+CoreEvent = (
+    Tick
+    | TriggerAsked
+    | BarrierPolled
+    | RegionCut
+    | SplitsDiscovered
+    | Acknowledged
+    | RegionFailed
+    | RestartAsked
+    | Published
+    | CommitReported
+    | Repaired
+    | Marked
+    | AbortedWork
+    | StepFailed
+    | StopAsked
+)
+
+
+# --- actions: what the shell has to do --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerBarrier:
+    """Step 1: a barrier is due; wake the regions that poll for it."""
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triggered:
+    """Answer to every `TriggerAsked` of this kind so far, perhaps later: the checkpoint began."""
+
+    checkpoint_id: int
+    kind: CheckpointKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBarrier:
+    """Answer to a poll or a cut: the region's barrier."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCut:
+    """Answer to a poll: cut at these positions, then tell `RegionCut`."""
+
+    checkpoint_id: int
+    region: str
+    generation: int
+    positions: tuple[SplitRange, ...]
+    max_records: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingDue:
+    """Answer to a poll or a cut: no barrier now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Step 4, or an abort: put this record in its place."""
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    verdict: Verdict
+    asked_by: str
+    reason: str
+    regions: tuple[RegionRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Step 5: commit what is not committed yet."""
+
+    checkpoint_id: int
+    committables: tuple[StateEntry, ...]
+    after_crash: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostCommittables:
+    """Decided work of one region that was certainly aborted."""
+
+    region: RegionRecord
+    committables: tuple[StateEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Write lost work again, publish what replaces it, tell `Repaired` (rule 11)."""
+
+    checkpoint_id: int
+    lost: tuple[LostCommittables, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkCommitted:
+    """Step 6: the durable mark."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnBatches:
+    """Step 7: these batches are committed on record; their callbacks return."""
+
+    checkpoint_id: int
+    batches: tuple[BatchKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellPositions:
+    """Step 8: tell the sources what is committed, for lag tools."""
+
+    checkpoint_id: int
+    positions: tuple[SplitRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Delete what retention no longer keeps."""
+
+    retained: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortWork:
+    """Discard pre-committed work that no decision names; its abort is on record."""
+
+    checkpoint_id: int
+    committables: tuple[StateEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailBatches:
+    """Wake the callbacks of these batches with an error."""
+
+    batches: tuple[BatchKey, ...]
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRestarted:
+    """Answer to `RestartAsked`, perhaps later: the region's new life may begin."""
+
+    region: str
+    generation: int
+    restored: RegionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndJob:
+    """The job is over: with an error, or finished."""
+
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How a checkpoint is getting on, for people and metrics; nothing depends on it.
+
+    Attributes:
+        checkpoint_id, kind, asked_by, state: of the checkpoint, after the change.
+        regions: with a batch in it.
+        records: offsets covered by its batches (an upper bound of the records read).
+        acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
+        reason: why it was aborted.
+    """
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    asked_by: str
+    state: State
+    regions: int = 0
+    records: int = 0
+    acked_s: float | None = None
+    decided_s: float | None = None
+    committed_s: float | None = None
+    marked_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Tell the listeners."""
+
+    progress: Progress
+
+
+Action = (
+    TriggerBarrier
+    | Triggered
+    | GiveBarrier
+    | AskCut
+    | NothingDue
+    | Publish
+    | Commit
+    | Repair
+    | MarkCommitted
+    | ReturnBatches
+    | TellPositions
+    | Retire
+    | AbortWork
+    | FailBatches
+    | RegionRestarted
+    | EndJob
+    | Report
+)

@@ -1,0 +1,138 @@
+"""One checkpoint under way, as the coordinator's core keeps it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from runtime.checkpoint.messages import Progress
+from runtime.checkpoint.states import Event, State, advance
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+    RegionRecord,
+    StateEntry,
+)
+
+__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint"]
+
+ABORTABLE = frozenset({State.ARMED, State.ALIGNING, State.PRE_COMMITTED})
+"""No record of it can be durable."""
+
+DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
+"""Decided, and not committed on record."""
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """A checkpoint from its trigger until it is marked or its abort is done.
+
+    Attributes:
+        checkpoint_id, kind, asked_by: its place, and why it was taken.
+        state: see `runtime.checkpoint.states`.
+        forced: regions take part even when there is nothing to cut.
+        barriers: given out, by region.
+        acks: by region; None: nothing to cut, same offsets.
+        finished: regions whose bounded sources end with it.
+        reason: why it was given up.
+        regions: as published.
+        remaining: committables not known to be committed yet.
+        lost: those of them that were certainly aborted, while they are repaired.
+        discarded: acknowledged batches that its abort throws away.
+        in_flight: a remote step is under way; its answer is awaited.
+        after_crash: an answer was lost: ask for the verdict first.
+        retry_at_s, retry_pause_s: when an unanswered step is tried again.
+        unknown_since_s: since when a committable is UNKNOWN.
+        halted: nothing more may be done for it in this run.
+        barrier_s, acked_s, decided_s, committed_s, marked_s: clock at each stage.
+    """
+
+    checkpoint_id: int
+    kind: CheckpointKind
+    asked_by: str
+    state: State = State.ARMED
+    forced: bool = False
+    barriers: dict[str, Barrier] = field(default_factory=dict)
+    acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    reason: str = ""
+    regions: tuple[RegionRecord, ...] = ()
+    remaining: tuple[StateEntry, ...] = ()
+    lost: tuple[StateEntry, ...] = ()
+    discarded: list[Acknowledgement] = field(default_factory=list)
+    in_flight: bool = False
+    after_crash: bool = False
+    retry_at_s: float = 0.0
+    retry_pause_s: float = 0.0
+    unknown_since_s: float | None = None
+    halted: bool = False
+    barrier_s: float | None = None
+    acked_s: float | None = None
+    decided_s: float | None = None
+    committed_s: float | None = None
+    marked_s: float | None = None
+
+    def move(self, event: Event, now_s: float) -> None:
+        """Change state by the table, and note the time."""
+        self.state = advance(self.state, event, checkpoint_id=self.checkpoint_id)
+        self.retry_at_s = self.retry_pause_s = 0.0
+        if event is Event.BARRIER_CUT:
+            self.barrier_s = now_s
+        elif event is Event.ALL_ACKED:
+            self.acked_s = now_s
+        elif event is Event.METADATA_DURABLE:
+            self.decided_s = now_s
+        elif event is Event.ALL_COMMITTED:
+            self.committed_s = now_s
+        elif event is Event.MARK_DURABLE:
+            self.marked_s = now_s
+
+    def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
+        """The remote step was not answered for certain: again, after a growing pause."""
+        self.in_flight = False
+        self.retry_pause_s = min(max(self.retry_pause_s * 2, first_s), longest_s)
+        self.retry_at_s = now_s + self.retry_pause_s
+
+    def may_act(self, now_s: float) -> bool:
+        """Whether the next remote step may start now."""
+        return not (self.in_flight or self.halted) and now_s >= self.retry_at_s
+
+    def acknowledged(self) -> list[Acknowledgement]:
+        """Batches in it."""
+        return [ack for ack in self.acks.values() if ack is not None]
+
+    def batches(self) -> tuple[BatchKey, ...]:
+        """Identities of the batches in it."""
+        return tuple(ack.batch for ack in self.acknowledged())
+
+    def touches(self, region: str) -> bool:
+        """Whether the region has a batch in it, or a barrier for one."""
+        return region in self.barriers or self.acks.get(region) is not None
+
+    def progress(self) -> Progress:
+        """For the listeners."""
+        start = self.barrier_s
+
+        def since(moment_s: float | None) -> float | None:
+            return None if start is None or moment_s is None else moment_s - start
+
+        acknowledged = self.acknowledged()
+        return Progress(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            asked_by=self.asked_by,
+            state=self.state,
+            regions=len(acknowledged),
+            records=_records(acknowledged),
+            acked_s=since(self.acked_s),
+            decided_s=since(self.decided_s),
+            committed_s=since(self.committed_s),
+            marked_s=since(self.marked_s),
+            reason=self.reason,
+        )
+
+
+def _records(acknowledged: Iterable[Acknowledgement]) -> int:
+    return sum(
+        split.end_offset - split.start_offset for ack in acknowledged for split in ack.region.splits
+    )

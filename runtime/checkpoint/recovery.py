@@ -1,0 +1,255 @@
+"""Where a run begins: decided from the records in the checkpoint directory alone. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.checkpoint.plan import JobPlan
+from runtime.checkpoint.regions import assign
+from runtime.errors import ConfigError, WrongJobError
+from runtime.model import (
+    CheckpointKind,
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    SplitRange,
+    Verdict,
+)
+
+__all__ = [
+    "SEAL",
+    "History",
+    "Place",
+    "first_record",
+    "first_regions",
+    "resume_point",
+    "seal_record",
+    "superseded_by_restore",
+    "to_settle",
+    "verify_same_job",
+]
+
+SEAL = "seal"
+"""``asked_by`` of a seal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A record, and the marks beside it."""
+
+    record: CheckpointRecord
+    is_committed: bool
+    is_superseded: bool
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its place."""
+        return self.record.checkpoint_id
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is a decision."""
+        return self.record.verdict is Verdict.DECIDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What a start looked at.
+
+    Attributes:
+        ids: all places that hold a record, ascending.
+        places: newest first, down to the newest decision that is committed on record and was not
+            left behind. Marks are written in order, so everything older is settled.
+    """
+
+    ids: tuple[int, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def next_place(self) -> int:
+        """The first empty place above everything; ids are never used twice."""
+        return self.ids[-1] + 1 if self.ids else 0
+
+    @property
+    def newest(self) -> CheckpointRecord:
+        """The record at the last place."""
+        return self.places[0].record
+
+
+def resume_point(history: History, *, restore_from: int | None) -> int:
+    """The checkpoint that a run starts from.
+
+    The newest decision, unless a later seal says that its run started from an older one: a start
+    from an older checkpoint that crashed at once stays a start from that one.
+
+    Raises:
+        ConfigError: ``restore_from`` is not a decided checkpoint that is still there.
+    """
+    if restore_from is not None:
+        found = next((p for p in history.places if p.checkpoint_id == restore_from), None)
+        if found is None or not found.is_decided:
+            raise ConfigError(
+                "the checkpoint to start from is not there, or was aborted",
+                {"restore_from": restore_from, "places": _short(history.ids)},
+                "See `sluice checkpoint list` for those that can be started from.",
+            )
+        return restore_from
+    for place in history.places:
+        if place.is_decided and not place.is_superseded:
+            return place.checkpoint_id
+        if place.record.asked_by == SEAL and place.record.restored_from is not None:
+            return place.record.restored_from
+    raise ConfigError(
+        "the checkpoint directory holds no decided checkpoint",
+        {"places": _short(history.ids)},
+        "Is it another program's directory? Give the job an empty one.",
+    )
+
+
+def to_settle(history: History) -> list[CheckpointRecord]:
+    """Decided, not committed on record: to be committed before anything else, oldest first."""
+    return [
+        place.record
+        for place in reversed(history.places)
+        if place.is_decided and not place.is_committed
+    ]
+
+
+def superseded_by_restore(history: History, resume_id: int) -> list[int]:
+    """Decisions that a start from ``resume_id`` leaves behind."""
+    return [
+        place.checkpoint_id
+        for place in reversed(history.places)
+        if place.is_decided and place.checkpoint_id > resume_id and not place.is_superseded
+    ]
+
+
+def seal_record(
+    history: History, plan: JobPlan, *, session: str, resume_id: int, now_ms: int
+) -> CheckpointRecord:
+    """The aborted record that closes the next place to every older coordinator (rule 6)."""
+    newest = history.newest
+    return CheckpointRecord(
+        job_uid=newest.job_uid,
+        job_name=plan.name,
+        checkpoint_id=history.next_place,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.ABORTED,
+        leader_session_id=session,
+        run_attempt=max(place.record.run_attempt for place in history.places) + 1,
+        restored_from=resume_id,
+        asked_by=SEAL,
+        reason="a new run of the job begins",
+        created_at_ms=now_ms,
+        sluice_version=plan.sluice_version,
+        spark_version=plan.spark_version,
+        cluster_ids=plan.cluster_ids,
+        settings=plan.settings,
+        graph=plan.graph,
+    )
+
+
+def first_record(
+    plan: JobPlan,
+    regions: tuple[RegionRecord, ...],
+    *,
+    job_uid: str,
+    session: str,
+    now_ms: int,
+) -> CheckpointRecord:
+    """Checkpoint 0: who the job is, and where it starts, in numbers."""
+    return CheckpointRecord(
+        job_uid=job_uid,
+        job_name=plan.name,
+        checkpoint_id=0,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.DECIDED,
+        leader_session_id=session,
+        run_attempt=1,
+        asked_by="start",
+        created_at_ms=now_ms,
+        sluice_version=plan.sluice_version,
+        spark_version=plan.spark_version,
+        cluster_ids=plan.cluster_ids,
+        settings=plan.settings,
+        graph=plan.graph,
+        regions=regions,
+    )
+
+
+def first_regions(
+    plan: JobPlan, starts: Mapping[str, Sequence[SplitRange]]
+) -> tuple[RegionRecord, ...]:
+    """Regions of checkpoint 0: each source's splits dealt to the regions that read it."""
+    splits: dict[str, list[SplitRange]] = {region.name: [] for region in plan.regions}
+    for source_id, found in starts.items():
+        readers = [r.name for r in plan.regions if source_id in r.source_ids]
+        if readers:
+            for name, mine in assign(found, {name: len(splits[name]) for name in readers}).items():
+                splits[name].extend(mine)
+    return tuple(
+        RegionRecord(region=name, generation=0, splits=tuple(mine)) for name, mine in splits.items()
+    )
+
+
+def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[str]) -> None:
+    """The directory must belong to this job, and everything in the record must have an owner.
+
+    Raises:
+        WrongJobError: another name, unknown operators, or other regions.
+    """
+    if record.job_name != plan.name:
+        raise WrongJobError(
+            "the checkpoint directory belongs to another job",
+            {"job": plan.name, "found": record.job_name, "job_uid": record.job_uid},
+            "Give each job a checkpoint directory of its own, or use the job's old name.",
+        )
+    _verify_operators(record, plan, set(sink_ids))
+    planned = {region.name for region in plan.regions}
+    recorded = {region.region for region in record.regions}
+    if record.verdict is Verdict.DECIDED and planned != recorded:
+        raise WrongJobError(
+            "the regions of the job are not those of the checkpoint",
+            {
+                "job": plan.name,
+                "only_in_checkpoint": ",".join(sorted(recorded - planned)),
+                "only_in_job": ",".join(sorted(planned - recorded)),
+            },
+            "Start with the old sources and pipelines, or with a new checkpoint directory.",
+        )
+
+
+def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str]) -> None:
+    names = {node.operator_id: f"{node.kind} {node.name!r}" for node in record.graph}
+    own_logs = {region.name for region in plan.regions if region.keeps_logs}
+    sources = {
+        split.source_id
+        for region in record.regions
+        if region.region not in own_logs  # there Spark's log says what is read, not the job
+        for split in region.splits
+    }
+    planned_sources = {source for region in plan.regions for source in region.source_ids}
+    sinks = {entry.operator_id for entry in record.committables}
+    states = {entry.operator_id for region in record.regions for entry in region.operator_states}
+    known_states = {node.operator_id for node in plan.graph}
+    missing = (sources - planned_sources) | (sinks - sink_ids) | (states - known_states)
+    if missing:
+        raise WrongJobError(
+            "the checkpoint has positions, transactions or state of operators that the job lacks",
+            {
+                "job": plan.name,
+                "checkpoint_id": record.checkpoint_id,
+                "missing": ", ".join(f"{names.get(i, 'operator')} ({i})" for i in sorted(missing)),
+                "job_has": ", ".join(_described(node) for node in plan.graph),
+            },
+            "An operator's id follows from its uid, else from its name and what feeds it: give "
+            "back the old names, or set uid to keep an operator through such a change.",
+        )
+
+
+def _described(node: OperatorNode) -> str:
+    return f"{node.kind} {node.name!r} ({node.operator_id})"
+
+
+def _short(ids: Sequence[int]) -> str:
+    shown = ",".join(map(str, ids[-10:]))
+    return f"…,{shown}" if len(ids) > 10 else shown

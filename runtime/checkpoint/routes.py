@@ -1,0 +1,216 @@
+"""Where each action of the core goes: to the step thread, to a waiting thread, to a listener."""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+
+from runtime.checkpoint.loop import StepThread
+from runtime.checkpoint.messages import (
+    AbortWork,
+    Action,
+    Commit,
+    EndJob,
+    FailBatches,
+    MarkCommitted,
+    Progress,
+    Publish,
+    RegionRestarted,
+    Repair,
+    Report,
+    Retire,
+    ReturnBatches,
+    TellPositions,
+    TriggerBarrier,
+    Triggered,
+)
+from runtime.checkpoint.plan import RestartedRegion
+from runtime.checkpoint.progress import ListenerThread
+from runtime.checkpoint.states import State
+from runtime.checkpoint.steps import by_sink
+from runtime.checkpoint.waiting import BatchWaiters, WakeUp
+from runtime.contracts import SinkCoordinator
+from runtime.errors import FencedError, StreamError, UnreachableError
+from runtime.failpoints import failpoint
+from runtime.model import CheckpointKind, StateEntry
+
+__all__ = ["ActionRoutes"]
+
+log = logging.getLogger(__name__)
+
+_REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
+_WATCHED = 3
+
+
+class ActionRoutes:
+    """Carries out the core's actions. `carry_out` runs in the loop thread and never blocks."""
+
+    def __init__(
+        self,
+        *,
+        steps: StepThread,
+        waiters: BatchWaiters,
+        wake: WakeUp,
+        listeners: ListenerThread,
+        sinks: Mapping[str, SinkCoordinator],
+        visible_timeout_s: float,
+        sweep_soon: Callable[[], None],
+    ) -> None:
+        self._steps = steps
+        self._waiters = waiters
+        self._wake = wake
+        self._listeners = listeners
+        self._sinks = sinks
+        self._visible_timeout_s = visible_timeout_s
+        self._sweep_soon = sweep_soon
+        self._lock = threading.Lock()
+        self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
+        self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
+        self._recent: dict[int, tuple[StateEntry, ...]] = {}
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    # --- what other threads wait for --------------------------------------------------------------
+
+    def expect_restart(self, region: str) -> Future[RestartedRegion]:
+        """The answer to a `RestartAsked` that follows."""
+        answer: Future[RestartedRegion] = Future()
+        with self._lock:
+            self._restarts[region].append(answer)
+        return answer
+
+    def expect_trigger(self, kind: CheckpointKind) -> Future[int]:
+        """The answer to a `TriggerAsked` that follows."""
+        answer: Future[int] = Future()
+        with self._lock:
+            self._triggers[kind].append(answer)
+        return answer
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether the job has ended; raises its error."""
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    # --- the loop thread --------------------------------------------------------------------------
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Hand each action to whom it concerns, in order."""
+        for action in actions:
+            self._route(action)
+        self._wake.notify()
+
+    def _route(self, action: Action) -> None:
+        if isinstance(action, _REMOTE):
+            if isinstance(action, Commit):
+                self._remember(action)
+            self._steps.put(action)
+            return
+        match action:
+            case TriggerBarrier():
+                failpoint("before-trigger")
+                self._wake.notify()
+                failpoint("after-trigger")
+            case ReturnBatches():
+                failpoint("before-return")
+                self._waiters.resolve(action.batches, None)
+                failpoint("after-return")
+            case FailBatches():
+                self._waiters.resolve(action.batches, action.error)
+            case Triggered():
+                self._answer_trigger(action)
+            case RegionRestarted():
+                self._answer_restart(action)
+            case Report():
+                self._report(action.progress)
+            case EndJob():
+                self._end(action.error)
+
+    def _remember(self, action: Commit) -> None:
+        """The last checkpoints' committables, for the wait until readers see them."""
+        known = self._recent.get(action.checkpoint_id, ())
+        new = tuple(entry for entry in action.committables if entry not in known)
+        self._recent[action.checkpoint_id] = known + new
+        while len(self._recent) > _WATCHED:
+            del self._recent[min(self._recent)]
+
+    def _answer_trigger(self, action: Triggered) -> None:
+        with self._lock:
+            waiting = self._triggers.pop(action.kind, [])
+        for answer in waiting:
+            answer.set_result(action.checkpoint_id)
+
+    def _answer_restart(self, action: RegionRestarted) -> None:
+        with self._lock:
+            waiting = self._restarts.pop(action.region, [])
+        for answer in waiting:
+            answer.set_result(
+                RestartedRegion(generation=action.generation, restored=action.restored)
+            )
+        self._sweep_soon()  # the old life's open work holds back readers
+
+    def _report(self, progress: Progress) -> None:
+        self._listeners.tell(progress)
+        if progress.state is State.MARKED:
+            log.info(
+                "checkpoint committed: checkpoint_id=%d kind=%s regions=%d records=%d "
+                "decided_s=%.3f elapsed_s=%.3f",
+                progress.checkpoint_id,
+                progress.kind.value,
+                progress.regions,
+                progress.records,
+                progress.decided_s or 0.0,
+                progress.marked_s or 0.0,
+            )
+        elif progress.state is State.ABORTED:
+            log.log(
+                logging.WARNING if progress.regions else logging.INFO,
+                "checkpoint aborted: checkpoint_id=%d reason=%s",
+                progress.checkpoint_id,
+                progress.reason,
+            )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self, error: BaseException | None) -> None:
+        reason = error or FencedError("the job has ended", {}, "Start it again for more.")
+        with self._lock:
+            waiting: list[Future[RestartedRegion] | Future[int]] = [
+                *(answer for found in self._restarts.values() for answer in found),
+                *(answer for found in self._triggers.values() for answer in found),
+            ]
+            self._restarts.clear()
+            self._triggers.clear()
+        for answer in waiting:
+            answer.set_exception(reason)
+        if error is not None:
+            self._finish(error)
+        else:
+            self._steps.call(self._finish_visible)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._error = error
+        self._done.set()
+
+    def _finish_visible(self) -> None:
+        """A good end is one that readers can see (rule 24). In the step thread, behind the rest."""
+        try:
+            self._finish(self._await_visible())
+        except StreamError as err:
+            self._finish(err)
+
+    def _await_visible(self) -> UnreachableError | None:
+        entries = [entry for found in self._recent.values() for entry in found]
+        for operator_id, positions in by_sink(self._sinks, entries).items():
+            mine = [entries[position] for position in positions]
+            committer = self._sinks[operator_id].committer
+            if not committer.await_visible(mine, timeout_s=self._visible_timeout_s):
+                return UnreachableError(
+                    "the last transactions are committed, but readers cannot see them yet",
+                    {"operator_id": operator_id, "timeout_s": self._visible_timeout_s},
+                    "Nothing is lost. Are all brokers of the output's partitions up?",
+                )
+        return None

@@ -1,0 +1,125 @@
+"""Sinks and sources of the driver, each called by one thread at a time as its contract says."""
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from runtime.contracts import (
+    CommitReport,
+    Committer,
+    SinkContext,
+    SinkCoordinator,
+    SplitEnumerator,
+    SweepView,
+)
+from runtime.model import SplitRange, StateEntry
+
+__all__ = ["SerialSink", "SerialSource"]
+
+
+class SerialSource:
+    """A `SplitEnumerator` behind a lock: barriers are cut by many threads, one at a time."""
+
+    def __init__(self, source: SplitEnumerator) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+
+    def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.resolve_start`."""
+        with self._lock:
+            return self._source.resolve_start(timeout_s=timeout_s)
+
+    def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
+        """See `SplitEnumerator.restore`."""
+        with self._lock:
+            self._source.restore(positions, timeout_s=timeout_s)
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.discover`."""
+        with self._lock:
+            return self._source.discover(timeout_s=timeout_s)
+
+    def cut(
+        self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.cut`."""
+        with self._lock:
+            return self._source.cut(positions, max_records=max_records, timeout_s=timeout_s)
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """See `SplitEnumerator.is_finished`."""
+        with self._lock:
+            return self._source.is_finished(positions)
+
+    def committed(self, positions: Sequence[SplitRange]) -> None:
+        """See `SplitEnumerator.committed`."""
+        with self._lock:
+            self._source.committed(positions)
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """See `SplitEnumerator.lag_records`."""
+        with self._lock:
+            return self._source.lag_records(positions)
+
+    def close(self) -> None:
+        """See `SplitEnumerator.close`."""
+        with self._lock:
+            self._source.close()
+
+
+class _SerialCommitter:
+    def __init__(self, sink: SinkCoordinator, lock: threading.Lock) -> None:
+        self._sink = sink
+        self._lock = lock
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        with self._lock:
+            return self._sink.committer.commit(
+                committables, timeout_s=timeout_s, after_crash=after_crash
+            )
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        with self._lock:
+            return self._sink.committer.abort(committables, timeout_s=timeout_s)
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        with self._lock:
+            return self._sink.committer.await_visible(committables, timeout_s=timeout_s)
+
+
+class SerialSink:
+    """A `SinkCoordinator` behind a lock: commits and sweeps come from two threads.
+
+    A sink's committer may exist only after `claim`, so it is looked up when first used.
+    """
+
+    def __init__(self, sink: SinkCoordinator) -> None:
+        self._sink = sink
+        self._lock = threading.Lock()
+        self.committer: Committer = _SerialCommitter(sink, self._lock)
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """See `SinkCoordinator.check`."""
+        with self._lock:
+            return self._sink.check(timeout_s=timeout_s)
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        """See `SinkCoordinator.claim`."""
+        with self._lock:
+            self._sink.claim(context, timeout_s=timeout_s)
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        """See `SinkCoordinator.sweep`."""
+        with self._lock:
+            return self._sink.sweep(view, timeout_s=timeout_s)
+
+    def renew(self) -> None:
+        """See `SinkCoordinator.renew`."""
+        with self._lock:
+            self._sink.renew()
+
+    def close(self) -> None:
+        """See `SinkCoordinator.close`."""
+        with self._lock:
+            self._sink.close()

@@ -1,0 +1,402 @@
+"""How a run begins: read, verify, seal, and only then finish what the last run left behind."""
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from runtime.checkpoint import recovery
+from runtime.checkpoint.messages import Repair
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
+from runtime.checkpoint.recovery import History, Place
+from runtime.checkpoint.settling import lost_by_region, lost_error, unknown_error
+from runtime.checkpoint.steps import Repairer, Steps, commit_all, publish_record, repair_lost
+from runtime.contracts import (
+    Clock,
+    CommitOutcome,
+    CommitReport,
+    MetadataStore,
+    PublishOutcome,
+    SinkContext,
+    SinkCoordinator,
+    SplitEnumerator,
+    SweepView,
+)
+from runtime.errors import StorageError, UnreachableError
+from runtime.model import CheckpointRecord, RegionRecord, SplitRange, StateEntry, Verdict
+
+__all__ = ["Found", "StartSequence"]
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1
+_FIRST_TRY_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where the run begins.
+
+    Attributes:
+        record: the decided checkpoint it goes on from.
+        generation: id of this run's first own record.
+        run_attempt: from 1.
+        is_new: the job has never run before.
+        cluster_ids: of the job's sinks and plan.
+    """
+
+    record: CheckpointRecord
+    generation: int
+    run_attempt: int
+    is_new: bool
+    cluster_ids: tuple[str, ...]
+
+
+class StartSequence:
+    """The start of one run. Runs once, in the thread that starts the coordinator.
+
+    Nothing remote is changed before the seal is durable, except the records of this very start
+    (rule 6); a start that fails its checks changes nothing at all.
+
+    Args:
+        plan, settings, store, sinks, sources: of the job.
+        session: leader session id of this run.
+        clock, pause: time; a test's pause may run something else instead.
+        wall_ms: for ``created_at_ms``.
+        repairer: for ``on_lost="repair"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: JobPlan,
+        settings: CheckpointSettings,
+        store: MetadataStore,
+        sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
+        session: str,
+        clock: Clock,
+        pause: Callable[[float], None],
+        wall_ms: Callable[[], int],
+        repairer: Repairer | None = None,
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._store = store
+        self._sinks = sinks
+        self._sources = sources
+        self._session = session
+        self._clock = clock
+        self._pause = pause
+        self._wall_ms = wall_ms
+        self._repairer = repairer
+        self._deadline_s = 0.0
+
+    def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
+        """The whole sequence.
+
+        Raises:
+            ConfigError, WrongJobError, DamagedCheckpointError: before anything was changed.
+            FencedError: another job, or another run, owns it.
+            TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
+            UnreachableError, StorageError: no answer in time.
+        """
+        self._deadline_s = self._clock() + timeout_s
+        cluster_ids = self._check()
+        is_new = False
+        if not self._store.places():
+            is_new = yield from self._publish_first()
+        if is_new:
+            history = self._read(None)
+            generation, attempt, resume_id = 0, 1, 0
+        else:
+            history, seal = yield from self._seal(restore_from)
+            generation, attempt = seal.checkpoint_id, seal.run_attempt
+            resume_id = seal.restored_from or 0
+        self._claim(history.newest.job_uid)
+        yield from self._settle(history, generation)
+        for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
+            self._store.mark_superseded(checkpoint_id, by=generation)
+        record = self._record_at(history, resume_id)
+        if not is_new:
+            self._restore(record)
+        return Found(
+            record=record,
+            generation=generation,
+            run_attempt=attempt,
+            is_new=is_new,
+            cluster_ids=cluster_ids,
+        )
+
+    # --- checks: nothing is changed ---------------------------------------------------------------
+
+    def _left_s(self) -> float:
+        left_s = self._deadline_s - self._clock()
+        if left_s <= 0:
+            raise UnreachableError(
+                "the job could not start in time",
+                {"job": self._plan.name, "store": self._store.uri},
+                "Nothing is lost; start it again when broker and store answer.",
+            )
+        return left_s
+
+    def _check(self) -> tuple[str, ...]:
+        found = set(self._plan.cluster_ids)
+        for sink in self._sinks.values():
+            facts = sink.check(timeout_s=self._left_s())
+            if "cluster_id" in facts:
+                found.add(facts["cluster_id"])
+        return tuple(sorted(found))
+
+    def _read(self, restore_from: int | None) -> History:
+        """Newest first, down to the newest decision that is on record as committed."""
+        ids = self._store.places()
+        places: list[Place] = []
+        for checkpoint_id in reversed(ids):
+            place = self._place(checkpoint_id)
+            if place is None:
+                continue
+            places.append(place)
+            if place.is_committed and not place.is_superseded:
+                break
+        seen = {place.checkpoint_id for place in places}
+        wanted = [] if restore_from is None else [restore_from]
+        wanted += [p.record.restored_from for p in places if p.record.restored_from is not None]
+        for checkpoint_id in sorted(set(wanted) - seen, reverse=True):
+            place = self._place(checkpoint_id)
+            if place is not None:
+                places.append(place)
+        places.sort(key=lambda found: found.checkpoint_id, reverse=True)
+        return History(ids=tuple(ids), places=tuple(places))
+
+    def _place(self, checkpoint_id: int) -> Place | None:
+        record = self._store.read(checkpoint_id)
+        if record is None:  # retired by a living run while we looked
+            return None
+        is_decided = record.verdict is Verdict.DECIDED
+        return Place(
+            record=record,
+            is_committed=is_decided and self._store.is_committed(checkpoint_id),
+            is_superseded=is_decided and self._store.is_superseded(checkpoint_id),
+        )
+
+    def _record_at(self, history: History, checkpoint_id: int) -> CheckpointRecord:
+        found = next((p.record for p in history.places if p.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            found = self._store.read(checkpoint_id)
+        if found is None:
+            raise StorageError(
+                "the checkpoint to start from has vanished",
+                {"store": self._store.uri, "checkpoint_id": checkpoint_id},
+                "Something else deletes in the checkpoint directory; start from an older one.",
+            )
+        return found
+
+    # --- the run's own first record ---------------------------------------------------------------
+
+    def _publish_first(self) -> Steps[bool]:
+        """Checkpoint 0 of a new job; False when another start was faster."""
+        starts = {
+            source_id: source.resolve_start(timeout_s=self._left_s())
+            for source_id, source in self._sources.items()
+        }
+        record = recovery.first_record(
+            self._plan,
+            recovery.first_regions(self._plan, starts),
+            job_uid=str(uuid.uuid4()),
+            session=self._session,
+            now_ms=self._wall_ms(),
+        )
+        yield "before-first"
+        outcome = yield from self._publish(record)
+        yield "after-first"
+        # A start that slept here finds that others went on long ago: then it is not the first.
+        return outcome is PublishOutcome.OURS and self._store.places() == [0]
+
+    def _publish(self, record: CheckpointRecord) -> Steps[PublishOutcome]:
+        while True:
+            limit_s = min(self._left_s(), self._settings.call_timeout_s)
+            outcome = publish_record(self._store, record, timeout_s=limit_s)
+            if outcome is not PublishOutcome.UNKNOWN:
+                return outcome
+            yield "publish-retry"
+            self._pause(_PAUSE_S)
+
+    def _seal(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
+        """Close the next place to every older coordinator; what it has decided stays decided.
+
+        A place below the last one may be empty, because it was retired: a seal there would close
+        nothing. So a seal counts only if no place above it is taken.
+        """
+        while True:
+            history = self._read(restore_from)
+            resume_id = recovery.resume_point(history, restore_from=restore_from)
+            for record in (self._record_at(history, resume_id), *recovery.to_settle(history)):
+                recovery.verify_same_job(record, self._plan, self._sinks.keys())
+            seal = recovery.seal_record(
+                history,
+                self._plan,
+                session=self._session,
+                resume_id=resume_id,
+                now_ms=self._wall_ms(),
+            )
+            yield "before-seal"
+            outcome = yield from self._publish(seal)
+            yield "after-seal"
+            is_last = max(self._store.places()) == seal.checkpoint_id
+            if outcome is PublishOutcome.OURS and is_last:
+                log.info(
+                    "job sealed: checkpoint_id=%d restored_from=%d run_attempt=%d",
+                    seal.checkpoint_id,
+                    resume_id,
+                    seal.run_attempt,
+                )
+                return history, seal
+            log.info("place was taken, sealing the next: checkpoint_id=%d", seal.checkpoint_id)
+
+    # --- behind the seal --------------------------------------------------------------------------
+
+    def _claim(self, job_uid: str) -> None:
+        for operator_id, sink in self._sinks.items():
+            context = SinkContext(
+                job_uid=job_uid,
+                job_name=self._plan.name,
+                operator_id=operator_id,
+                checkpoint_uri=self._store.uri,
+                leader_session_id=self._session,
+            )
+            # Watching another owner takes three renewals, however short the start's own limit is.
+            watch_s = 4 * self._settings.renew_interval_s
+            sink.claim(context, timeout_s=max(self._left_s(), watch_s))
+
+    def _settle(self, history: History, generation: int) -> Steps[None]:
+        """Commit what is decided, oldest first, before any task of this run starts.
+
+        Orphans are aborted as soon as one try was made, so that readers do not wait for a
+        checkpoint that is slow to settle.
+        """
+        job_uid = history.newest.job_uid
+        open_records = recovery.to_settle(history)
+        swept = False
+        for position, record in enumerate(open_records):
+            rest = tuple(self._store.effective_committables(record))
+            since_s = self._clock()
+            while rest:
+                rest = yield from self._commit(record, rest, since_s, generation)
+                if rest and not swept and self._clock() - since_s >= _FIRST_TRY_S:
+                    swept = yield from self._sweep(job_uid, generation, open_records[position:])
+            yield "before-mark"
+            self._store.mark_committed(record.checkpoint_id)
+            yield "after-mark"
+        if not swept:
+            yield from self._sweep(job_uid, generation, ())
+
+    def _sweep(
+        self, job_uid: str, generation: int, unsettled: Iterable[CheckpointRecord]
+    ) -> Steps[bool]:
+        view = SweepView(
+            job_uid=job_uid,
+            generations={region.name: generation for region in self._plan.regions},
+            protected=tuple(
+                entry
+                for record in unsettled
+                for entry in (*record.committables, *self._store.effective_committables(record))
+            ),
+            orphans=(),
+        )
+        yield "before-sweep"
+        for sink in self._sinks.values():
+            sink.sweep(view, timeout_s=self._settings.call_timeout_s)
+        yield "after-sweep"
+        return True
+
+    def _commit(
+        self,
+        record: CheckpointRecord,
+        entries: tuple[StateEntry, ...],
+        since_s: float,
+        generation: int,
+    ) -> Steps[tuple[StateEntry, ...]]:
+        """One try; what is still open afterwards."""
+        limit_s = min(max(self._deadline_s - self._clock(), _PAUSE_S), _FIRST_TRY_S)
+        reports = yield from commit_all(self._sinks, entries, timeout_s=limit_s, after_crash=True)
+        answers = list(zip(entries, reports, strict=True))
+        lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
+        rest = tuple(e for e, report in answers if report.outcome is not CommitOutcome.COMMITTED)
+        if lost:
+            rest = self._repair(record, rest, lost, reports, generation)
+        elif rest:
+            self._give_up_late(record, reports, since_s)
+            yield "settle-retry"
+            self._pause(_PAUSE_S)
+        return rest
+
+    def _repair(
+        self,
+        record: CheckpointRecord,
+        rest: tuple[StateEntry, ...],
+        lost: list[StateEntry],
+        reports: Iterable[CommitReport],
+        generation: int,
+    ) -> tuple[StateEntry, ...]:
+        by_region = lost_by_region(_effective(self._store, record), lost)
+        plans = {region.name: region for region in self._plan.regions}
+        chained = all(plans[found.region.region].chained for found in by_region)
+        if self._settings.on_lost is not OnLost.REPAIR or not chained:
+            details = {report.detail for report in reports if report.detail}
+            raise lost_error(record.checkpoint_id, by_region, details)
+        action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
+        replaced = repair_lost(
+            self._repairer,
+            self._store,
+            action,
+            session=self._session,
+            job_uid=record.job_uid,
+            generation=generation,
+            timeout_s=self._settings.settle_timeout_s,
+        )
+        return tuple((replaced or {}).get(entry.payload, entry) for entry in rest)
+
+    def _give_up_late(
+        self, record: CheckpointRecord, reports: Iterable[CommitReport], since_s: float
+    ) -> None:
+        found = list(reports)
+        unknown = [r.detail for r in found if r.outcome is CommitOutcome.UNKNOWN]
+        now_s = self._clock()
+        if now_s < self._deadline_s:
+            return
+        if unknown:
+            raise unknown_error(record.checkpoint_id, unknown)
+        raise UnreachableError(
+            "a decided checkpoint could not be committed in time",
+            {
+                "checkpoint_id": record.checkpoint_id,
+                "waited_s": round(now_s - since_s, 1),
+                "details": "; ".join(sorted({r.detail for r in found if r.detail})),
+            },
+            "Nothing is lost; start the job again when every broker answers.",
+        )
+
+    def _restore(self, record: CheckpointRecord) -> None:
+        for source_id, source in self._sources.items():
+            positions = _positions(record, source_id)
+            source.restore(positions, timeout_s=self._left_s())
+
+
+def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
+    return [
+        split
+        for region in record.regions
+        for split in region.splits
+        if split.source_id == source_id
+    ]
+
+
+def _effective(store: MetadataStore, record: CheckpointRecord) -> list[RegionRecord]:
+    """Regions with every repair applied to their committables."""
+    entries = store.effective_committables(record)
+    replaced = {old.payload: new for old, new in zip(record.committables, entries, strict=True)}
+    return [
+        replace(region, committables=tuple(replaced.get(e.payload, e) for e in region.committables))
+        for region in record.regions
+    ]

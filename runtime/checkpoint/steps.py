@@ -1,0 +1,408 @@
+"""The remote steps of the coordinator, each a generator that names the points it passes.
+
+A step yields a failpoint's name before and after every remote call and returns the event that the
+core is told. `drive` runs one to its end; a simulation stops between any two points instead, so
+that it crashes, pauses and interleaves exactly what production runs.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from runtime.checkpoint.messages import (
+    AbortedWork,
+    AbortWork,
+    Commit,
+    CommitReported,
+    CoreEvent,
+    LostCommittables,
+    MarkCommitted,
+    Marked,
+    Publish,
+    Published,
+    Repair,
+    Repaired,
+    Retire,
+    TellPositions,
+)
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan
+from runtime.checkpoint.settling import lost_error
+from runtime.contracts import (
+    CommitOutcome,
+    CommitReport,
+    MetadataStore,
+    PublishOutcome,
+    SinkCoordinator,
+    SplitEnumerator,
+    SweepView,
+)
+from runtime.errors import StorageError, StreamError, UnreachableError, WrongJobError
+from runtime.failpoints import VARIABLE, failpoint
+from runtime.model import CheckpointRecord, StateEntry, Verdict
+
+__all__ = [
+    "Hands",
+    "RemoteStep",
+    "Repairer",
+    "RunIdentity",
+    "Steps",
+    "by_sink",
+    "commit_all",
+    "drive",
+    "publish_record",
+]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Steps = Generator[str, None, T]
+RemoteStep = Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire
+_MID_COMMIT = "mid-commit"
+
+
+def drive(steps: Steps[T]) -> T:
+    """Run a step to its end, taking the failpoints it names."""
+    while True:
+        try:
+            name = next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        failpoint(name)
+
+
+class Repairer(Protocol):
+    """Writes lost work again. Implemented by the engine that ran it; called on the driver."""
+
+    def repair(
+        self,
+        checkpoint_id: int,
+        lost: LostCommittables,
+        *,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> Mapping[bytes, StateEntry]:
+        """Run the lost committables' ranges into new, pre-committed work; commit nothing.
+
+        Only asked for regions whose records are a function of their ranges. Repeated after a
+        failure: what an earlier call left open is swept.
+
+        Returns:
+            For each lost committable's payload the one that replaces it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Who publishes: what every record of one run has in common."""
+
+    plan: JobPlan
+    job_uid: str
+    session: str
+    generation: int
+    run_attempt: int
+    restored_from: int | None
+    cluster_ids: tuple[str, ...] = ()
+
+    def record_of(self, action: Publish, *, now_ms: int) -> CheckpointRecord:
+        """The whole record of a decision or an abort."""
+        return CheckpointRecord(
+            job_uid=self.job_uid,
+            job_name=self.plan.name,
+            checkpoint_id=action.checkpoint_id,
+            kind=action.kind,
+            verdict=action.verdict,
+            leader_session_id=self.session,
+            run_attempt=self.run_attempt,
+            restored_from=self.restored_from,
+            asked_by=action.asked_by,
+            reason=action.reason,
+            created_at_ms=now_ms,
+            sluice_version=self.plan.sluice_version,
+            spark_version=self.plan.spark_version,
+            cluster_ids=self.cluster_ids,
+            settings=self.plan.settings,
+            graph=self.plan.graph,
+            regions=action.regions,
+        )
+
+
+def publish_record(
+    store: MetadataStore, record: CheckpointRecord, *, timeout_s: float
+) -> PublishOutcome:
+    """Publish, and settle an answer of "taken" by looking whose record it is (rule 7)."""
+    try:
+        outcome = store.publish(record, timeout_s=timeout_s)
+        if outcome is not PublishOutcome.TAKEN:
+            return outcome
+        found = store.read(record.checkpoint_id)
+    except (StorageError, UnreachableError) as err:
+        log.warning(
+            "publish was not answered: checkpoint_id=%d error=%s", record.checkpoint_id, err
+        )
+        return PublishOutcome.UNKNOWN
+    if found is None:
+        return PublishOutcome.UNKNOWN
+    is_ours = found.leader_session_id == record.leader_session_id
+    return (
+        PublishOutcome.OURS if is_ours and found.verdict is record.verdict else PublishOutcome.TAKEN
+    )
+
+
+def by_sink(
+    sinks: Mapping[str, SinkCoordinator], entries: Iterable[StateEntry]
+) -> dict[str, list[int]]:
+    """Positions of the entries of each sink, in order.
+
+    Raises:
+        WrongJobError: an entry belongs to a sink that the job lacks.
+    """
+    found: dict[str, list[int]] = {}
+    for position, entry in enumerate(entries):
+        if entry.operator_id not in sinks:
+            raise WrongJobError(
+                "a committable belongs to a sink that the job does not have",
+                {"operator_id": entry.operator_id, "kind": entry.kind},
+                "Start the job with all sinks of the checkpoint.",
+            )
+        found.setdefault(entry.operator_id, []).append(position)
+    return found
+
+
+def commit_all(
+    sinks: Mapping[str, SinkCoordinator],
+    entries: Sequence[StateEntry],
+    *,
+    timeout_s: float,
+    after_crash: bool,
+) -> Steps[list[CommitReport]]:
+    """Step 5 for every sink; report i belongs to entry i."""
+    reports = [CommitReport(outcome=CommitOutcome.PENDING)] * len(entries)
+    yield "before-commit"
+    for operator_id, positions in by_sink(sinks, entries).items():
+        for part in _parts(positions):
+            found = _commit(
+                sinks[operator_id],
+                [entries[position] for position in part],
+                timeout_s=timeout_s,
+                after_crash=after_crash,
+            )
+            for position, report in zip(part, found, strict=True):
+                reports[position] = report
+            if part[-1] != len(entries) - 1:
+                yield _MID_COMMIT
+    yield "after-commit"
+    return reports
+
+
+def _parts(positions: list[int]) -> list[list[int]]:
+    """All at once; only a test that stops in between has the first one go alone."""
+    if len(positions) > 1 and _MID_COMMIT in os.environ.get(VARIABLE, ""):
+        return [positions[:1], positions[1:]]
+    return [positions]
+
+
+def _commit(
+    sink: SinkCoordinator, entries: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+) -> list[CommitReport]:
+    try:
+        return sink.committer.commit(entries, timeout_s=timeout_s, after_crash=after_crash)
+    except UnreachableError as err:
+        return [CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))] * len(entries)
+
+
+class Hands:
+    """Does what the core asks for. One thread at a time: the coordinator's I/O thread.
+
+    Args:
+        store, sinks, sources: of the job; sources by operator id.
+        identity: of this run.
+        settings: time limits.
+        wall_ms: wall clock for ``created_at_ms``; for people only.
+        before_decision: raises FencedError when the owner record names somebody else (rule 22).
+        repairer: for ``on_lost="repair"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
+        identity: RunIdentity,
+        settings: CheckpointSettings,
+        wall_ms: Callable[[], int],
+        before_decision: Callable[[], None] = lambda: None,
+        repairer: Repairer | None = None,
+    ) -> None:
+        self._store = store
+        self._sinks = sinks
+        self._sources = sources
+        self._identity = identity
+        self._settings = settings
+        self._wall_ms = wall_ms
+        self._before_decision = before_decision
+        self._repairer = repairer
+        self._record: CheckpointRecord | None = None
+
+    def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
+        """Run one action; the event for the core, if it waits for one."""
+        match action:
+            case Publish():
+                return (yield from self._publish(action))
+            case Commit():
+                return (yield from self._commit(action))
+            case MarkCommitted():
+                return (yield from self._mark(action))
+            case AbortWork():
+                return self._abort(action)
+            case Repair():
+                return self._repair(action)
+            case TellPositions():
+                yield from self._tell(action)
+            case Retire():
+                self._retire(action)
+        return None
+
+    def _publish(self, action: Publish) -> Steps[CoreEvent]:
+        is_decision = action.verdict is Verdict.DECIDED
+        record = self._record
+        if record is None or record.checkpoint_id != action.checkpoint_id:
+            # Made once: a repetition must be the same, byte for byte.
+            record = self._identity.record_of(action, now_ms=self._wall_ms())
+            self._record = record
+        if is_decision:
+            self._before_decision()
+            yield "before-decision"
+        outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
+        if is_decision:
+            yield "after-decision"
+        return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
+
+    def _commit(self, action: Commit) -> Steps[CoreEvent]:
+        reports = yield from commit_all(
+            self._sinks,
+            action.committables,
+            timeout_s=self._settings.call_timeout_s,
+            after_crash=action.after_crash,
+        )
+        return CommitReported(
+            checkpoint_id=action.checkpoint_id,
+            committables=action.committables,
+            reports=tuple(reports),
+        )
+
+    def _mark(self, action: MarkCommitted) -> Steps[CoreEvent]:
+        yield "before-mark"
+        durable = True
+        try:
+            self._store.mark_committed(action.checkpoint_id)
+        except (StorageError, UnreachableError) as err:
+            log.warning(
+                "mark is not durable yet: checkpoint_id=%d error=%s", action.checkpoint_id, err
+            )
+            durable = False
+        yield "after-mark"
+        return Marked(checkpoint_id=action.checkpoint_id, durable=durable)
+
+    def _abort(self, action: AbortWork) -> CoreEvent:
+        for operator_id, positions in by_sink(self._sinks, action.committables).items():
+            entries = [action.committables[position] for position in positions]
+            try:
+                self._sinks[operator_id].committer.abort(
+                    entries, timeout_s=self._settings.call_timeout_s
+                )
+            except StreamError as err:  # the sweep comes back to it
+                log.warning(
+                    "abort is left to the sweep: checkpoint_id=%d error=%s",
+                    action.checkpoint_id,
+                    err,
+                )
+        return AbortedWork(checkpoint_id=action.checkpoint_id)
+
+    def _tell(self, action: TellPositions) -> Steps[None]:
+        yield "before-group-offsets"
+        for source_id, source in self._sources.items():
+            mine = [split for split in action.positions if split.source_id == source_id]
+            if mine:
+                source.committed(mine)
+        yield "after-group-offsets"
+
+    def _retire(self, action: Retire) -> None:
+        try:
+            self._store.retire(self._store.retirable(retain=action.retained))
+        except StreamError as err:  # nothing depends on it; the next checkpoint tries again
+            log.warning("retired checkpoints could not be deleted: error=%s", err)
+
+    def _repair(self, action: Repair) -> CoreEvent:
+        replaced = repair_lost(
+            self._repairer,
+            self._store,
+            action,
+            session=self._identity.session,
+            job_uid=self._identity.job_uid,
+            generation=self._identity.generation,
+            timeout_s=self._settings.settle_timeout_s,
+        )
+        outcome = PublishOutcome.UNKNOWN if replaced is None else PublishOutcome.OURS
+        return Repaired(
+            checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced or {}
+        )
+
+    def sweep(self, view: SweepView) -> Steps[int]:
+        """Abort orphans of every sink; how many."""
+        yield "before-sweep"
+        swept = sum(
+            sink.sweep(view, timeout_s=self._settings.call_timeout_s)
+            for sink in self._sinks.values()
+        )
+        yield "after-sweep"
+        return swept
+
+
+def repair_lost(
+    repairer: Repairer | None,
+    store: MetadataStore,
+    action: Repair,
+    *,
+    session: str,
+    job_uid: str,
+    generation: int,
+    timeout_s: float,
+) -> Mapping[bytes, StateEntry] | None:
+    """Both phases of a repair: new work, then its durable record; None when not certain yet."""
+    if repairer is None:
+        raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
+    replaced: dict[bytes, StateEntry] = {}
+    for lost in action.lost:
+        replaced |= repairer.repair(
+            action.checkpoint_id,
+            lost,
+            job_uid=job_uid,
+            generation=generation,
+            timeout_s=timeout_s,
+        )
+    try:
+        outcome = store.publish_repair(action.checkpoint_id, replaced, session=session)
+        if outcome is PublishOutcome.TAKEN:  # an earlier try has landed: follow it
+            return _standing_repairs(store, action.checkpoint_id)
+    except (StorageError, UnreachableError) as err:
+        log.warning("repair is not durable: checkpoint_id=%d error=%s", action.checkpoint_id, err)
+        return None
+    return replaced if outcome is PublishOutcome.OURS else None
+
+
+def _standing_repairs(store: MetadataStore, checkpoint_id: int) -> dict[bytes, StateEntry]:
+    record = store.read(checkpoint_id)
+    if record is None:
+        return {}
+    effective = store.effective_committables(record)
+    return {
+        old.payload: new
+        for old, new in zip(record.committables, effective, strict=True)
+        if old != new
+    }

@@ -1,0 +1,85 @@
+"""Threads that wait for the coordinator: callbacks for their commit, pollers for a barrier."""
+
+import threading
+from collections.abc import Iterable
+
+from runtime.model import BatchKey
+
+__all__ = ["BatchWaiters", "Waiter", "WakeUp"]
+
+
+class Waiter:
+    """One thread's wait for one batch."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def resolve(self, error: BaseException | None) -> None:
+        """Let the thread go on; with ``error`` it raises."""
+        self._error = error
+        self._done.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """True when committed on record, False when time ran out; raises the batch's error."""
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class BatchWaiters:
+    """Who waits for which batch. Any thread; keeps nothing that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[BatchKey, list[Waiter]] = {}
+
+    def add(self, batch: BatchKey) -> Waiter:
+        """A new wait; `remove` it afterwards."""
+        waiter = Waiter()
+        with self._lock:
+            self._waiting.setdefault(batch, []).append(waiter)
+        return waiter
+
+    def remove(self, batch: BatchKey, waiter: Waiter) -> None:
+        """The wait is over."""
+        with self._lock:
+            waiters = self._waiting.get(batch, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._waiting.pop(batch, None)
+
+    def resolve(self, batches: Iterable[BatchKey], error: BaseException | None) -> None:
+        """Wake everybody who waits for these batches."""
+        with self._lock:
+            found = [waiter for batch in batches for waiter in self._waiting.get(batch, [])]
+        for waiter in found:
+            waiter.resolve(error)
+
+
+class WakeUp:
+    """Counts changes, so that a poller that looked before a change never sleeps through it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Changes so far."""
+        with self._changed:
+            return self._version
+
+    def notify(self) -> None:
+        """Something changed: pollers look again."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def wait(self, version: int, timeout_s: float) -> None:
+        """Until something has changed since ``version``, or time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version, timeout_s)

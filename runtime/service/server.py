@@ -1,0 +1,310 @@
+"""The coordinator over HTTP, for source runners, workers and drop-in queries: FastAPI on uvicorn in
+a thread of the driver's process."""
+
+import dataclasses
+import hmac
+import logging
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Annotated, Any, Protocol, Self
+
+import anyio.to_thread
+import uvicorn
+from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.contracts import RegisteredAttempt
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+)
+from runtime.model import BatchKey
+from runtime.service import wire
+from runtime.service.client import CoordinatorAddress
+from runtime.service.messages import AttemptBody, BarrierBody, BatchQuery, QueryBody
+
+__all__ = ["CoordinatorService", "QueryHandler"]
+
+log = logging.getLogger(__name__)
+
+_LOOPBACK = "127.0.0.1"
+_THREADS = 256
+_START_S = 10.0
+_STOP_S = 5.0
+_LONGEST_POLL_S = 5.0
+_POLL_S = 0.005
+
+
+class QueryHandler(Protocol):
+    """Answers the driver-side processes of drop-in queries. Called in the service's threads."""
+
+    def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """One message, ``begin``, ``commit``, ``abort``, …; safe to repeat; raises StreamError."""
+        ...
+
+
+class CoordinatorService:
+    """Serves one coordinator, or mounted handlers, or both. Driver; start and stop by one thread.
+
+    Args:
+        coordinator: a started coordinator, or None when only handlers are served.
+        host: address to listen on, as executors reach it; loopback unless the cluster needs more.
+        port: 0 for a free one.
+        token: bearer token; drawn at random when not given.
+        registry: what ``/metrics`` shows.
+    """
+
+    def __init__(
+        self,
+        coordinator: BarrierCoordinator | None = None,
+        *,
+        host: str = _LOOPBACK,
+        port: int = 0,
+        token: str | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._host = host
+        self._token = token or secrets.token_urlsafe(32)
+        self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
+        self._registry = registry or CollectorRegistry()
+        self._handlers: dict[str, QueryHandler] = {}
+        self._socket = _listen(host, port)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._app(),
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """``http://host:port``."""
+        port = self._socket.getsockname()[1]
+        return f"http://{self._host}:{port}"
+
+    @property
+    def coordinator_address(self) -> CoordinatorAddress:
+        """What a client needs; give it only to those who may ask."""
+        started = None if self._coordinator is None else self._coordinator.started
+        return CoordinatorAddress(
+            address=self.address,
+            token=self._token,
+            leader_session_id=self._session,
+            job_uid="" if started is None else started.job_uid,
+        )
+
+    def mount(self, query_key: str, handler: QueryHandler) -> None:
+        """Serve ``/v1/queries/{query_key}/…`` by this handler, from now on."""
+        self._handlers[query_key] = handler
+
+    def start(self) -> None:
+        """Returns when requests are answered."""
+        if self._thread.is_alive():
+            return
+        self._thread.start()
+        deadline_s = time.monotonic() + _START_S
+        while not self._server.started:
+            if time.monotonic() > deadline_s or not self._thread.is_alive():
+                raise MissingRequirementError(
+                    "the coordinator's service did not start",
+                    {"address": self.address},
+                    "See the log of uvicorn.",
+                )
+            time.sleep(_POLL_S)
+        log.info("service started: address=%s", self.address)
+
+    def stop(self) -> None:
+        """Stop answering. Safe to repeat."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    # --- endpoints --------------------------------------------------------------------------------
+
+    def _app(self) -> FastAPI:
+        app = FastAPI(
+            title="Sluice coordinator",
+            version="1",
+            openapi_url=None,
+            lifespan=_many_threads,
+            dependencies=[Depends(self._authorize)],
+        )
+        app.add_exception_handler(StreamError, _error_answer)
+        app.add_exception_handler(RequestValidationError, _invalid_answer)
+        app.post("/v1/barrier")(self._barrier)
+        app.post("/v1/attempts")(self._attempts)
+        app.get("/v1/batches/decided")(self._decided)
+        app.get("/v1/status")(self._status)
+        app.post("/v1/queries/{key}/{call}")(self._query)
+        app.get("/metrics")(self._metrics)
+        return app
+
+    async def _authorize(self, authorization: Annotated[str, Header()] = "") -> None:
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+            raise AuthenticationError(
+                "the coordinator refused a request without its token",
+                {"address": self.address},
+                "Use the address object that the job gave out.",
+            )
+
+    def _barrier(self, body: BarrierBody) -> dict[str, Any]:
+        barrier = self._of(body.leader_session_id, body.job_uid).poll_barrier(
+            body.region, body.generation, wait_s=min(body.wait_s, _LONGEST_POLL_S)
+        )
+        return {"barrier": None if barrier is None else wire.barrier_to_json(barrier)}
+
+    def _attempts(self, body: AttemptBody) -> dict[str, Any]:
+        self._of(body.leader_session_id, body.job_uid).register(
+            RegisteredAttempt(
+                batch=_batch(body), operator_id=body.operator_id, resource=body.resource
+            )
+        )
+        return {}
+
+    def _decided(self, query: Annotated[BatchQuery, Query()]) -> dict[str, Any]:
+        coordinator = self._of(query.leader_session_id, query.job_uid)
+        return {"decided": coordinator.is_decided(_batch(query))}
+
+    async def _status(self) -> dict[str, Any]:
+        """Never waits for a thread of the pool: all of them may be waiting for commits."""
+        started = None if self._coordinator is None else self._coordinator.started
+        status = self._coordinator.status() if self._coordinator and started else None
+        return {
+            "leader_session_id": self._session,
+            "job_uid": self.coordinator_address.job_uid,
+            "queries": sorted(self._handlers),
+            "job": dataclasses.asdict(status) if status else None,
+        }
+
+    def _query(self, key: str, call: str, body: QueryBody) -> dict[str, Any]:
+        self._require_session(body.leader_session_id)
+        handler = self._handlers.get(key)
+        if handler is None:
+            raise ConfigError(
+                "nothing is mounted under this key",
+                {"key": key, "mounted": ",".join(self._handlers)},
+                "Call connectors.install(spark) in the process that runs the query.",
+            )
+        return {"answer": handler.call(call, body.payload)}
+
+    def _metrics(self) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    def _of(self, session: str, job_uid: str) -> BarrierCoordinator:
+        """The coordinator, if the message was meant for it."""
+        self._require_session(session)
+        started = None if self._coordinator is None else self._coordinator.started
+        if self._coordinator is None or started is None:
+            raise UnreachableError("no job is coordinated here yet", {}, "Ask again.")
+        if started.job_uid != job_uid:
+            raise FencedError(
+                "the message belongs to another job",
+                {"job_uid": job_uid, "coordinated": started.job_uid},
+                "Two jobs must not share an address; restart the sender.",
+            )
+        return self._coordinator
+
+    def _require_session(self, session: str) -> None:
+        if session != self._session:
+            raise FencedError(
+                "the message was meant for another coordinator",
+                {"leader_session_id": session, "current": self._session},
+                "The job has been restarted; this sender belongs to its older run.",
+            )
+
+
+def _batch(body: AttemptBody | BatchQuery) -> BatchKey:
+    return BatchKey(region=body.region, generation=body.generation, batch_id=body.batch_id)
+
+
+@asynccontextmanager
+async def _many_threads(app: FastAPI) -> AsyncIterator[None]:
+    """Long polls and commits each keep a thread busy; the default of 40 is too few for that."""
+    del app
+    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+    yield
+
+
+_STATUS = (
+    (AuthenticationError, 401),
+    (FencedError, 409),
+    (UnreachableError, 503),
+)
+
+
+async def _error_answer(request: Request, err: Exception) -> JSONResponse:
+    """The error whole, so that the client raises the same one."""
+    del request
+    if not isinstance(err, StreamError):
+        raise err
+    status = next((code for kind, code in _STATUS if isinstance(err, kind)), 400)
+    return JSONResponse({"error": wire.error_to_json(err)}, status_code=status)
+
+
+async def _invalid_answer(request: Request, err: Exception) -> JSONResponse:
+    """Names the fields, never their values."""
+    fields = [
+        ".".join(map(str, found["loc"]))
+        for found in (err.errors() if isinstance(err, RequestValidationError) else ())
+    ]
+    error = ConfigError(
+        "a message has missing, unknown or wrong fields",
+        {"path": request.url.path, "fields": ",".join(fields)},
+        "Sender and coordinator must be of the same version.",
+    )
+    return JSONResponse({"error": wire.error_to_json(error)}, status_code=422)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP, or asyncio does not switch Nagle's algorithm off: 40 ms for each answer.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(512)
+    except OSError as err:
+        listening.close()
+        raise MissingRequirementError(
+            "the coordinator's service cannot listen",
+            {"host": host, "port": port, "reason": err.strerror or str(err)},
+            "Choose a host of this machine and a free port, or port 0.",
+        ) from err
+    return listening

@@ -1,0 +1,464 @@
+"""A broker, a sink, a source and a checkpoint store in memory: remote, shared by all processes.
+
+They keep what outlives a process, so that a test can let one coordinator die and another start.
+"""
+
+import enum
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runtime.checkpoint import retention
+from runtime.checkpoint.retention import PlaceFacts, facts_of
+from runtime.contracts import (
+    CommitOutcome,
+    CommitReport,
+    Committer,
+    PublishOutcome,
+    RegisteredAttempt,
+    SinkContext,
+    SweepView,
+)
+from runtime.errors import FencedError, StorageError
+from runtime.model import (
+    BatchKey,
+    CheckpointRecord,
+    Redistribution,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
+
+__all__ = [
+    "FakeBroker",
+    "FakeSink",
+    "FakeSource",
+    "FakeStore",
+    "FencedWriterError",
+    "ManualClock",
+    "Transaction",
+    "TransactionState",
+    "attempt_of",
+    "entry_of",
+    "transactional_id",
+]
+
+
+class ManualClock:
+    """Time that moves only when told."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+
+
+# --- the broker -----------------------------------------------------------------------------------
+
+
+class TransactionState(enum.Enum):
+    """Of one transaction; the last two are for ever."""
+
+    ONGOING = "ongoing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class FencedWriterError(Exception):
+    """The broker refuses a writer whose transaction has ended, or whose id was taken over."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction of one producer epoch."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: TransactionState = TransactionState.ONGOING
+
+    @property
+    def identity(self) -> tuple[str, int, int]:
+        """What names it."""
+        return self.transactional_id, self.producer_id, self.producer_epoch
+
+
+@dataclass(slots=True)
+class FakeBroker:
+    """Partitions with transactional records; what a read_committed reader sees of them.
+
+    Attributes:
+        logs: (value, its transaction) by partition.
+        transactions: of every identity, newest last by transactional id.
+        owners: owner record by prefix: (job uid, checkpoint uri, session).
+    """
+
+    logs: dict[int, list[tuple[object, Transaction]]] = field(default_factory=dict)
+    transactions: dict[tuple[str, int, int], Transaction] = field(default_factory=dict)
+    latest: dict[str, Transaction] = field(default_factory=dict)
+    owners: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    aborts_of_committed: int = 0
+
+    def init(self, transactional_id: str) -> Transaction:
+        """`init_transactions` and the first record: aborts what the id had open (rule 4)."""
+        old = self.latest.get(transactional_id)
+        if old is not None and old.state is TransactionState.ONGOING:
+            old.state = TransactionState.ABORTED
+        producer_id = len(self.latest) if old is None else old.producer_id
+        epoch = 0 if old is None else old.producer_epoch + 2
+        made = Transaction(transactional_id, producer_id, epoch)
+        self.transactions[made.identity] = self.latest[transactional_id] = made
+        return made
+
+    def append(self, transaction: Transaction, partition: int, value: object) -> None:
+        """Write one record; refused once the transaction has ended."""
+        if transaction.state is not TransactionState.ONGOING:
+            raise FencedWriterError(transaction.transactional_id)
+        self.logs.setdefault(partition, []).append((value, transaction))
+
+    def end(self, identity: tuple[str, int, int], *, commit: bool) -> CommitOutcome:
+        """EndTxn with a stored handle, after a look at what became of it (rule 5)."""
+        found = self.transactions.get(identity)
+        if found is None:
+            return CommitOutcome.UNKNOWN
+        if found.state is TransactionState.ONGOING:
+            found.state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
+        elif found.state is TransactionState.COMMITTED and not commit:
+            self.aborts_of_committed += 1
+        committed = found.state is TransactionState.COMMITTED
+        return CommitOutcome.COMMITTED if committed else CommitOutcome.ABORTED
+
+    def read_committed(self, partition: int) -> list[object]:
+        """Values up to the last stable offset, aborted ones left out."""
+        seen: list[object] = []
+        for value, transaction in self.logs.get(partition, []):
+            if transaction.state is TransactionState.ONGOING:
+                break
+            if transaction.state is TransactionState.COMMITTED:
+                seen.append(value)
+        return seen
+
+    def ongoing(self) -> list[Transaction]:
+        """Open transactions: they hold back readers."""
+        return [t for t in self.transactions.values() if t.state is TransactionState.ONGOING]
+
+
+def transactional_id(job_uid: str, batch: BatchKey, owner: str) -> str:
+    """As the real sink names them."""
+    return f"fake/{job_uid}/{batch.region}.{batch.generation}/{owner}"
+
+
+def entry_of(transaction: Transaction, *, operator_id: str = "sink") -> StateEntry:
+    """A committable for a pre-committed transaction."""
+    return StateEntry(
+        operator_id=operator_id,
+        state_name="committables",
+        kind="fake-transaction",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=json.dumps(transaction.identity).encode(),
+    )
+
+
+def attempt_of(
+    transaction: Transaction, batch: BatchKey, *, operator_id: str = "sink"
+) -> RegisteredAttempt:
+    """What a task registers before its first record."""
+    return RegisteredAttempt(
+        batch=batch, operator_id=operator_id, resource=json.dumps(transaction.identity)
+    )
+
+
+def _identity(text: bytes | str) -> tuple[str, int, int]:
+    name, producer_id, epoch = json.loads(text)
+    return name, producer_id, epoch
+
+
+# --- the sink's driver side -----------------------------------------------------------------------
+
+
+class _FakeCommitter:
+    def __init__(self, sink: "FakeSink") -> None:
+        self._sink = sink
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        self._sink.calls.append("commit")
+        return [self._end(entry, commit=True) for entry in committables]
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        self._sink.calls.append("abort")
+        return [self._end(entry, commit=False) for entry in committables]
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        self._sink.calls.append("await_visible")
+        return True
+
+    def _end(self, entry: StateEntry, *, commit: bool) -> CommitReport:
+        if not self._sink.may_reach():
+            return CommitReport(outcome=CommitOutcome.PENDING, detail="not reached")
+        outcome = self._sink.broker.end(_identity(entry.payload), commit=commit)
+        if not self._sink.is_answered():
+            return CommitReport(outcome=CommitOutcome.PENDING, detail="the answer was lost")
+        return CommitReport(outcome=outcome)
+
+
+class FakeSink:
+    """A `SinkCoordinator` on a `FakeBroker`, for one process.
+
+    Args:
+        broker: shared with other processes.
+        may_reach: asked before each request; False: it does not arrive.
+        is_answered: asked after each request; False: it happened, the answer is lost.
+    """
+
+    def __init__(
+        self,
+        broker: FakeBroker,
+        *,
+        may_reach: Callable[[], bool] = lambda: True,
+        is_answered: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.broker = broker
+        self.may_reach = may_reach
+        self.is_answered = is_answered
+        self.committer: Committer = _FakeCommitter(self)
+        self.calls: list[str] = []
+        self.closed = False
+        self._context: SinkContext | None = None
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """See `SinkCoordinator.check`."""
+        self.calls.append("check")
+        return {"cluster_id": "fake-cluster"}
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        """Same uid and same directory: take over; nobody else lives in these tests."""
+        self.calls.append("claim")
+        self._context = context
+        owner = (context.job_uid, context.checkpoint_uri, context.leader_session_id)
+        self.broker.owners["fake"] = owner
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        """By the rules of the real one (rule 4)."""
+        self.calls.append("sweep")
+        protected = {_identity(entry.payload)[0] for entry in view.protected}
+        declared = {_identity(attempt.resource) for attempt in view.orphans}
+        swept = 0
+        for transaction in self.broker.ongoing():
+            _, job_uid, region, _ = transaction.transactional_id.split("/")
+            name, _, generation = region.rpartition(".")
+            current = view.generations.get(name)
+            if job_uid != view.job_uid or transaction.transactional_id in protected:
+                continue
+            is_old = current is not None and int(generation) < current
+            if is_old or transaction.identity in declared:
+                transaction.state = TransactionState.ABORTED
+                swept += 1
+        return swept
+
+    def renew(self) -> None:
+        """FencedError when another session is in the record."""
+        self.calls.append("renew")
+        owner = self.broker.owners.get("fake")
+        session = None if self._context is None else self._context.leader_session_id
+        if session is not None and owner is not None and owner[2] != session:
+            raise FencedError("another session owns the prefix", {}, "Stop.")
+
+    def close(self) -> None:
+        """See `SinkCoordinator.close`."""
+        self.closed = True
+
+
+# --- the source's driver side ---------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class FakeSource:
+    """A `SplitEnumerator` over growing logs; offsets are positions, all of them hold a record.
+
+    Attributes:
+        ends: end offset by partition; a test raises them.
+        bounded: ends are final.
+        group: offsets told by `committed`, by partition.
+    """
+
+    source_id: str
+    ends: dict[int, int]
+    bounded: bool = False
+    group: dict[int, int] = field(default_factory=dict)
+    restored: list[SplitRange] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
+    error: Exception | None = None
+    limits: list[int | None] = field(default_factory=list)
+    closed: bool = False
+
+    def _split(self, partition: int, start: int, end: int) -> SplitRange:
+        return SplitRange(
+            source_id=self.source_id,
+            topic="input",
+            topic_id="topic-uuid",
+            partition=partition,
+            start_offset=start,
+            end_offset=end,
+        )
+
+    def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """From the beginning."""
+        self.known = set(self.ends)
+        return tuple(self._split(partition, 0, 0) for partition in sorted(self.ends))
+
+    def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
+        """See `SplitEnumerator.restore`."""
+        self.restored = list(positions)
+        self.known = {split.partition for split in positions}
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.discover`."""
+        new = sorted(set(self.ends) - self.known)
+        self.known |= set(new)
+        return tuple(self._split(partition, 0, 0) for partition in new)
+
+    def cut(
+        self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """Everything there is, or ``max_records`` of each split."""
+        self.limits.append(max_records)
+        if self.error is not None:
+            raise self.error
+        return tuple(
+            self._split(
+                split.partition,
+                split.end_offset,
+                min(
+                    self.ends[split.partition],
+                    split.end_offset + (10**9 if max_records is None else max_records),
+                ),
+            )
+            for split in positions
+        )
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """See `SplitEnumerator.is_finished`."""
+        return self.bounded and all(
+            split.end_offset >= self.ends[split.partition] for split in positions
+        )
+
+    def committed(self, positions: Sequence[SplitRange]) -> None:
+        """See `SplitEnumerator.committed`."""
+        self.group |= {split.partition: split.end_offset for split in positions}
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """See `SplitEnumerator.lag_records`."""
+        return sum(self.ends[split.partition] - split.end_offset for split in positions)
+
+    def close(self) -> None:
+        """See `SplitEnumerator.close`."""
+        self.closed = True
+
+
+# --- the checkpoint directory ---------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class FakeStore:
+    """A `MetadataStore` in memory, shared by all processes; its promise is the real one's.
+
+    Attributes:
+        on_call: called with the name of each call that writes, before it happens; may raise.
+        lose_answer: asked after each publish that happened; True: StorageError instead.
+    """
+
+    uri: str = "fake:///job"
+    records: dict[int, CheckpointRecord] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    superseded: dict[int, int] = field(default_factory=dict)
+    repairs: dict[int, list[Mapping[bytes, StateEntry]]] = field(default_factory=dict)
+    history: list[CheckpointRecord] = field(default_factory=list)
+    retired: list[int] = field(default_factory=list)
+    on_call: Callable[[str], None] = lambda _: None
+    lose_answer: Callable[[], bool] = lambda: False
+
+    def places(self) -> list[int]:
+        """See `MetadataStore.places`."""
+        return sorted(self.records)
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """See `MetadataStore.read`."""
+        return self.records.get(checkpoint_id)
+
+    def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        """See `MetadataStore.publish`."""
+        self.on_call("publish")
+        standing = self.records.setdefault(record.checkpoint_id, record)
+        if standing is record:
+            self.history.append(record)
+        if self.lose_answer():
+            raise StorageError("the answer was lost", {}, "Ask again.")
+        return PublishOutcome.OURS if standing == record else PublishOutcome.TAKEN
+
+    def mark_committed(self, checkpoint_id: int) -> None:
+        """See `MetadataStore.mark_committed`."""
+        self.on_call("mark_committed")
+        self.committed.add(checkpoint_id)
+
+    def is_committed(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_committed`."""
+        return checkpoint_id in self.committed
+
+    def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
+        """See `MetadataStore.mark_superseded`."""
+        self.superseded[checkpoint_id] = by
+
+    def is_superseded(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_superseded`."""
+        return checkpoint_id in self.superseded
+
+    def publish_repair(
+        self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
+    ) -> PublishOutcome:
+        """See `MetadataStore.publish_repair`."""
+        self.on_call("publish_repair")
+        standing = self.repairs.setdefault(checkpoint_id, [])
+        for repair in standing:
+            if set(repair) & set(replaced):
+                return PublishOutcome.OURS if repair == replaced else PublishOutcome.TAKEN
+        standing.append(dict(replaced))
+        if self.lose_answer():
+            raise StorageError("the answer was lost", {}, "Ask again.")
+        return PublishOutcome.OURS
+
+    def effective_committables(self, record: CheckpointRecord) -> tuple[StateEntry, ...]:
+        """See `MetadataStore.effective_committables`."""
+        entries = list(record.committables)
+        for repair in self.repairs.get(record.checkpoint_id, []):
+            entries = [repair.get(entry.payload, entry) for entry in entries]
+        return tuple(entries)
+
+    def facts(self) -> list[PlaceFacts]:
+        """For retention, and for tests."""
+        return [
+            replace(
+                facts_of(record),
+                is_committed=checkpoint_id in self.committed,
+                is_superseded=checkpoint_id in self.superseded,
+            )
+            for checkpoint_id, record in sorted(self.records.items())
+        ]
+
+    def retirable(self, *, retain: int) -> list[int]:
+        """See `MetadataStore.retirable`."""
+        return retention.retirable(self.facts(), retain=retain)
+
+    def retire(self, checkpoint_ids: Collection[int]) -> None:
+        """See `MetadataStore.retire`."""
+        for checkpoint_id in checkpoint_ids:
+            record = self.records.pop(checkpoint_id)
+            assert record.verdict is Verdict.ABORTED or checkpoint_id in self.committed
+            self.retired.append(checkpoint_id)
