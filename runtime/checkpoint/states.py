@@ -44,7 +44,7 @@ class Event(enum.Enum):
 
 
 _ABORTABLE = (State.ARMED, State.ALIGNING, State.PRE_COMMITTED)
-_GIVE_UP = (Event.REGION_FAILED, Event.OVERTAKEN, Event.STOPPED)
+_GIVE_UP = (Event.REGION_FAILED, Event.OVERTAKEN)
 
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ARMED, Event.BARRIER_CUT): State.ALIGNING,
@@ -52,6 +52,9 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ALIGNING, Event.EXPIRED): State.ABORTING,
     (State.PRE_COMMITTED, Event.EXPIRED): State.ABORTING,
     **{(state, event): State.ABORTING for state in _ABORTABLE for event in _GIVE_UP},
+    # An armed one is dropped by a stop: nothing was cut, and its id was never seen outside.
+    (State.ALIGNING, Event.STOPPED): State.ABORTING,
+    (State.PRE_COMMITTED, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.PUBLISH_STARTED): State.DECIDING,
     # No EXPIRED and no STOPPED while DECIDING: the publish may have happened.
     (State.DECIDING, Event.METADATA_DURABLE): State.DECIDED,
@@ -61,7 +64,6 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.DECIDED, Event.ALL_COMMITTED): State.COMMITTED,  # no abort: from here only forward
     (State.DECIDED, Event.COMMITTABLE_LOST): State.REPAIRING,
     (State.REPAIRING, Event.REPAIR_DURABLE): State.DECIDED,
-    (State.REPAIRING, Event.PLACE_TAKEN): State.FENCED,
     (State.COMMITTED, Event.MARK_DURABLE): State.MARKED,
 }
 
