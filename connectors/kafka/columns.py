@@ -1,0 +1,150 @@
+"""Kafka messages as Arrow columns, with the names and types of Spark's ``kafka`` source.
+
+The hot path of reading: each column is one pass over the messages, and only wanted ones are made.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from connectors.kafka._client import Message
+from runtime.errors import ConfigError
+
+__all__ = ["COLUMNS", "ColumnBuilder", "columns_with", "schema_ddl", "schema_of"]
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Columns without headers, in Spark's order."""
+
+HEADERS = "headers"
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.field("element", _HEADER)),
+}
+_DDL = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    HEADERS: "array<struct<key:string,value:binary>>",
+}
+
+IntArray = npt.NDArray[np.int64]
+_Pairs = list[tuple[str, bytes | None]]
+
+
+def columns_with(*, headers: bool) -> tuple[str, ...]:
+    """All columns, with or without headers."""
+    return (*COLUMNS, HEADERS) if headers else COLUMNS
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Arrow schema of these columns.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    unknown = [name for name in columns if name not in _TYPES]
+    if unknown:
+        raise ConfigError(
+            "the Kafka source has no such column",
+            {"columns": ",".join(unknown)},
+            f"Choose from {', '.join(_TYPES)}.",
+        )
+    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+
+
+def schema_ddl(columns: Sequence[str]) -> str:
+    """Spark DDL of these columns."""
+    return ", ".join(f"{name} {_DDL[name]}" for name in columns)
+
+
+class ColumnBuilder:
+    """Builds batches of chosen columns. Executor; one per read.
+
+    Args:
+        columns: names, in the order wanted.
+        keys: topic and partition of each slot; a slot is an index into the splits being read.
+    """
+
+    def __init__(self, columns: Sequence[str], keys: Sequence[tuple[str, int]]) -> None:
+        self.schema = schema_of(columns)
+        self._columns = tuple(columns)
+        self._timed = bool({"timestamp", "timestampType"} & set(columns))
+        self._partitions = np.array([partition for _, partition in keys], np.int32)
+        self._topics = pa.array([topic for topic, _ in keys], pa.string())
+        self._one_topic = len({topic for topic, _ in keys}) == 1
+        self._repeated = pa.nulls(0, pa.string())
+
+    def build(
+        self, messages: Sequence[Message], slots: IntArray, offsets: IntArray
+    ) -> pa.RecordBatch:
+        """One batch; row i is message i."""
+        made: dict[str, pa.Array] = {}
+        for name in self._columns:
+            if name == "key":
+                made[name] = pa.array(list(map(Message.key, messages)), pa.binary())
+            elif name == "value":
+                made[name] = pa.array(list(map(Message.value, messages)), pa.binary())
+            elif name == "topic":
+                made[name] = self._topic(slots)
+            elif name == "partition":
+                made[name] = pa.array(self._partitions[slots])
+            elif name == "offset":
+                made[name] = pa.array(offsets)
+            elif name == HEADERS:
+                made[name] = _headers(list(map(_pairs, messages)))
+        if self._timed:
+            made |= _timestamps(messages)
+        return pa.RecordBatch.from_arrays(
+            [made[name] for name in self._columns], schema=self.schema
+        )
+
+    def _topic(self, slots: IntArray) -> pa.Array:
+        if not self._one_topic:
+            return self._topics.take(pa.array(slots))
+        if len(self._repeated) < len(slots):
+            self._repeated = pa.repeat(self._topics[0], len(slots))
+        return self._repeated[: len(slots)]
+
+
+def _timestamps(messages: Sequence[Message]) -> dict[str, pa.Array]:
+    pairs = itertools.chain.from_iterable(map(Message.timestamp, messages))
+    flat = np.fromiter(pairs, np.int64, 2 * len(messages))
+    # librdkafka: 0 none, 1 create, 2 append; Java and Spark: -1, 0, 1.
+    kinds = (flat[0::2] - 1).astype(np.int32)
+    micros = pa.array(flat[1::2] * 1000).view(_TYPES["timestamp"])
+    return {"timestamp": micros, "timestampType": pa.array(kinds)}
+
+
+def _pairs(message: Message) -> _Pairs | None:
+    # Declared wider than what a consumer gives.
+    return message.headers()  # type: ignore[return-value]
+
+
+def _headers(lists: Sequence[_Pairs | None]) -> pa.Array:
+    if not any(lists):
+        return pa.nulls(len(lists), _TYPES[HEADERS])
+    # As in Spark, a record without headers has null, not an empty list.
+    lengths = [len(pairs) if pairs else 0 for pairs in lists]
+    missing = pa.array([not pairs for pairs in lists])
+    flat = [pair for pairs in lists if pairs for pair in pairs]
+    entries = pa.StructArray.from_arrays(
+        [pa.array([k for k, _ in flat], pa.string()), pa.array([v for _, v in flat], pa.binary())],
+        fields=list(_HEADER),
+    )
+    bounds = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+    return pa.ListArray.from_arrays(bounds, entries, type=_TYPES[HEADERS], mask=missing)

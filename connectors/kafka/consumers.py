@@ -1,0 +1,111 @@
+"""Consumers kept between the epochs of one worker process: a new one costs connections and TLS."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+from connectors.kafka._client import Consumer, KafkaError, make_consumer, translate
+from connectors.kafka.client_options import Role
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import AuthenticationError
+
+__all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
+
+log = logging.getLogger(__name__)
+
+_IDLE_CONSUMERS = 4
+
+# A user's kafka.* option wins over these.
+_TUNING = {
+    # After a full queue librdkafka waits this long before it fetches again; its default is 1 s.
+    "fetch.queue.backoff.ms": 5,
+    # Every range exists when it is read, so the broker never has to wait for records; but the
+    # request that is waiting there when a range ends would hold up the next range.
+    "fetch.wait.max.ms": 5,
+    "queued.min.messages": 500_000,
+    "queued.max.messages.kbytes": 65_536,
+    # A slow sink is back-pressure, not a dead consumer.
+    "max.poll.interval.ms": 86_400_000,
+}
+_OWNED = {
+    "group.id": "sluice-reader",  # librdkafka asks for one; nothing joins it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    # A position that is gone must be an error, never another position.
+    "auto.offset.reset": "error",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    connection: KafkaConnection
+    read_committed: bool
+
+
+@dataclass(slots=True, eq=False)
+class PooledConsumer:
+    """A consumer, and why its log-in was refused, if it was."""
+
+    consumer: Consumer
+    key: _Key
+    refusals: list[AuthenticationError] = field(default_factory=list)
+
+
+class ConsumerPool:
+    """Idle consumers of this process. Executor; one task at a time uses a consumer."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[PooledConsumer] = []
+
+    def borrow(self, connection: KafkaConnection, *, read_committed: bool) -> PooledConsumer:
+        """A consumer without assignment."""
+        key = _Key(connection=connection, read_committed=read_committed)
+        if self._pid != os.getpid():
+            # Threads and sockets of a client do not survive a fork.
+            self._pid, self._idle = os.getpid(), []
+        for pooled in self._idle:
+            if pooled.key == key:
+                self._idle.remove(pooled)
+                return pooled
+        return _connect(key)
+
+    def give_back(self, pooled: PooledConsumer) -> None:
+        """Keep for the next epoch; the oldest idle one is closed when there are too many."""
+        pooled.consumer.unassign()
+        self._idle.append(pooled)
+        while len(self._idle) > _IDLE_CONSUMERS:
+            self._idle.pop(0).consumer.close()
+
+    def discard(self, pooled: PooledConsumer) -> None:
+        """Close; after an error nobody knows what is left in its queue."""
+        pooled.consumer.close()
+
+    def close(self) -> None:
+        """Close all idle consumers."""
+        while self._idle:
+            self._idle.pop().consumer.close()
+
+
+process_pool = ConsumerPool()
+"""The pool of this process."""
+
+
+def _connect(key: _Key) -> PooledConsumer:
+    refusals: list[AuthenticationError] = []
+
+    def note(error: KafkaError) -> None:
+        # A refused log-in is no message; without this the reader would only see silence.
+        found = translate(error, {"servers": key.connection.bootstrap_servers})
+        if isinstance(found, AuthenticationError):
+            refusals.append(found)
+
+    config = {
+        **_TUNING,
+        **key.connection.librdkafka(Role.CONSUMER),
+        **_OWNED,
+        "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",
+        "error_cb": note,
+    }
+    return PooledConsumer(consumer=make_consumer(config), key=key, refusals=refusals)

@@ -1,0 +1,355 @@
+"""What the brokers say about topics, offsets and groups: the driver's I/O for a Kafka source.
+
+Every question about many partitions is one request per broker, and questions that belong together
+are on their way at the same time.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from connectors.kafka._client import (
+    AdminClient,
+    ClusterMetadata,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    OffsetSpec,
+    TopicCollection,
+    TopicPartition,
+    make_admin,
+    translate,
+)
+from connectors.kafka.client_options import Role
+from connectors.kafka.positions import Edge, PartitionKey
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.splits import TopicFacts
+from runtime.errors import AuthenticationError, SourceChangedError, StreamError, UnreachableError
+
+__all__ = ["KafkaCluster", "Look", "OffsetFact", "SourceCluster"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RETRY_PAUSE_S = 0.1
+
+# A partition between two leaders, or a coordinator between two brokers: true a moment later.
+_PASSING = frozenset(
+    {
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "FENCED_LEADER_EPOCH",
+        "KAFKA_STORAGE_ERROR",
+        "NOT_LEADER_FOR_PARTITION",
+        "OFFSET_NOT_AVAILABLE",
+        "REPLICA_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "UNSTABLE_OFFSET_COMMIT",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFact:
+    """An offset in a partition, and the leader that said so."""
+
+    offset: int
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at everything that is read. What does not exist is absent.
+
+    Attributes:
+        topics: by name.
+        earliest: first record that is still there.
+        latest: where a reader of the source's isolation level may read up to.
+    """
+
+    topics: Mapping[str, TopicFacts]
+    earliest: Mapping[PartitionKey, OffsetFact]
+    latest: Mapping[PartitionKey, OffsetFact]
+
+
+class SourceCluster(Protocol):
+    """What an enumerator asks. Driver, one thread at a time.
+
+    Raises: UnreachableError, AuthenticationError.
+    """
+
+    def cluster_id(self, *, timeout_s: float) -> str:
+        """Kafka's cluster id."""
+        ...
+
+    def topic_names(self, *, timeout_s: float) -> frozenset[str]:
+        """All topics that may be seen."""
+        ...
+
+    def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
+        """Those that exist."""
+        ...
+
+    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+        """Topics and both ends of the partitions, asked at the same time."""
+        ...
+
+    def offsets(
+        self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact | None]:
+        """Per partition an edge, or the first offset at or after a timestamp (None: no such)."""
+        ...
+
+    def committed(
+        self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """Offsets that the group committed; partitions without one are absent."""
+        ...
+
+    def commit(
+        self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
+    ) -> None:
+        """Publish a group's offsets."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class KafkaCluster:
+    """A `SourceCluster` over librdkafka's admin client, connected when first used."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        read_committed: bool = True,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._connection = connection
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+        )
+        self._pause = pause
+        self._client: AdminClient | None = None
+        self._refused: StreamError | None = None
+        self._lock = threading.Lock()
+
+    def cluster_id(self, *, timeout_s: float) -> str:
+        """See `SourceCluster`."""
+        return str(self._asked(lambda left_s: self._listed(left_s).cluster_id, timeout_s))
+
+    def topic_names(self, *, timeout_s: float) -> frozenset[str]:
+        """See `SourceCluster`."""
+        return self._asked(lambda left_s: frozenset(self._listed(left_s).topics), timeout_s)
+
+    def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
+        """See `SourceCluster`."""
+        return self._asked(
+            lambda left_s: _topics(self._describing(names, left_s), left_s), timeout_s
+        )
+
+    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+        """See `SourceCluster`."""
+        names = {topic for topic, _ in keys}
+
+        def ask(left_s: float) -> Look:
+            topics = self._describing(names, left_s)
+            earliest = self._listing(dict.fromkeys(keys, Edge.EARLIEST), left_s)
+            latest = self._listing(dict.fromkeys(keys, Edge.LATEST), left_s)
+            return Look(
+                topics=_topics(topics, left_s),
+                earliest=_existing(_offsets(earliest, left_s)),
+                latest=_existing(_offsets(latest, left_s)),
+            )
+
+        return self._asked(ask, timeout_s)
+
+    def offsets(
+        self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact | None]:
+        """See `SourceCluster`."""
+        return self._asked(
+            lambda left_s: _offsets(self._listing(wanted, left_s), left_s), timeout_s
+        )
+
+    def committed(
+        self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """See `SourceCluster`."""
+        request = ConsumerGroupTopicPartitions(
+            group_id, [TopicPartition(topic, number) for topic, number in sorted(keys)]
+        )
+
+        def ask(left_s: float) -> Mapping[PartitionKey, int]:
+            future = self._admin().list_consumer_group_offsets([request], request_timeout=left_s)[
+                group_id
+            ]
+            return {
+                (found.topic, found.partition): found.offset
+                for found in _result(future, left_s).topic_partitions
+                if found.error is None and found.offset >= 0
+            }
+
+        return self._asked(ask, timeout_s)
+
+    def commit(
+        self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
+    ) -> None:
+        """See `SourceCluster`."""
+        request = ConsumerGroupTopicPartitions(
+            group_id,
+            [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()],
+        )
+
+        def ask(left_s: float) -> None:
+            future = self._admin().alter_consumer_group_offsets([request], request_timeout=left_s)[
+                group_id
+            ]
+            for answer in _result(future, left_s).topic_partitions:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+
+        self._asked(ask, timeout_s)
+
+    def close(self) -> None:
+        """See `SourceCluster`."""
+        with self._lock:
+            self._client = None
+
+    def _admin(self) -> AdminClient:
+        with self._lock:
+            if self._client is None:
+                self._refused = None
+                config = self._connection.librdkafka(Role.ADMIN)
+                self._client = make_admin({**config, "error_cb": self._note})
+            return self._client
+
+    def _note(self, error: KafkaError) -> None:
+        # A refused log-in reaches the callers only as a time-out; this keeps the reason.
+        found = translate(error, self._where())
+        if isinstance(found, AuthenticationError):
+            self._refused = found
+
+    def _where(self) -> dict[str, object]:
+        return {"servers": self._connection.bootstrap_servers}
+
+    def _listed(self, timeout_s: float) -> ClusterMetadata:
+        return self._admin().list_topics(timeout=timeout_s)
+
+    def _describing(self, names: Collection[str], timeout_s: float) -> Mapping[str, "Future[Any]"]:
+        if not names:
+            return {}
+        found: Mapping[str, Future[Any]] = self._admin().describe_topics(
+            TopicCollection(sorted(names)), request_timeout=timeout_s
+        )
+        return found
+
+    def _listing(
+        self, wanted: Mapping[PartitionKey, Edge | int], timeout_s: float
+    ) -> Mapping[TopicPartition, "Future[Any]"]:
+        if not wanted:
+            return {}
+        found: Mapping[TopicPartition, Future[Any]] = self._admin().list_offsets(
+            {TopicPartition(*key): _spec(what) for key, what in wanted.items()},
+            isolation_level=self._isolation,
+            request_timeout=timeout_s,
+        )
+        return found
+
+    def _asked(self, ask: Callable[[float], T], timeout_s: float) -> T:
+        """Ask until answered or the time is up: a leader that moves is no reason to stop."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.1, deadline_s - time.monotonic())
+            try:
+                return ask(left_s)
+            except (KafkaException, FutureTimeoutError) as err:
+                if self._refused is not None:
+                    raise self._refused from err
+                failure = _failure(err, self._where())
+                if not isinstance(failure, UnreachableError) or (
+                    time.monotonic() + _RETRY_PAUSE_S >= deadline_s
+                ):
+                    raise failure from err
+                log.debug("asking the brokers again: reason=%s", failure)
+            self._pause(_RETRY_PAUSE_S)
+
+
+def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:
+    if isinstance(err, KafkaException):
+        cause = err.args[0] if err.args else None
+        if isinstance(cause, KafkaError) and cause.name() in _PASSING:
+            return UnreachableError(f"Kafka: {cause.str()}", where, "Check the brokers.")
+        return translate(err, where)
+    return UnreachableError(
+        "the brokers did not answer in time",
+        where,
+        "Check that the brokers run and can be reached from here.",
+    )
+
+
+def _spec(what: Edge | int) -> OffsetSpec:
+    spec: OffsetSpec
+    if what is Edge.EARLIEST:
+        spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+    elif what is Edge.LATEST:
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    else:
+        spec = OffsetSpec.for_timestamp(what)
+    return spec
+
+
+def _result(future: "Future[T]", timeout_s: float) -> T:
+    # librdkafka ends the request by itself; the margin only guards against a lost future.
+    return future.result(timeout_s + 5.0)
+
+
+def _topics(asked: Mapping[str, "Future[Any]"], timeout_s: float) -> dict[str, TopicFacts]:
+    found: dict[str, TopicFacts] = {}
+    for name, future in asked.items():
+        try:
+            answer = _result(future, timeout_s)
+        except KafkaException as err:
+            if not _is_absence(err):
+                raise
+            continue
+        found[name] = TopicFacts(
+            topic_id=str(answer.topic_id),
+            partitions=frozenset(partition.id for partition in answer.partitions),
+        )
+    return found
+
+
+def _offsets(
+    asked: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
+) -> dict[PartitionKey, OffsetFact | None]:
+    found: dict[PartitionKey, OffsetFact | None] = {}
+    for partition, future in asked.items():
+        try:
+            answer = _result(future, timeout_s)
+        except KafkaException as err:
+            if not _is_absence(err):
+                raise
+            continue
+        found[partition.topic, partition.partition] = (
+            None
+            if answer.offset < 0
+            else OffsetFact(offset=answer.offset, leader_epoch=answer.leader_epoch)
+        )
+    return found
+
+
+def _is_absence(err: KafkaException) -> bool:
+    return isinstance(translate(err), SourceChangedError)
+
+
+def _existing(found: Mapping[PartitionKey, OffsetFact | None]) -> dict[PartitionKey, OffsetFact]:
+    return {key: fact for key, fact in found.items() if fact is not None}

@@ -1,0 +1,382 @@
+"""The driver's side of one Kafka source: where it starts, what is new, and the cuts."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import TypeVar
+
+from connectors.kafka.discovery import Look, OffsetFact, SourceCluster
+from connectors.kafka.options import SourceOptions
+from connectors.kafka.positions import Edge, PartitionKey
+from connectors.kafka.resolution import resolve
+from connectors.kafka.splits import (
+    LostRange,
+    TopicFacts,
+    backlog_records,
+    check_identity,
+    data_lost,
+    key_of,
+    limit_ends,
+    lost_to_retention,
+    new_partitions,
+    next_range,
+    vanished,
+)
+from runtime.contracts import Clock
+from runtime.errors import ConfigError, SourceChangedError, StreamError
+from runtime.model import SplitRange
+
+__all__ = ["KafkaSplitEnumerator"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+A = TypeVar("A", bound=Sized)
+
+# Metadata lags behind for a moment after a broker's start; absence counts when it lasts.
+_ABSENCE_S = 3.0
+_ABSENCE_PAUSE_S = 0.2
+# A new leader may know a lower end for a moment; a log that stays shorter has lost records.
+_TRUNCATION_S = 30.0
+_COMMIT_TIMEOUT_S = 5.0
+
+
+class KafkaSplitEnumerator:
+    """Implements `runtime.contracts.SplitEnumerator`. Driver; called by one thread at a time.
+
+    Attributes:
+        lost_records: offsets that retention took before they were read (failOnDataLoss=false).
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: SourceCluster,
+        *,
+        source_id: str,
+        group_id: str,
+        bounded: bool = False,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._source_id = source_id
+        self._group_id = group_id
+        self._bounded = bounded
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._pause = pause
+        self._known: set[PartitionKey] = set()
+        self._ends: dict[PartitionKey, int] | None = None
+        self._latest: dict[PartitionKey, int] = {}
+        self._moved_at_s: dict[PartitionKey, float] = {}
+        self._shorter_since_s: dict[PartitionKey, float] = {}
+        self._discovered_at_s: float | None = None
+        self.lost_records = 0
+
+    def check(self, *, timeout_s: float) -> None:
+        """Find what the source names; SourceChangedError when something does not exist."""
+        self._subscribed(timeout_s)
+
+    # --- positions ---------------------------------------------------------------------------
+
+    def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """The starting position of every split as numbers, asked for once."""
+        topics = self._subscribed(timeout_s)
+        keys = new_partitions((), topics)
+        starts = resolve(
+            self._cluster,
+            self._options.starting,
+            keys,
+            option="startingOffsets",
+            timeout_s=timeout_s,
+        )
+        self._known |= set(keys)
+        self._discovered_at_s = self._clock()
+        if self._bounded:
+            self.fix_ends(timeout_s=timeout_s)
+        return tuple(self._split(topics, key, starts[key]) for key in keys)
+
+    def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
+        """Go on at the ends of ``positions``.
+
+        Raises:
+            SourceChangedError: a topic was recreated, or it or a partition is gone.
+            DataLostError: retention took records behind a position.
+            ConfigError: the source does not name a topic any more that it has read.
+        """
+        if positions:
+            look = self._look(positions, timeout_s)
+            self._refuse_unnamed(positions)
+            self._after_losses(positions, look)
+        self._known |= {key_of(split) for split in positions}
+        self._discovered_at_s = None
+        if self._bounded:
+            self.fix_ends(timeout_s=timeout_s)
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """New partitions at their first record, whatever the starting offsets are.
+
+        Looks once per discovery interval; a bounded source looks once, when it begins.
+        """
+        if not self._is_discovery_due():
+            return ()
+        self._discovered_at_s = self._clock()
+        topics = self._subscribed(timeout_s)
+        keys = new_partitions(self._known, topics)
+        if self._ends is not None:
+            keys = tuple(key for key in keys if key in self._ends)
+        if not keys:
+            return ()
+        found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=timeout_s)
+        # A partition that is still being made has no leader to ask: next time.
+        starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
+        self._known |= set(starts)
+        log.info("partitions discovered: partitions=%s", ",".join(f"{t}-{n}" for t, n in starts))
+        return tuple(self._split(topics, key, offset) for key, offset in starts.items())
+
+    def fix_ends(self, *, timeout_s: float) -> None:
+        """From now on read only what is there now, in every partition of the subscription."""
+        keys = set(new_partitions((), self._subscribed(timeout_s))) | self._known
+        self._ends = resolve(
+            self._cluster,
+            self._options.ending,
+            sorted(keys),
+            option="endingOffsets",
+            timeout_s=timeout_s,
+        )
+        self._discovered_at_s = None
+
+    # --- cuts --------------------------------------------------------------------------------
+
+    def cut(
+        self,
+        positions: Sequence[SplitRange],
+        *,
+        max_records: int | None,
+        timeout_s: float,
+        at_once: bool = False,
+    ) -> tuple[SplitRange, ...]:
+        """The next range of each position, up to the end that readers may see.
+
+        ``at_once``: the least number of offsets per trigger is not waited for.
+        """
+        if not positions:
+            return ()
+        look = self._look(positions, timeout_s)
+        starts = self._after_truncation(self._after_losses(positions, look), look.latest)
+        ends = self._visible_ends(starts, look)
+        if not at_once and self._is_too_early(starts, ends):
+            ends = starts
+        limit = _least(max_records, self._options.max_offsets)
+        ends = limit_ends(starts, ends, max_records=limit)
+        return tuple(self._next(split, starts, ends, look.latest) for split in positions)
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """Whether a bounded source has read each position up to its end."""
+        if self._ends is None:
+            return False
+        return all(
+            split.end_offset >= self._ends.get(key_of(split), split.end_offset)
+            for split in positions
+        )
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """Offsets not read yet, as of the last cut."""
+        if not self._latest:
+            return None
+        return backlog_records({key_of(s): s.end_offset for s in positions}, self._latest)
+
+    def committed(self, positions: Sequence[SplitRange]) -> None:
+        """Publish group offsets for lag tools. Never raises: nothing of ours reads them."""
+        if not self._options.commit_group_offsets or not positions:
+            return
+        offsets = {key_of(split): split.end_offset for split in positions}
+        try:
+            self._cluster.commit(self._group_id, offsets, timeout_s=_COMMIT_TIMEOUT_S)
+        except StreamError as err:
+            log.warning("group offsets not published: group=%s reason=%s", self._group_id, err)
+
+    def latest(self) -> Mapping[PartitionKey, int]:
+        """The ends that the last cut saw."""
+        return dict(self._latest)
+
+    def close(self) -> None:
+        """Release connections."""
+        self._cluster.close()
+
+    # --- what exists -------------------------------------------------------------------------
+
+    def _subscribed(self, timeout_s: float) -> Mapping[str, TopicFacts]:
+        subscription = self._options.subscription
+        existing: frozenset[str] = frozenset()
+        if subscription.needs_names:
+            existing = self._cluster.topic_names(timeout_s=timeout_s)
+        wanted = subscription.choose(existing)
+
+        def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
+            found = self._cluster.describe(wanted, timeout_s=timeout_s)
+            return found, subscription.missing(found)
+
+        found, missing = self._unless_lasting(find)
+        if missing:
+            raise SourceChangedError(
+                "what the source names does not exist",
+                {"missing": ",".join(sorted(missing)), **self._where()},
+                "Create it, or correct the name.",
+            )
+        return subscription.partitions(found)
+
+    def _look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
+        """A look in which every position's topic is the one it was; absent ones are judged."""
+        keys = [key_of(split) for split in positions]
+
+        def find() -> tuple[Look, tuple[SplitRange, ...]]:
+            look = self._cluster.look(keys, timeout_s=timeout_s)
+            check_identity(positions, look.topics)
+            return look, vanished(positions, look.topics)
+
+        look, gone = self._unless_lasting(find)
+        if gone:
+            names = ",".join(split.name for split in gone)
+            if self._options.fail_on_data_loss:
+                raise SourceChangedError(
+                    "partitions that were read do not exist any more",
+                    {"partitions": names, **self._where()},
+                    "Start from a new checkpoint directory, or go on without them with "
+                    "failOnDataLoss=false.",
+                )
+            log.warning("partitions are gone, going on without them: partitions=%s", names)
+        return look
+
+    def _unless_lasting(self, find: Callable[[], tuple[T, A]]) -> tuple[T, A]:
+        deadline_s = self._clock() + _ABSENCE_S
+        while True:
+            found, absent = find()
+            if not absent or self._clock() >= deadline_s:
+                return found, absent
+            self._pause(_ABSENCE_PAUSE_S)
+
+    def _refuse_unnamed(self, positions: Sequence[SplitRange]) -> None:
+        subscription = self._options.subscription
+        unnamed = sorted(s.name for s in positions if not subscription.covers(*key_of(s)))
+        if unnamed:
+            raise ConfigError(
+                "the checkpoint has read partitions that the source does not name any more",
+                {"partitions": ",".join(unnamed), "source": str(subscription)},
+                "Name them again, or start from a new checkpoint directory.",
+            )
+
+    def _where(self) -> dict[str, object]:
+        return {"servers": self._options.connection.bootstrap_servers}
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    def _after_losses(self, positions: Sequence[SplitRange], look: Look) -> dict[PartitionKey, int]:
+        """Where each position goes on: its end, or behind what retention took."""
+        starts = {key_of(split): split.end_offset for split in positions}
+        earliest = {key: fact.offset for key, fact in look.earliest.items()}
+        lost = lost_to_retention(positions, earliest)
+        if not lost:
+            return starts
+        if self._options.fail_on_data_loss:
+            raise data_lost(lost)
+        self._count(lost)
+        return {key: max(start, earliest.get(key, 0)) for key, start in starts.items()}
+
+    def _count(self, lost: Sequence[LostRange]) -> None:
+        records = sum(r.end_offset - r.start_offset for r in lost)
+        self.lost_records += records
+        log.warning(
+            "records lost, going on behind them: records=%d ranges=%s",
+            records,
+            " ".join(map(str, lost)),
+        )
+
+    def _visible_ends(
+        self, starts: Mapping[PartitionKey, int], look: Look
+    ) -> dict[PartitionKey, int]:
+        self._latest |= {key: fact.offset for key, fact in look.latest.items()}
+        ends = {key: self._latest.get(key, start) for key, start in starts.items()}
+        if self._ends is not None:
+            ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
+        return {key: max(end, starts[key]) for key, end in ends.items()}
+
+    def _after_truncation(
+        self, starts: dict[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
+    ) -> dict[PartitionKey, int]:
+        """Judge logs that end before a position, once that lasts: their records are lost."""
+        now_s = self._clock()
+        shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
+        self._shorter_since_s = {key: self._shorter_since_s.get(key, now_s) for key in shorter}
+        lasting = [k for k, at_s in self._shorter_since_s.items() if now_s - at_s > _TRUNCATION_S]
+        if not lasting:
+            return starts
+        lost = [
+            LostRange(
+                topic=topic,
+                partition=number,
+                start_offset=latest[topic, number].offset,
+                end_offset=starts[topic, number],
+            )
+            for topic, number in lasting
+        ]
+        if self._options.fail_on_data_loss:
+            raise data_lost(lost)
+        self._count(lost)
+        return {**starts, **{key: latest[key].offset for key in lasting}}
+
+    def _is_too_early(
+        self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
+    ) -> bool:
+        least = self._options.min_offsets
+        if least is None or self._ends is not None or backlog_records(starts, ends) >= least:
+            return False
+        now_s = self._clock()
+        # The first cut of a split begins its wait.
+        moved_at_s = max(self._moved_at_s.setdefault(key, now_s) for key in starts)
+        return now_s - moved_at_s < self._options.max_trigger_delay_s
+
+    def _next(
+        self,
+        split: SplitRange,
+        starts: Mapping[PartitionKey, int],
+        ends: Mapping[PartitionKey, int],
+        latest: Mapping[PartitionKey, OffsetFact],
+    ) -> SplitRange:
+        key = key_of(split)
+        if ends[key] > starts[key]:
+            self._moved_at_s[key] = self._clock()
+        return next_range(
+            split,
+            start_offset=starts[key],
+            end_offset=ends[key],
+            leader_epoch=latest[key].leader_epoch if key in latest else None,
+            now_ms=round(self._wall_clock() * 1000),
+        )
+
+    def _is_discovery_due(self) -> bool:
+        if self._discovered_at_s is None:
+            return True
+        if self._ends is not None:
+            return False
+        return self._clock() - self._discovered_at_s >= self._options.discovery_interval_s
+
+    def _split(
+        self, topics: Mapping[str, TopicFacts], key: PartitionKey, offset: int
+    ) -> SplitRange:
+        return SplitRange(
+            source_id=self._source_id,
+            topic=key[0],
+            topic_id=topics[key[0]].topic_id,
+            partition=key[1],
+            start_offset=offset,
+            end_offset=offset,
+        )
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    given = [number for number in (first, second) if number is not None]
+    return min(given, default=None)

@@ -1,0 +1,383 @@
+"""The options of the Kafka source, as Spark's own ``kafka`` format has them, and ours. Pure.
+
+Names are case-insensitive. A misspelt one is an error that names the nearest right one: Spark
+ignores it, and then the job reads something else than its author thinks.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+from connectors.kafka.client_options import PREFIX, nearest
+from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.positions import (
+    AtTimestamp,
+    Committed,
+    Edge,
+    NoMatch,
+    PerPartition,
+    PerPartitionTimestamp,
+    Position,
+    parse_assignment,
+    parse_offsets,
+    parse_timestamps,
+)
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.subscription import Assigned, Pattern, Subscription, Topics
+from runtime.errors import ConfigError
+
+__all__ = ["SOURCE_OPTIONS", "SourceOptions"]
+
+T = TypeVar("T")
+
+SOURCE_OPTIONS = (
+    "assign",
+    "commitGroupOffsets",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "guarantee",
+    "includeHeaders",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+    "partitionDiscoveryIntervalMs",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "subscribe",
+    "subscribePattern",
+)
+"""Every option that does not begin with ``kafka.``."""
+
+_CANONICAL = {name.lower(): name for name in SOURCE_OPTIONS}
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_GUARANTEES = ("exactly-once", "at-least-once", "none")
+_GROUP_ID = "kafka.group.id"
+_ISOLATION = "kafka.isolation.level"
+_DELAY = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_DELAY_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a Kafka source was asked for, checked. Picklable.
+
+    Attributes:
+        connection: how to reach the brokers.
+        subscription: which partitions.
+        starting: where to begin, the very first time.
+        ending: where a bounded read ends; resolved at its start.
+        max_offsets: at most so many offsets per epoch, None: all there is.
+        min_offsets: wait until so many are there ...
+        max_trigger_delay_s: ... but not longer than this.
+        min_partitions: at least so many read tasks, None: one per partition.
+        max_records_per_partition: at most so many offsets per read task.
+        include_headers: whether there is a column ``headers``.
+        fail_on_data_loss: stop when records that were still to be read are gone.
+        group_id: the consumer group under which offsets are published; None: a name made of
+            ``group_id_prefix``.
+        group_id_prefix: see there.
+        commit_group_offsets: whether offsets are published at all.
+        no_progress_timeout_s: a read that gets nothing at all for so long fails.
+        discovery_interval_s: how often to look for new partitions and topics.
+        read_committed: isolation level.
+    """
+
+    connection: KafkaConnection
+    subscription: Subscription
+    starting: Position = Edge.EARLIEST
+    ending: Position = Edge.LATEST
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_s: float = 900.0
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    group_id: str | None = None
+    group_id_prefix: str = "sluice"
+    commit_group_offsets: bool = True
+    no_progress_timeout_s: float = 120.0
+    discovery_interval_s: float = 10.0
+    read_committed: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        options: Mapping[str, str],
+        *,
+        bounded: bool,
+        stream: bool,
+        oauth_token: TokenFunction | None = None,
+    ) -> "SourceOptions":
+        """Parse Spark options.
+
+        Args:
+            options: names in any case.
+            bounded: it ends by itself, so ``ending…`` options mean something.
+            stream: it runs in epochs; starting ``latest`` and limits per trigger mean something.
+            oauth_token: gives tokens for SASL OAUTHBEARER.
+        Raises:
+            ConfigError: an unknown, malformed, conflicting, missing or unsafe option.
+        """
+        given = _Given(options)
+        group_id, read_committed = _reading(given)
+        connection = KafkaConnection.of(given.kafka, oauth_token=oauth_token)
+        # A batch read promises nothing about a later run, so it may see uncommitted records.
+        guarantee = given.read("guarantee", _one_of(*_GUARANTEES), _GUARANTEES[0])
+        connection.refuse_owned(exactly_once=stream and guarantee == _GUARANTEES[0])
+        starting = _starting(given, group_id, stream=stream)
+        if not bounded:
+            given.refuse(_ENDINGS, "A stream does not end; use trigger(availableNow=True).")
+        if not stream:
+            given.refuse(_STREAM_ONLY, "A batch read has no triggers; remove it.")
+        return cls(
+            connection=connection,
+            subscription=_subscription(given),
+            starting=starting,
+            ending=_ending(given),
+            max_offsets=given.read("maxOffsetsPerTrigger", _positive, None),
+            min_offsets=given.read("minOffsetsPerTrigger", _positive, None),
+            max_trigger_delay_s=given.read("maxTriggerDelay", _delay_s, 900.0),
+            min_partitions=given.read("minPartitions", _positive, None),
+            max_records_per_partition=given.read("maxRecordsPerPartition", _positive, None),
+            include_headers=given.read("includeHeaders", _flag, False),
+            fail_on_data_loss=given.read("failOnDataLoss", _flag, True),
+            group_id=group_id,
+            group_id_prefix=given.read("groupIdPrefix", str, "sluice"),
+            commit_group_offsets=given.read("commitGroupOffsets", _flag, True),
+            no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
+            discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, 10.0),
+            read_committed=read_committed,
+        )
+
+    def __post_init__(self) -> None:
+        if self.max_offsets is not None and (self.min_offsets or 0) > self.max_offsets:
+            raise ConfigError(
+                "the least number of offsets per trigger is above the largest",
+                {
+                    "minOffsetsPerTrigger": self.min_offsets,
+                    "maxOffsetsPerTrigger": self.max_offsets,
+                },
+                "Lower the one or raise the other.",
+            )
+
+
+class _Given:
+    """The options as given: found by canonical name, shown by the name the user wrote."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.kafka: dict[str, str] = {}
+        self._own: dict[str, str] = {}
+        for name, value in options.items():
+            lower = name.strip().lower()
+            if lower.startswith(PREFIX):
+                self.kafka[lower] = str(value)
+            elif lower in _CANONICAL:
+                self._own[_CANONICAL[lower]] = str(value).strip()
+            else:
+                _unknown(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own
+
+    def read(self, name: str, convert: Callable[[str], T], default: T) -> T:
+        """The converted value, or the default."""
+        if name not in self._own:
+            return default
+        try:
+            return convert(self._own[name])
+        except ValueError as err:
+            raise ConfigError(
+                "an option has a value that is not valid",
+                {"option": name, "value": self._own[name]},
+                f"Give {err}.",
+            ) from None
+
+    def refuse(self, names: tuple[str, ...], remedy: str) -> None:
+        """ConfigError when one of them is given."""
+        for name in names:
+            if name in self._own:
+                raise ConfigError("this option does not apply here", {"option": name}, remedy)
+
+
+def _unknown(name: str) -> NoReturn:
+    guess = nearest(name.strip().lower(), set(_CANONICAL))
+    raise ConfigError(
+        "unknown option of the Kafka source",
+        {"option": name},
+        f"Did you mean {_CANONICAL[guess]}?" if guess else "Remove it.",
+    )
+
+
+def _reading(given: _Given) -> tuple[str | None, bool]:
+    """The user's group, taken out of the client's options, and whether only committed records."""
+    group_id = given.kafka.pop(_GROUP_ID, None)
+    if group_id is not None and not group_id.strip():
+        raise ConfigError(
+            "the consumer group has no name",
+            {"option": _GROUP_ID},
+            "Name it, or leave the option out.",
+        )
+    level = given.kafka.get(_ISOLATION, "read_committed").strip().lower()
+    if level not in ("read_committed", "read_uncommitted"):
+        raise ConfigError(
+            "there is no such isolation level",
+            {"option": _ISOLATION, "value": level},
+            "Use read_committed.",
+        )
+    return group_id, level == "read_committed"
+
+
+def _subscription(given: _Given) -> Subscription:
+    ways = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
+    if len(ways) != 1:
+        raise ConfigError(
+            "what to read must be said in exactly one way",
+            {"given": ",".join(ways) or "nothing"},
+            "Set one of subscribe, subscribePattern and assign.",
+        )
+    if ways == ["assign"]:
+        return Assigned(
+            keys=given.read("assign", lambda t: parse_assignment(t, option="assign"), frozenset())
+        )
+    if ways == ["subscribePattern"]:
+        return Pattern(regex=given.read("subscribePattern", _text, ""))
+    return Topics(names=given.read("subscribe", _names, ()))
+
+
+def _starting(given: _Given, group_id: str | None, *, stream: bool) -> Position:
+    """In Spark's order of precedence: one timestamp, timestamps, offsets."""
+    no_match = NoMatch(
+        given.read("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error")
+    )
+    timed = _timed(given, "startingTimestamp", "startingOffsetsByTimestamp", no_match)
+    if timed is not None:
+        return timed
+    default = Edge.LATEST if stream else Edge.EARLIEST
+    text = given.read("startingOffsets", _text, default.value)
+    if text.lower() == "committed":
+        if group_id is None:
+            raise ConfigError(
+                "starting at committed offsets needs a consumer group",
+                {"option": "startingOffsets", "value": text},
+                f"Set {_GROUP_ID}.",
+            )
+        return Committed(group_id=group_id)
+    found = _offsets_or_edge(text, "startingOffsets")
+    if not stream and _mentions(found, Edge.LATEST):
+        raise ConfigError(
+            "a batch read cannot start at the latest offset",
+            {"option": "startingOffsets", "value": text},
+            "Use earliest, a timestamp or offsets.",
+        )
+    return found
+
+
+def _ending(given: _Given) -> Position:
+    timed = _timed(given, "endingTimestamp", "endingOffsetsByTimestamp", NoMatch.LATEST)
+    if timed is not None:
+        return timed
+    text = given.read("endingOffsets", _text, Edge.LATEST.value)
+    found = _offsets_or_edge(text, "endingOffsets")
+    if _mentions(found, Edge.EARLIEST):
+        raise ConfigError(
+            "a read cannot end at the earliest offset",
+            {"option": "endingOffsets", "value": text},
+            "Use latest, a timestamp or offsets.",
+        )
+    return found
+
+
+def _timed(given: _Given, single: str, each: str, no_match: NoMatch) -> Position | None:
+    if single in given:
+        return AtTimestamp(timestamp_ms=given.read(single, _whole, 0), no_match=no_match)
+    if each in given:
+        return PerPartitionTimestamp(
+            timestamps_ms=given.read(each, lambda text: parse_timestamps(text, option=each), {}),
+            no_match=no_match,
+        )
+    return None
+
+
+def _offsets_or_edge(text: str, option: str) -> Edge | PerPartition:
+    if text.lower() in ("earliest", "latest"):
+        return Edge(text.lower())
+    if not text.startswith("{"):
+        raise ConfigError(
+            "an option has a value that is not valid",
+            {"option": option, "value": text},
+            'Use earliest, latest, committed or JSON such as {"topic": {"0": 23, "1": -2}}.',
+        )
+    return PerPartition(offsets=parse_offsets(text, option=option))
+
+
+def _mentions(position: Edge | PerPartition, edge: Edge) -> bool:
+    if isinstance(position, Edge):
+        return position is edge
+    return edge in position.offsets.values()
+
+
+# --- values: a ValueError's text completes "Give …" -----------------------------------------
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("a value that is not empty")
+    return value
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names:
+        raise ValueError("at least one topic")
+    return names
+
+
+def _whole(value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError("a whole number that is not negative")
+    return int(value)
+
+
+def _positive(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError("a whole number above 0")
+    return int(value)
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def _millis_s(value: str) -> float:
+    return _positive(value) / 1000
+
+
+def _delay_s(value: str) -> float:
+    found = _DELAY.fullmatch(value.lower())
+    if found is None:
+        raise ValueError("a time such as 15m, 10s or 500ms")
+    return int(found[1]) * _DELAY_UNITS_S[found[2] or "ms"]
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        if value.lower() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return value.lower()
+
+    return convert

@@ -1,0 +1,78 @@
+"""How far the ranges of one read have got: progress is the next position, never a count. Pure.
+
+Markers, aborted records and compaction leave gaps, and a range may end in one (rule 25). So a range
+is finished by a message at or behind its end, or by the partition's end lying at or behind it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from connectors.kafka.positions import PartitionKey
+from connectors.kafka.splits import key_of
+from runtime.model import SplitRange
+
+__all__ = ["RangeProgress", "in_rounds"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def in_rounds(splits: Sequence[SplitRange]) -> list[list[SplitRange]]:
+    """Splits so grouped that no group has two ranges of one partition; empty ones left out."""
+    rounds: list[list[SplitRange]] = []
+    used: list[set[PartitionKey]] = []
+    for split in splits:
+        if split.is_empty:
+            continue
+        at = next((i for i, keys in enumerate(used) if key_of(split) not in keys), len(used))
+        if at == len(used):
+            rounds.append([])
+            used.append(set())
+        rounds[at].append(split)
+        used[at].add(key_of(split))
+    return rounds
+
+
+class RangeProgress:
+    """Positions of several ranges; a slot is an index into ``splits``."""
+
+    def __init__(self, splits: Sequence[SplitRange]) -> None:
+        self._ends = np.array([split.end_offset for split in splits], np.int64)
+        self._positions = np.array([split.start_offset for split in splits], np.int64)
+        # Only messages move this: an end reported early must not turn records away.
+        self._received = self._positions.copy()
+        self._reported = np.zeros(len(splits), np.bool_)
+
+    def accept(self, slots: IntArray, offsets: IntArray) -> BoolArray | None:
+        """Move on to behind these messages; which of them are wanted, None for all.
+
+        Args:
+            slots: of each message; offsets of one slot ascend.
+            offsets: of each message.
+        """
+        wanted: BoolArray = (offsets < self._ends[slots]) & (offsets >= self._received[slots])
+        # Of several values for one slot the last one stays, which is the largest.
+        self._received[slots] = np.maximum(self._received[slots], offsets + 1)
+        self._positions = np.maximum(self._positions, self._received)
+        return None if wanted.all() else wanted
+
+    def move_to(self, slot: int, offset: int) -> None:
+        """Go on at ``offset``, if that lies ahead: the partition's end, or behind a loss."""
+        self._positions[slot] = max(self._positions[slot], offset)
+
+    def position(self, slot: int) -> int:
+        """The next offset to read."""
+        return int(self._positions[slot])
+
+    def finished(self) -> list[int]:
+        """Slots that have reached their ends since the last call."""
+        reached = (self._positions >= self._ends) & ~self._reported
+        self._reported |= reached
+        return [int(slot) for slot in np.flatnonzero(reached)]
+
+    @property
+    def remaining(self) -> int:
+        """Offsets between positions and ends; an upper bound on the messages to come."""
+        return int(np.maximum(self._ends - self._positions, 0).sum())

@@ -1,0 +1,292 @@
+"""`KafkaSplitReader`: reads exact ranges inside an executor, replayable."""
+
+import gc
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from connectors.kafka._client import (
+    PARTITION_EOF,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+    translate,
+)
+from connectors.kafka.columns import COLUMNS, ColumnBuilder
+from connectors.kafka.consumers import PooledConsumer, process_pool
+from connectors.kafka.ranges import IntArray, RangeProgress, in_rounds
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.splits import LostRange, data_lost, key_of
+from runtime.errors import StreamError, UnreachableError
+from runtime.model import SplitRange
+
+__all__ = ["KafkaSplitReader"]
+
+log = logging.getLogger(__name__)
+
+_BATCH_RECORDS = 10_000
+_BATCH_BYTES = 16 << 20
+# How long a batch that is not full waits for more: an end may lie in a gap and never fill it.
+_LINGER_S = 0.005
+_IDLE_POLL_S = 0.1
+_WATERMARKS_S = 10.0
+_OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+_FINAL = frozenset(
+    {
+        "TOPIC_AUTHORIZATION_FAILED",
+        "UNKNOWN_TOPIC_ID",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_FATAL",
+        "_UNKNOWN_PARTITION",
+        "_UNKNOWN_TOPIC",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSplitReader:
+    """Implements `runtime.contracts.SplitReader`. Picklable; one thread of a Python worker.
+
+    Attributes:
+        connection: how to reach the brokers.
+        columns: which columns to make, in order; fewer cost less.
+        read_committed: isolation level.
+        fail_on_data_loss: raise DataLostError when a range is gone, or go on behind it.
+        no_progress_timeout_s: nothing at all for so long is an UnreachableError.
+    """
+
+    connection: KafkaConnection
+    columns: tuple[str, ...] = COLUMNS
+    read_committed: bool = True
+    fail_on_data_loss: bool = True
+    no_progress_timeout_s: float = 120.0
+
+    def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+        """The records of each range in offset order.
+
+        Raises:
+            DataLostError: retention took a part of a range.
+            UnreachableError: no progress in time.
+            AuthenticationError, SourceChangedError: the brokers refuse the partition.
+        """
+        for together in in_rounds(splits):
+            yield from self._read_together(together)
+
+    def _read_together(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+        pooled = process_pool.borrow(self.connection, read_committed=self.read_committed)
+        reading = _Reading(self, pooled, splits)
+        try:
+            yield from reading.batches()
+        except (StreamError, KafkaException) as err:
+            process_pool.discard(pooled)
+            if isinstance(err, KafkaException):
+                raise translate(err, {"splits": _names(splits)}) from err
+            raise
+        except BaseException:
+            # The caller gave up; the consumer itself is sound.
+            process_pool.give_back(pooled)
+            raise
+        process_pool.give_back(pooled)
+
+
+class _Reading:
+    """One pass over ranges of different partitions."""
+
+    def __init__(
+        self, reader: KafkaSplitReader, pooled: PooledConsumer, splits: Sequence[SplitRange]
+    ) -> None:
+        self._reader = reader
+        self._splits = splits
+        self._pooled = pooled
+        self._consumer = pooled.consumer
+        self._progress = RangeProgress(splits)
+        keys = [key_of(split) for split in splits]
+        self._builder = ColumnBuilder(reader.columns, keys)
+        self._slot_of = {key: slot for slot, key in enumerate(keys)}
+        self._one_topic = len({topic for topic, _ in keys}) == 1
+        self._slot_of_partition = np.zeros(max(n for _, n in keys) + 1, np.int64)
+        self._slot_of_partition[[n for _, n in keys]] = np.arange(len(keys))
+        self._open = len(splits)
+        self._batch_records = _BATCH_RECORDS
+        self._moved_at_s = time.monotonic()
+        self._last_error: KafkaError | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        self._consumer.assign(
+            [TopicPartition(s.topic, s.partition, s.start_offset) for s in self._splits]
+        )
+        while self._open:
+            with _without_collector():
+                batch = self._next_batch()
+            self._release_finished()
+            if batch is not None:
+                yield batch
+                # Time that the caller took is not the brokers' silence.
+                self._moved_at_s = time.monotonic()
+
+    def _next_batch(self) -> pa.RecordBatch | None:
+        messages = self._consume()
+        errors = list(map(Message.error, messages))
+        # By truth, never by comparison: KafkaError == None leaves an exception set behind.
+        if not any(errors):
+            return self._batch(messages)
+        batch = self._batch([m for m, e in zip(messages, errors, strict=True) if e is None])
+        # Afterwards: the records before a partition's end come with it, in one call.
+        self._judge(itertools.compress(messages, errors))
+        return batch
+
+    def _batch(self, messages: list[Message]) -> pa.RecordBatch | None:
+        if not messages:
+            return None
+        slots = self._slots(messages)
+        offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
+        wanted = self._progress.accept(slots, offsets)
+        if wanted is not None:
+            messages = list(itertools.compress(messages, wanted.tolist()))
+            slots, offsets = slots[wanted], offsets[wanted]
+            if not messages:
+                return None
+        batch = self._builder.build(messages, slots, offsets)
+        self._moved_at_s = time.monotonic()
+        self._fit(batch)
+        return batch
+
+    def _consume(self) -> list[Message]:
+        most = max(1, min(self._batch_records, self._progress.remaining))
+        found: list[Message] = self._consumer.consume(most, _LINGER_S)
+        if not found:
+            found = self._consumer.consume(1, _IDLE_POLL_S)
+        if not found:
+            self._refuse_silence()
+        return found
+
+    def _slots(self, messages: Sequence[Message]) -> IntArray:
+        count = len(messages)
+        if len(self._splits) == 1:
+            return np.zeros(count, np.int64)
+        if self._one_topic:
+            numbers = np.fromiter(map(Message.partition, messages), np.int64, count)
+            found: IntArray = self._slot_of_partition[numbers]
+            return found
+        keys = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
+        return np.fromiter((self._slot_of[key] for key in keys), np.int64, count)  # type: ignore[index]
+
+    def _fit(self, batch: pa.RecordBatch) -> None:
+        # Large records in large batches would need gigabytes.
+        per_record = max(1, batch.nbytes // batch.num_rows)
+        self._batch_records = max(1, min(_BATCH_RECORDS, _BATCH_BYTES // per_record))
+
+    # --- what is not a record ----------------------------------------------------------------
+
+    def _judge(self, events: Iterable[Message]) -> None:
+        for event in events:
+            error = event.error()
+            slot = self._slot_of.get((event.topic() or "", _partition(event)))
+            if error is None:
+                continue
+            if slot is not None and error.code() == PARTITION_EOF:
+                self._moved_at_s = time.monotonic()
+                self._progress.move_to(slot, event.offset() or 0)
+            elif slot is not None and error.name() in _OUT_OF_RANGE:
+                self._go_on_behind_loss(slot)
+            elif error.name() in _FINAL or error.fatal():
+                where = {} if slot is None else {"split": self._splits[slot].name}
+                raise translate(error, where)
+            else:
+                self._last_error = error
+                log.debug("consumer reports: error=%s", error)
+
+    def _go_on_behind_loss(self, slot: int) -> None:
+        split, position, end = self._splits[slot], self._progress.position(slot), self._end(slot)
+        partition = TopicPartition(split.topic, split.partition)
+        held = self._consumer.get_watermark_offsets(partition, timeout=_WATERMARKS_S, cached=False)
+        if held is None:
+            self._refuse_silence()
+        goes_on_at = position if held is None else _behind_loss(position, end, *held)
+        if goes_on_at > position:
+            self._lose(
+                LostRange(
+                    topic=split.topic,
+                    partition=split.partition,
+                    start_offset=position,
+                    end_offset=goes_on_at,
+                )
+            )
+        self._progress.move_to(slot, goes_on_at)
+        self._consumer.incremental_unassign([partition])
+        self._consumer.incremental_assign(
+            [TopicPartition(split.topic, split.partition, goes_on_at)]
+        )
+
+    def _end(self, slot: int) -> int:
+        return self._splits[slot].end_offset
+
+    def _lose(self, lost: LostRange) -> None:
+        if self._reader.fail_on_data_loss:
+            raise data_lost([lost])
+        log.warning("records lost while reading, going on behind them: range=%s", lost)
+
+    def _release_finished(self) -> None:
+        finished = [self._splits[slot] for slot in self._progress.finished()]
+        if not finished:
+            return
+        self._open -= len(finished)
+        if self._open:
+            # No more of these is fetched while the others are read.
+            self._consumer.incremental_unassign(
+                [TopicPartition(split.topic, split.partition) for split in finished]
+            )
+
+    def _refuse_silence(self) -> None:
+        if self._pooled.refusals:
+            raise self._pooled.refusals[-1]
+        silent_s = time.monotonic() - self._moved_at_s
+        if silent_s < self._reader.no_progress_timeout_s:
+            return
+        raise UnreachableError(
+            "the brokers gave no record, and no end of a partition, in time",
+            {
+                "splits": _names(self._splits),
+                "servers": self._reader.connection.bootstrap_servers,
+                "silent_s": round(silent_s),
+                "last_error": self._last_error.name() if self._last_error else "none",
+            },
+            "Check that the partitions have leaders and can be reached from the executors.",
+        )
+
+
+def _names(splits: Sequence[SplitRange]) -> str:
+    return " ".join(f"{s.name}[{s.start_offset},{s.end_offset})" for s in splits)
+
+
+def _behind_loss(position: int, end: int, first: int, last: int) -> int:
+    """Where a range goes on whose position was refused, given what the partition holds."""
+    if position < first:
+        return min(first, end)
+    # Behind the log's end nothing of the range is there: the log was cut off.
+    return end if position > last else position
+
+
+def _partition(event: Message) -> int:
+    number = event.partition()
+    return -1 if number is None else number
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Messages hold no cycles, but 10,000 new objects start the collector each time (-30 %)."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,116 @@
+"""Turns what the user says about positions into numbers, asked for once (rule 15)."""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from connectors.kafka.discovery import SourceCluster
+from connectors.kafka.positions import (
+    AtTimestamp,
+    Committed,
+    Edge,
+    NoMatch,
+    PartitionKey,
+    PerPartition,
+    PerPartitionTimestamp,
+    Position,
+    require_all,
+)
+from runtime.errors import ConfigError, SourceChangedError
+
+__all__ = ["resolve"]
+
+log = logging.getLogger(__name__)
+
+
+def resolve(
+    cluster: SourceCluster,
+    position: Position,
+    keys: Iterable[PartitionKey],
+    *,
+    option: str,
+    timeout_s: float,
+) -> dict[PartitionKey, int]:
+    """The position of every partition as a number.
+
+    Args:
+        option: names what is resolved in errors: ``startingOffsets`` or ``endingOffsets``.
+    Raises:
+        ConfigError: positions are not given for exactly these partitions, or no record is as
+            young as a timestamp and that was not allowed for.
+        SourceChangedError: a partition is gone.
+    """
+    keys = tuple(keys)
+    if isinstance(position, Edge):
+        return _ask(cluster, dict.fromkeys(keys, position), NoMatch.ERROR, timeout_s)
+    if isinstance(position, Committed):
+        return _committed(cluster, position.group_id, keys, timeout_s)
+    if isinstance(position, AtTimestamp):
+        return _ask(
+            cluster, dict.fromkeys(keys, position.timestamp_ms), position.no_match, timeout_s
+        )
+    if isinstance(position, PerPartitionTimestamp):
+        require_all(keys, position.timestamps_ms, option=f"{option}ByTimestamp")
+        return _ask(cluster, position.timestamps_ms, position.no_match, timeout_s)
+    return _per_partition(cluster, position, keys, option, timeout_s)
+
+
+def _per_partition(
+    cluster: SourceCluster,
+    position: PerPartition,
+    keys: tuple[PartitionKey, ...],
+    option: str,
+    timeout_s: float,
+) -> dict[PartitionKey, int]:
+    require_all(keys, position.offsets, option=option)
+    edges = {key: what for key, what in position.offsets.items() if isinstance(what, Edge)}
+    numbers = {key: what for key, what in position.offsets.items() if isinstance(what, int)}
+    return {**numbers, **_ask(cluster, edges, NoMatch.ERROR, timeout_s)}
+
+
+def _committed(
+    cluster: SourceCluster, group_id: str, keys: tuple[PartitionKey, ...], timeout_s: float
+) -> dict[PartitionKey, int]:
+    if not keys:
+        return {}
+    found = cluster.committed(group_id, keys, timeout_s=timeout_s)
+    rest = [key for key in keys if key not in found]
+    if rest:
+        log.warning(
+            "no committed offset, starting at the earliest: group=%s partitions=%s",
+            group_id,
+            ",".join(f"{topic}-{number}" for topic, number in rest),
+        )
+    earliest = _ask(cluster, dict.fromkeys(rest, Edge.EARLIEST), NoMatch.ERROR, timeout_s)
+    return {**{key: found[key] for key in keys if key in found}, **earliest}
+
+
+def _ask(
+    cluster: SourceCluster,
+    wanted: Mapping[PartitionKey, Edge | int],
+    no_match: NoMatch,
+    timeout_s: float,
+) -> dict[PartitionKey, int]:
+    found = cluster.offsets(wanted, timeout_s=timeout_s) if wanted else {}
+    gone = sorted(key for key in wanted if key not in found)
+    if gone:
+        raise SourceChangedError(
+            "a partition does not exist or has no leader",
+            {"partitions": ",".join(f"{topic}-{number}" for topic, number in gone)},
+            "Check the topic, then start again.",
+        )
+    unmatched = [key for key, fact in found.items() if fact is None]
+    if unmatched and no_match is NoMatch.ERROR:
+        raise ConfigError(
+            "no record is as young as the timestamp",
+            {
+                f"{topic}-{number}": f"timestamp_ms={wanted[topic, number]}"
+                for topic, number in sorted(unmatched)
+            },
+            "Give an earlier one, or set startingOffsetsByTimestampStrategy=latest.",
+        )
+    latest = (
+        _ask(cluster, dict.fromkeys(unmatched, Edge.LATEST), NoMatch.ERROR, timeout_s)
+        if unmatched
+        else {}
+    )
+    return {**{key: fact.offset for key, fact in found.items() if fact is not None}, **latest}

@@ -1,0 +1,203 @@
+"""`KafkaSource`: what ``Job.source(…)`` takes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+from connectors.kafka.columns import columns_with, schema_ddl
+from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.discovery import KafkaCluster
+from connectors.kafka.enumerator import KafkaSplitEnumerator
+from connectors.kafka.options import SourceOptions
+from connectors.kafka.reader import KafkaSplitReader
+from runtime.contracts import SplitEnumerator, SplitReader
+from runtime.errors import ConfigError
+
+__all__ = ["KafkaSource", "StartingOffsets"]
+
+StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
+"""``earliest``, ``latest``, ``committed``, a moment, or an offset for each partition."""
+
+
+class KafkaSource:
+    """Records of Kafka topics. Picklable; connects nowhere until a job starts.
+
+    Args:
+        bootstrap_servers: ``host:port``, comma-separated.
+        topics: names; or
+        pattern: a regular expression that whole names match, also those of later topics; or
+        partitions: numbers of partitions by topic, and no later ones.
+        starting_offsets: where to begin the very first time: ``earliest``, ``latest``,
+            ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
+            ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
+            Partitions that appear later are read from their first record.
+        bounded: the run ends when everything present at its start has been read.
+        include_headers: whether there is a column ``headers``.
+        columns: only these columns; fewer cost less.
+        group_id: consumer group under which offsets are published after each decision.
+        name: of the operator; made of what is read when left out.
+        uid: stable id of the operator; set it to rename the source later.
+        options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
+        oauth_token: gives tokens for SASL OAUTHBEARER.
+    Raises:
+        ConfigError: options that are misspelt, conflicting, missing or unsafe.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str,
+        topics: Sequence[str] | None = None,
+        pattern: str | None = None,
+        partitions: Mapping[str, Sequence[int]] | None = None,
+        starting_offsets: StartingOffsets = "earliest",
+        bounded: bool = False,
+        include_headers: bool = True,
+        columns: Sequence[str] | None = None,
+        group_id: str | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+        options: Mapping[str, str] | None = None,
+        oauth_token: TokenFunction | None = None,
+    ) -> None:
+        said = _as_options(topics, pattern, partitions, starting_offsets)
+        said |= {"kafka.bootstrap.servers": bootstrap_servers}
+        said |= {"includeHeaders": str(include_headers).lower()}
+        if group_id is not None:
+            said["kafka.group.id"] = group_id
+        self._options = SourceOptions.of(
+            _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
+        )
+        self._bounded = bounded
+        self._uid = uid
+        self._name = name or f"kafka-{self._options.subscription}"
+        self._columns = tuple(columns or columns_with(headers=include_headers))
+        schema_ddl(self._columns)
+
+    @property
+    def name(self) -> str:
+        """Operator name."""
+        return self._name
+
+    @property
+    def uid(self) -> str | None:
+        """The user's stable id, if given."""
+        return self._uid
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the run ends by itself."""
+        return self._bounded
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """Reach the brokers and find what is named; changes nothing.
+
+        Raises: UnreachableError, AuthenticationError, SourceChangedError.
+        """
+        cluster = self._cluster()
+        try:
+            cluster_id = cluster.cluster_id(timeout_s=timeout_s)
+            self._made("", cluster).check(timeout_s=timeout_s)
+        finally:
+            cluster.close()
+        return {"cluster_id": cluster_id}
+
+    def enumerator(self, source_id: str) -> SplitEnumerator:
+        """Driver side."""
+        return self._made(source_id, self._cluster())
+
+    def reader(self) -> SplitReader:
+        """Executor side."""
+        return KafkaSplitReader(
+            connection=self._options.connection,
+            columns=self._columns,
+            read_committed=self._options.read_committed,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            no_progress_timeout_s=self._options.no_progress_timeout_s,
+        )
+
+    def schema_ddl(self) -> str:
+        """Spark DDL of the columns."""
+        return schema_ddl(self._columns)
+
+    def settings(self) -> Mapping[str, str]:
+        """Settings for ``_metadata``, secrets redacted."""
+        options = self._options
+        return {
+            **options.connection.redacted(),
+            "subscription": str(options.subscription),
+            "starting": _shown(options.starting),
+            "bounded": str(self._bounded).lower(),
+            "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
+            "failOnDataLoss": str(options.fail_on_data_loss).lower(),
+            "group.id": self._group_id(),
+        }
+
+    def _cluster(self) -> KafkaCluster:
+        return KafkaCluster(self._options.connection, read_committed=self._options.read_committed)
+
+    def _made(self, source_id: str, cluster: KafkaCluster) -> KafkaSplitEnumerator:
+        return KafkaSplitEnumerator(
+            self._options,
+            cluster,
+            source_id=source_id,
+            group_id=self._group_id(),
+            bounded=self._bounded,
+        )
+
+    def _group_id(self) -> str:
+        return self._options.group_id or f"{self._options.group_id_prefix}-{self._name}"
+
+
+def _as_options(
+    topics: Sequence[str] | None,
+    pattern: str | None,
+    partitions: Mapping[str, Sequence[int]] | None,
+    starting: StartingOffsets,
+) -> dict[str, str]:
+    if isinstance(topics, str):
+        raise ConfigError(
+            "topics must be a list of names",
+            {"topics": topics},
+            f"Write topics=[{topics!r}].",
+        )
+    said: dict[str, str] = {}
+    if topics is not None:
+        said["subscribe"] = ",".join(topics)
+    if pattern is not None:
+        said["subscribePattern"] = pattern
+    if partitions is not None:
+        said["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
+    return said | _starting_option(starting)
+
+
+def _starting_option(starting: StartingOffsets) -> dict[str, str]:
+    if isinstance(starting, datetime):
+        if starting.tzinfo is None:
+            raise ConfigError(
+                "a starting moment needs a time zone",
+                {"starting_offsets": starting.isoformat()},
+                "Write datetime(…, tzinfo=timezone.utc).",
+            )
+        return {"startingTimestamp": str(round(starting.timestamp() * 1000))}
+    if isinstance(starting, str):
+        return {"startingOffsets": starting}
+    return {"startingOffsets": json.dumps(starting)}
+
+
+def _merge(options: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    """Both together; what the constructor has an argument for must not be said again."""
+    given = {name.strip().lower() for name in options}
+    twice = sorted(name for name in said if name.lower() in given)
+    if twice:
+        raise ConfigError(
+            "an option repeats an argument of KafkaSource",
+            {"options": ",".join(twice)},
+            "Leave it out of options.",
+        )
+    return {**options, **said}
+
+
+def _shown(position: object) -> str:
+    return getattr(position, "value", None) or repr(position)

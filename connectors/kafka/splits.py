@@ -1,0 +1,218 @@
+"""Decisions about splits: limits, loss, identity, new partitions. Pure.
+
+Everything here is told what the brokers said and answers with values; `enumerator` asks them.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from connectors.kafka.positions import PartitionKey
+from runtime.errors import DataLostError, SourceChangedError
+from runtime.model import SplitRange
+
+__all__ = [
+    "LostRange",
+    "TopicFacts",
+    "backlog_records",
+    "check_identity",
+    "data_lost",
+    "key_of",
+    "limit_ends",
+    "lost_to_retention",
+    "new_partitions",
+    "next_range",
+    "split_evenly",
+    "vanished",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """What a topic is now.
+
+    Attributes:
+        topic_id: Kafka's UUID in its text form.
+        partitions: numbers of its partitions.
+    """
+
+    topic_id: str
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRange:
+    """Offsets that were still to be read and are gone; the end is exclusive."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start_offset},{self.end_offset})"
+
+
+def key_of(split: SplitRange) -> PartitionKey:
+    """Topic and partition of a split."""
+    return split.topic, split.partition
+
+
+def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFacts]) -> None:
+    """Refuse topics that were deleted and made again: their offsets mean other records.
+
+    Raises:
+        SourceChangedError: names both ids of every such topic.
+    """
+    recreated = {
+        split.topic: f"{split.topic_id}->{found[split.topic].topic_id}"
+        for split in positions
+        if split.topic in found and found[split.topic].topic_id != split.topic_id
+    }
+    if recreated:
+        raise SourceChangedError(
+            "a topic was deleted and made again under its name (old id->new id)",
+            recreated,
+            "Its offsets mean other records now. Start from a new checkpoint directory to read "
+            "the new topic.",
+        )
+
+
+def vanished(
+    positions: Iterable[SplitRange], found: Mapping[str, TopicFacts]
+) -> tuple[SplitRange, ...]:
+    """Splits whose topic or partition does not exist any more."""
+    return tuple(
+        split
+        for split in positions
+        if split.topic not in found or split.partition not in found[split.topic].partitions
+    )
+
+
+def new_partitions(
+    known: Iterable[PartitionKey], found: Mapping[str, TopicFacts]
+) -> tuple[PartitionKey, ...]:
+    """Partitions that exist and are not known yet, sorted."""
+    existing = {(name, number) for name, facts in found.items() for number in facts.partitions}
+    return tuple(sorted(existing - set(known)))
+
+
+def lost_to_retention(
+    positions: Iterable[SplitRange], earliest: Mapping[PartitionKey, int]
+) -> tuple[LostRange, ...]:
+    """What lay between each position and the first record that is still there."""
+    return tuple(
+        LostRange(
+            topic=split.topic,
+            partition=split.partition,
+            start_offset=split.end_offset,
+            end_offset=earliest[key_of(split)],
+        )
+        for split in positions
+        if split.end_offset < earliest.get(key_of(split), 0)
+    )
+
+
+def data_lost(lost: Sequence[LostRange]) -> DataLostError:
+    """The error that reports lost ranges exactly."""
+    return DataLostError(
+        "records that were still to be read have been deleted",
+        {
+            "records": sum(r.end_offset - r.start_offset for r in lost),
+            "ranges": " ".join(map(str, lost)),
+        },
+        "Raise the topic's retention. With failOnDataLoss=false the loss is counted, logged, and "
+        "the run goes on at the first record that is left.",
+    )
+
+
+def backlog_records(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> int:
+    """Offsets that wait to be read."""
+    return sum(max(0, ends[key] - start) for key, start in starts.items() if key in ends)
+
+
+def limit_ends(
+    starts: Mapping[PartitionKey, int],
+    ends: Mapping[PartitionKey, int],
+    *,
+    max_records: int | None,
+) -> dict[PartitionKey, int]:
+    """Ends of the next ranges: all there is, or a share in proportion to each one's backlog.
+
+    As Spark does it, so a share below one record is one record: every partition moves.
+    """
+    ends = {key: max(start, ends.get(key, start)) for key, start in starts.items()}
+    total = backlog_records(starts, ends)
+    if max_records is None or total <= max_records:
+        return ends
+    return {
+        key: min(ends[key], start + _share(ends[key] - start, total, max_records))
+        for key, start in starts.items()
+    }
+
+
+def _share(size: int, total: int, limit: int) -> int:
+    if size == 0:
+        return 0
+    # In integers: offsets may be larger than what a float holds exactly.
+    return max(1, limit * size // total)
+
+
+def next_range(
+    position: SplitRange,
+    *,
+    start_offset: int,
+    end_offset: int,
+    leader_epoch: int | None,
+    now_ms: int,
+) -> SplitRange:
+    """The range that follows ``position``; a split without records remembers since when."""
+    idle = start_offset == end_offset
+    idle_since_ms = (position.idle_since_ms or now_ms) if idle else None
+    return replace(
+        position,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        leader_epoch=position.leader_epoch if leader_epoch is None else leader_epoch,
+        idle_since_ms=idle_since_ms,
+    )
+
+
+def split_evenly(
+    ranges: Sequence[SplitRange],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> tuple[SplitRange, ...]:
+    """Cut ranges into more tasks, in proportion to their size; empty ones are left out.
+
+    More tasks than partitions means that one partition's records are read, and written, by
+    several tasks at once: their order is lost.
+    """
+    busy = [split for split in ranges if not split.is_empty]
+    if max_records is not None:
+        busy = [
+            part for split in busy for part in _cut(split, math.ceil(_size(split) / max_records))
+        ]
+    if min_partitions is None or len(busy) >= min_partitions:
+        return tuple(busy)
+    total = sum(map(_size, busy))
+    return tuple(
+        part
+        for split in busy
+        for part in _cut(split, math.ceil(min_partitions * _size(split) / total))
+    )
+
+
+def _size(split: SplitRange) -> int:
+    return split.end_offset - split.start_offset
+
+
+def _cut(split: SplitRange, parts: int) -> list[SplitRange]:
+    parts = min(max(1, parts), _size(split))
+    bounds = [split.start_offset + _size(split) * i // parts for i in range(parts + 1)]
+    return [
+        replace(split, start_offset=start, end_offset=end)
+        for start, end in itertools.pairwise(bounds)
+    ]

@@ -1,0 +1,126 @@
+"""Which partitions a source reads, as the user says it. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from connectors.kafka.positions import PartitionKey
+from connectors.kafka.splits import TopicFacts
+from runtime.errors import ConfigError
+
+__all__ = ["Assigned", "Pattern", "Subscription", "Topics"]
+
+# Kafka's own bookkeeping; Java consumers leave these out of a pattern, too.
+_INTERNAL = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """All partitions of the named topics."""
+
+    names: tuple[str, ...]
+    needs_names: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return ",".join(self.names)
+
+    def choose(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names to describe; a missing one is found missing there."""
+        del existing
+        return frozenset(self.names)
+
+    def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """What of the described topics is read."""
+        return dict(found)
+
+    def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
+        """What is named and does not exist."""
+        return frozenset(self.names) - set(found)
+
+    def covers(self, topic: str, partition: int) -> bool:
+        """Whether this partition belongs to it."""
+        del partition
+        return topic in self.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """All partitions of every topic whose whole name matches, now or later."""
+
+    regex: str
+    needs_names: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.regex)
+        except re.error as err:
+            raise ConfigError(
+                "the topic pattern is not a regular expression",
+                {"option": "subscribePattern", "value": self.regex, "reason": str(err)},
+                "Write it in the syntax of Python's re module.",
+            ) from None
+
+    def __str__(self) -> str:
+        return self.regex
+
+    def choose(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names that match; Kafka's internal topics never do."""
+        return frozenset(
+            name for name in existing if name not in _INTERNAL and re.fullmatch(self.regex, name)
+        )
+
+    def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """What of the described topics is read."""
+        return dict(found)
+
+    def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
+        """What is named and does not exist."""
+        del found
+        return frozenset()
+
+    def covers(self, topic: str, partition: int) -> bool:
+        """Whether this partition belongs to it."""
+        del partition
+        return re.fullmatch(self.regex, topic) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Explicit partitions, and no others that appear later."""
+
+    keys: frozenset[PartitionKey]
+    needs_names: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return ",".join(f"{topic}-{partition}" for topic, partition in sorted(self.keys))
+
+    def choose(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names to describe."""
+        del existing
+        return frozenset(topic for topic, _ in self.keys)
+
+    def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """What of the described topics is read."""
+        return {
+            name: TopicFacts(
+                topic_id=facts.topic_id,
+                partitions=frozenset(n for n in facts.partitions if (name, n) in self.keys),
+            )
+            for name, facts in found.items()
+        }
+
+    def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
+        """What is named and does not exist."""
+        return frozenset(
+            f"{topic}-{number}"
+            for topic, number in self.keys
+            if topic not in found or number not in found[topic].partitions
+        )
+
+    def covers(self, topic: str, partition: int) -> bool:
+        """Whether this partition belongs to it."""
+        return (topic, partition) in self.keys
+
+
+Subscription: TypeAlias = Topics | Pattern | Assigned
