@@ -40,7 +40,7 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.failpoints import failpoint
-from runtime.model import CheckpointRecord, StateEntry
+from runtime.model import CheckpointRecord, StateEntry, Verdict
 
 __all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store", "place_name"]
 
@@ -108,6 +108,8 @@ class CheckpointStore:
         self._pause = pause
         self._job_uid: str | None = None
         self._known: dict[int, PlaceFacts] = {}
+        self._has_published = False
+        self._uncleaned_session: str | None = None
         self._open_answers: set[str] = set()  # files that may have landed, or may land yet
 
     # --- reading --------------------------------------------------------------------------------
@@ -181,18 +183,19 @@ class CheckpointStore:
         return list(self._known.values())
 
     def _facts_at(self, checkpoint_id: int) -> PlaceFacts | None:
-        """Records never change and marks never go, so only what is missing is looked up."""
+        """Only what may have changed is looked up: a seal is never asked about twice.
+
+        Whoever supersedes runs before the first decision of a session, or is this store.
+        """
         known = self._known.get(checkpoint_id)
         if known is None:
             record = self.read(checkpoint_id)
             if record is None:
                 return None
-            known = facts_of(record)
-        return replace(
-            known,
-            is_committed=known.is_committed or self.is_committed(checkpoint_id),
-            is_superseded=known.is_superseded or self.is_superseded(checkpoint_id),
-        )
+            known = facts_of(record, is_superseded=self.is_superseded(checkpoint_id))
+        if known.verdict is Verdict.ABORTED or known.is_committed:
+            return known
+        return replace(known, is_committed=self.is_committed(checkpoint_id))
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -220,6 +223,9 @@ class CheckpointStore:
             timeout_s=timeout_s,
         )
         failpoint("after-publish")
+        if outcome is PublishOutcome.OURS and not self._has_published:
+            self._has_published = True
+            self._uncleaned_session = record.leader_session_id
         if outcome is PublishOutcome.TAKEN:
             self.read(record.checkpoint_id)  # what stands there must at least be whole
         return outcome
@@ -270,6 +276,7 @@ class CheckpointStore:
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
         """Say that a start from an older checkpoint left this one behind; idempotent."""
         self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
+        self._known.pop(checkpoint_id, None)
 
     # --- retiring -------------------------------------------------------------------------------
 
@@ -278,7 +285,11 @@ class CheckpointStore:
         return retirable(self.facts(), retain=retain)
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
-        """Delete retired places; refuses an unfinished decision and every seal (rule 29)."""
+        """Delete retired places; refuses an unfinished decision and every seal (rule 29).
+
+        The first call after this store has published also cleans up behind crashed sessions.
+        """
+        self._clean_once()
         wanted = set(checkpoint_ids)
         if not wanted:
             return
@@ -294,6 +305,12 @@ class CheckpointStore:
         for checkpoint_id in sorted(wanted):
             self.fs.delete(place_name(checkpoint_id))
             log.debug("checkpoint retired: checkpoint_id=%d", checkpoint_id)
+
+    def _clean_once(self) -> None:
+        if self._uncleaned_session is not None:
+            session, self._uncleaned_session = self._uncleaned_session, None
+            cleaned = self.clean(session=session)
+            log.debug("half-made files deleted: uri=%s files=%d", self.uri, cleaned)
 
     def clean(self, *, session: str) -> int:
         """Delete what crashed writers left half-made; returns how many. Called after the seal.

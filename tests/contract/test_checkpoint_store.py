@@ -225,6 +225,17 @@ def test_retention_keeps_the_newest_and_the_floor_stays(store: CheckpointStore) 
     assert len(store.fs.entries("")) == 4
 
 
+def test_marks_are_seen_by_a_store_that_looked_before(store: CheckpointStore) -> None:
+    """What is kept in memory is never older than the marks that retention goes by."""
+    _publish(store, *map(record, range(6)))
+    assert store.retirable(retain=1) == [], "nothing is finished yet"
+    for each in range(6):
+        CheckpointStore(store.fs).mark_committed(each)
+    assert store.retirable(retain=1) == [1, 2, 3, 4]
+    store.mark_superseded(5, by=6)
+    assert store.retirable(retain=1) == [1, 2, 3]
+
+
 def test_clean_leaves_what_may_still_be_published(store: CheckpointStore) -> None:
     """Half-made files below the last record go; those in flight beside or above it stay."""
     fs = store.fs
@@ -240,6 +251,21 @@ def test_clean_leaves_what_may_still_be_published(store: CheckpointStore) -> Non
     assert store.clean(session="second") == len(dead)
     assert [path for path in dead + alive if fs.exists(path)] == alive
     assert store.places() == [0, 1, 2]
+
+
+def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) -> None:
+    """Half-made files do not pile up over restarts; only who has published cleans."""
+    fs = store.fs
+    _publish(store, record(0), record(1))
+    path = f"{place_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp"
+    fs.write_temporary(path, b"half")
+    CheckpointStore(fs).retire([])
+    assert fs.exists(path)
+    successor = CheckpointStore(fs)
+    _publish(successor, record(2, verdict=Verdict.ABORTED, leader_session_id="second"))
+    successor.retire([])
+    assert not fs.exists(path)
+    assert successor.places() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])
