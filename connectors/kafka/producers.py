@@ -267,6 +267,14 @@ class ProducerPools:
         pool.enter(scope)
         return pool
 
+    def close(self) -> None:
+        """Let go of every pool; the next task begins with new ids."""
+        with self._lock:
+            pools = list(self._pools.values())
+            self._pools.clear()
+        for pool in pools:
+            pool.close()
+
 
 _of_process = ProducerPools()
 _inherited: list[ProducerPools] = []

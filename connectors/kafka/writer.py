@@ -34,8 +34,8 @@ __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWrite
 log = logging.getLogger(__name__)
 
 _READY_TIMEOUT_S = 25.0
-_INIT_TIMEOUT_S = 20.0
-_LIMITS_TIMEOUT_S = 5.0
+_INIT_TIMEOUT_S = 18.0
+_LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _CONFIRM_TIMEOUT_S = 10.0
 _FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
@@ -77,9 +77,16 @@ class TransactionalWriter:
     """
 
     def __init__(
-        self, pool: ProducerPool, scope: TaskScope, registry: AttemptRegistry, topic: str | None
+        self,
+        pool: ProducerPool,
+        scope: TaskScope,
+        registry: AttemptRegistry,
+        topic: str | None,
+        *,
+        flush_timeout_s: float = _FLUSH_TIMEOUT_S,
     ) -> None:
         self._pool = pool
+        self._flush_timeout_s = flush_timeout_s
         self._scope = scope
         self._registry = registry
         self._schemas = _Schemas(topic)
@@ -104,7 +111,7 @@ class TransactionalWriter:
             return []
         producer = self._lease.producer
         failpoint("before-flush")
-        flush(producer.client, self._delivery, timeout_s=_FLUSH_TIMEOUT_S)
+        flush(producer.client, self._delivery, timeout_s=self._flush_timeout_s)
         outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
         self._delivery.check()
         failpoint("after-flush")
@@ -201,7 +208,12 @@ class PlainWriter:
         """Flush; there is nothing left to commit."""
         failpoint("before-flush")
         try:
-            flush(self._client, self._delivery, timeout_s=_FLUSH_TIMEOUT_S)
+            flush(
+                self._client,
+                self._delivery,
+                timeout_s=_FLUSH_TIMEOUT_S,
+                stops_at_errors=self._is_checked,
+            )
         except StreamError as err:
             if self._is_checked:
                 raise

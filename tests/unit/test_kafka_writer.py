@@ -178,6 +178,7 @@ def test_a_record_that_the_client_does_not_accept_is_never_left_out(rig: Rig) ->
 def test_records_that_are_not_confirmed_are_never_pre_committed(rig: Rig) -> None:
     """Rule 1: `flush` must return 0."""
     rig.cluster.never_confirmed = 2
+    rig.writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, "out", flush_timeout_s=0)
     with pytest.raises(DeliveryError, match="not confirmed"):
         write_and_pre_commit(rig, records(b"a"))
 
