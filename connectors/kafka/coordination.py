@@ -87,7 +87,11 @@ class KafkaSinkCoordinator:
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
         )
         claim = OwnerClaim(store, context, prefix=self._prefix)
-        claim.take()
+        try:
+            claim.take()
+        except StreamError:
+            store.close()
+            raise
         self._claim = claim
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> int:

@@ -11,21 +11,20 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from connectors.kafka._client import (
-    ConsumerGroupTopicPartitions,
+    KafkaError,
     KafkaException,
     TopicPartition,
-    make_admin,
+    make_consumer,
     translate,
 )
 from connectors.kafka.client_options import Role
 from connectors.kafka.security import KafkaConnection
 from runtime.contracts import Clock, SinkContext
-from runtime.errors import FencedError
+from runtime.errors import FencedError, UnreachableError
 
 __all__ = [
     "RENEWAL_INTERVAL_S",
@@ -44,7 +43,9 @@ RENEWAL_INTERVAL_S = 5.0
 
 WATCHED_INTERVALS = 3
 
+_T = TypeVar("_T")
 _POLL_S = 1.0
+_RETRY_S = 0.1
 _FORMAT = 1
 _LONGEST_URI = 1500  # offset metadata holds 4096 bytes by default
 _PLACE = ("__consumer_offsets", 0)  # exists wherever a group does; every starter looks there
@@ -118,53 +119,78 @@ class OwnerStore(Protocol):
         """Replace it; None gives it back."""
         ...
 
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
 
 class KafkaOwnerStore:
-    """The record in a real cluster. Driver; any thread."""
+    """The record in a real cluster. Driver; one thread at a time.
+
+    A consumer that never joins its group: the admin client's calls for offsets cannot wait while
+    the group's coordinator loads, which it does whenever it is new.
+    """
 
     def __init__(self, connection: KafkaConnection, prefix: str, *, timeout_s: float) -> None:
-        self._group = owner_group(prefix)
-        self._where = {"group": self._group, "servers": connection.bootstrap_servers}
+        group = owner_group(prefix)
+        self._where = {"group": group, "servers": connection.bootstrap_servers}
         self._timeout_s = timeout_s
-        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
+        self._answers: list[KafkaError | None] = []
+        self._consumer = make_consumer(
+            {
+                **connection.librdkafka(Role.CONSUMER),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "on_commit": lambda error, _: self._answers.append(error),
+            }
+        )
 
     def read(self) -> OwnerRecord | None:
         """See `OwnerStore.read`."""
-        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*_PLACE)])
-        answer = self._wait(
-            self._admin.list_consumer_group_offsets([asked], request_timeout=self._timeout_s)
-        )
-        for partition in answer.topic_partitions or ():
-            if partition.error is not None:
-                raise translate(partition.error, self._where)
-            if partition.metadata:
-                return OwnerRecord.decode(partition.metadata)
-        return None
+        return self._until_answered(self._read_once)
 
     def write(self, record: OwnerRecord | None) -> None:
         """See `OwnerStore.write`."""
-        place = TopicPartition(
-            *_PLACE,
-            record.renewals if record is not None else 0,
-            record.encode() if record is not None else "{}",
-        )
-        answer = self._wait(
-            self._admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(self._group, [place])],
-                request_timeout=self._timeout_s,
-            )
-        )
-        for partition in answer.topic_partitions or ():
-            if partition.error is not None:
-                raise translate(partition.error, self._where)
+        self._until_answered(lambda: self._write_once(record))
 
-    def _wait(
-        self, futures: dict[Any, "Future[ConsumerGroupTopicPartitions]"]
-    ) -> ConsumerGroupTopicPartitions:
-        try:
-            return next(iter(futures.values())).result(self._timeout_s + 1.0)
-        except KafkaException as err:
-            raise translate(err, self._where) from err
+    def close(self) -> None:
+        """See `OwnerStore.close`."""
+        self._consumer.close()
+
+    def _read_once(self) -> OwnerRecord | None:
+        (place,) = self._consumer.committed([TopicPartition(*_PLACE)], self._timeout_s)
+        if place.error is not None:
+            raise KafkaException(place.error)
+        return OwnerRecord.decode(place.metadata) if place.metadata else None
+
+    def _write_once(self, record: OwnerRecord | None) -> None:
+        renewals, text = (record.renewals, record.encode()) if record is not None else (0, "{}")
+        self._answers.clear()
+        self._consumer.commit(offsets=[TopicPartition(*_PLACE, renewals, text)], asynchronous=True)
+        deadline = time.monotonic() + self._timeout_s
+        while not self._answers:
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    "the owner record was not confirmed in time",
+                    self._where,
+                    "Check that the brokers run and can be reached from here.",
+                )
+            self._consumer.poll(0.05)
+        error = self._answers.pop()
+        if error is not None:
+            raise KafkaException(error)
+
+    def _until_answered(self, ask: Callable[[], _T]) -> _T:
+        """A group's coordinator that is new, moves or loads is asked again until time is up."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return ask()
+            except KafkaException as err:
+                error = translate(err, self._where)
+                if not isinstance(error, UnreachableError) or time.monotonic() > deadline:
+                    raise error from err
+            time.sleep(_RETRY_S)
 
 
 class OwnerClaim:
@@ -218,10 +244,13 @@ class OwnerClaim:
         self._write()
 
     def release(self) -> None:
-        """Give the prefix back, if it is still ours."""
-        found = self._store.read()
-        if found is not None and found.session == self._record.session:
-            self._store.write(None)
+        """Give the prefix back, if it is still ours, and close the store."""
+        try:
+            found = self._store.read()
+            if found is not None and found.session == self._record.session:
+                self._store.write(None)
+        finally:
+            self._store.close()
 
     def _is_same_job(self, found: OwnerRecord) -> bool:
         ours = self._record

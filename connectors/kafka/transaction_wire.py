@@ -11,6 +11,7 @@ from typing import TypeVar
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transactions import (
+    REFUSED_CREDENTIALS,
     ApiVersionsRequest,
     DescribeConfigsRequest,
     DescribeTransactionsRequest,
@@ -52,12 +53,6 @@ _NOT_YET = frozenset(
         "NotCoordinatorError",
         "UnknownBrokerIdError",
     }
-)
-_REFUSED_CREDENTIALS = (
-    kafka_errors.AuthorizationError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-    kafka_errors.IllegalSaslStateError,
 )
 
 
@@ -151,7 +146,7 @@ class TransactionWire:
             client.close()
 
     def _translated(self, error: BaseException) -> StreamError:
-        if isinstance(error, _REFUSED_CREDENTIALS):
+        if isinstance(error, REFUSED_CREDENTIALS):
             return AuthenticationError(
                 f"Kafka refused the credentials: {type(error).__name__}",
                 {"servers": self._connection.bootstrap_servers},

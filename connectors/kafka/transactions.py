@@ -9,6 +9,7 @@ connection manager are part of its documented interface, so its version is pinne
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
 import warnings
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from connectors.kafka.credentials import TokenFunction
+from runtime.errors import StreamError
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 deprecates.
@@ -39,6 +41,7 @@ with warnings.catch_warnings():
     from kafka.protocol.producer.transaction import EndTxnRequest
 
 __all__ = [
+    "REFUSED_CREDENTIALS",
     "ApiVersionsRequest",
     "DescribeConfigsRequest",
     "DescribeTransactionsRequest",
@@ -55,6 +58,7 @@ __all__ = [
 Message: TypeAlias = Any
 """A request or response of kafka-python, which has no types."""
 
+_Socket: TypeAlias = socket.socket
 _T = TypeVar("_T")
 _RETRY_S = 0.05
 _REQUEST_S = 5.0  # one request; a call retries until its own time is up
@@ -67,6 +71,15 @@ _LIMITS: Mapping[str, object] = {
     "receive_message_max_bytes": 100_000_000,
     "max_in_flight_requests_per_connection": 10_000,  # pipelined; callers bound their batches
 }
+
+
+REFUSED_CREDENTIALS = (
+    kafka_errors.AuthorizationError,
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+)
+"""Errors that no further try can mend."""
 
 
 class _NoCredentials(logging.Filter):
@@ -82,6 +95,58 @@ for _name in ("kafka.net.connection", "kafka.protocol.parser"):
     logging.getLogger(_name).addFilter(_NoCredentials())
 
 
+class _PatientSocket(socket.socket):
+    """Gives what was received before it says that the other side has closed.
+
+    kafka-python reads until a socket would block, and throws everything away when it meets the end
+    first: the broker's refusal of a password, which is followed by its closing, would be lost.
+    """
+
+    _gave = False
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        """As `socket.socket.recv`; the end waits until the next call."""
+        try:
+            data = super().recv(bufsize, flags)
+        except BlockingIOError:
+            self._gave = False
+            raise
+        if not data and self._gave:
+            self._gave = False
+            raise BlockingIOError
+        self._gave = bool(data)
+        return data
+
+
+class _PatientTlsSocket(ssl.SSLSocket):
+    """As `_PatientSocket`, over TLS; closed when a handshake fails, which kafka-python forgets."""
+
+    _gave = False
+
+    def do_handshake(self, block: bool = False) -> None:
+        """As `ssl.SSLSocket.do_handshake`."""
+        try:
+            super().do_handshake(block)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except OSError:
+            self.close()
+            raise
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """As `ssl.SSLSocket.recv`; the end waits until the next call."""
+        try:
+            data = super().recv(buflen, flags)
+        except ssl.SSLWantReadError:
+            self._gave = False
+            raise
+        if not data and self._gave:
+            self._gave = False
+            raise ssl.SSLWantReadError
+        self._gave = bool(data)
+        return data
+
+
 class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
     """kafka-python leaves a socket open that could not be connected; this one does not.
 
@@ -90,23 +155,51 @@ class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has 
 
     SCHEMES = ("sluice",)
 
+    def socket(self, family: int, sock_type: int, proto: int) -> _Socket:
+        return _PatientSocket(family, sock_type, proto)
+
     async def sock_connect(
-        self, net: Message, sock: socket.socket, sockaddr: Message, timeout_at: float | None
-    ) -> socket.socket:
+        self, net: Message, sock: _Socket, sockaddr: Message, timeout_at: float | None
+    ) -> _Socket:
         try:
-            connected: socket.socket = await super().sock_connect(net, sock, sockaddr, timeout_at)
+            connected: _Socket = await super().sock_connect(net, sock, sockaddr, timeout_at)
         except BaseException:
             sock.close()
             raise
         return connected
 
 
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+    """Remembers why a connection failed; kafka-python tries again until time is up, and forgets."""
+
+    refused: BaseException | None = None
+    failed: BaseException | None = None
+
+    def get_connection(self, *arguments: Message, **options: Message) -> Message:
+        known = super().get_connection(*arguments, **options)
+        known.init_future.add_errback(self._note)
+        return known
+
+    def maybe_raise_auth_failure(self, node_id: Message) -> None:
+        if self.refused is not None:
+            raise self.refused
+        super().maybe_raise_auth_failure(node_id)
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, (*REFUSED_CREDENTIALS, StreamError)):
+            self.refused = error
+        else:
+            self.failed = error
+
+
 class WireClient:
     """A connection manager and the I/O thread that drives it."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        if "ssl_context" in settings:
+            settings["ssl_context"].sslsocket_class = _PatientTlsSocket
         self.net = NetworkSelector(client_id=settings["client_id"])
-        self.manager = KafkaConnectionManager(self.net, **settings)
+        self.manager = _Manager(self.net, **settings)
         self.net.start()
 
     @classmethod
@@ -124,8 +217,10 @@ class WireClient:
         left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         try:
             client.run(lambda: client.manager.bootstrap_async(left_ms), deadline)
-        except BaseException:
+        except BaseException as err:
             client.close()
+            if isinstance(err, kafka_errors.KafkaTimeoutError):
+                raise client.manager.failed or err from None
             raise
         return client
 

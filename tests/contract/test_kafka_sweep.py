@@ -117,6 +117,7 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=10)
     successor.close()
     assert store.read() is None
+    store.close()
 
 
 def test_check_tells_facts_and_changes_nothing(real: RealHarness) -> None:

@@ -34,6 +34,9 @@ class FakeStore:
         self.written.append(record)
         self.record = OwnerRecord.decode(record.encode()) if record is not None else None
 
+    def close(self) -> None:
+        """See `OwnerStore.close`."""
+
     def sleep(self, seconds: float) -> None:
         """Time passes, the other job lives."""
         self.now_s += seconds

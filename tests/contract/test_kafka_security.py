@@ -1,0 +1,223 @@
+"""Every SASL mechanism over TLS reaches both clients, and no secret leaves them."""
+
+import logging
+import pickle
+import time
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from connectors.kafka._client import AdminClient, KafkaException, make_admin, translate
+from connectors.kafka.client_options import Role
+from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.credentials import OAuthToken, UnsecuredToken
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_wire import TransactionWire
+from runtime.contracts import CommitOutcome, SinkContext
+from runtime.errors import AuthenticationError, StreamError, UnreachableError
+from tests.kafka_fixture import SecureKafka
+from tests.transaction_harness import JOB_UID, RealHarness, committable
+
+pytestmark = pytest.mark.integration
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+def _jaas(mechanism: str, username: str, password: str) -> str:
+    if mechanism == "OAUTHBEARER":
+        return f'{_OAUTH} required unsecuredLoginStringClaim_sub="{username}";'
+    module = _PLAIN if mechanism == "PLAIN" else _SCRAM
+    return f'{module} required username="{username}" password="{password}";'
+
+
+def _options(secure: SecureKafka, mechanism: str, *, password: str | None = None) -> dict[str, str]:
+    """As a Spark user writes them, for a Java client."""
+    return {
+        "kafka.bootstrap.servers": secure.bootstrap,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": mechanism,
+        "kafka.sasl.jaas.config": _jaas(mechanism, secure.username, password or secure.password),
+        "kafka.ssl.truststore.location": str(secure.ca_file),
+        "kafka.ssl.truststore.type": "PEM",
+    }
+
+
+@pytest.fixture
+def log_of_everything(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Every logger at its most talkative."""
+    with caplog.at_level(logging.DEBUG):
+        yield caplog
+
+
+def _cluster_id_by_librdkafka(connection: KafkaConnection) -> str:
+    config = {**connection.librdkafka(Role.ADMIN), "debug": "security,conf"}
+    admin: AdminClient = make_admin(config)
+    try:
+        found = admin.list_topics(timeout=10).cluster_id
+        admin.poll(0)  # hands its log lines over
+    except KafkaException as err:
+        raise translate(err, {"servers": connection.bootstrap_servers}) from err
+    return str(found)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_sasl_ssl_reaches_both_clients_and_shows_no_secret(
+    secure_kafka: SecureKafka, log_of_everything: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    """One set of options, two clients, one cluster; the canary is looked for everywhere."""
+    connection = KafkaConnection.of(_options(secure_kafka, mechanism))
+    wire = TransactionWire(connection)
+
+    cluster = wire.cluster(timeout_s=15)
+    assert _cluster_id_by_librdkafka(connection) == cluster.cluster_id
+    wire.close()
+
+    said = [
+        log_of_everything.text,
+        repr(connection),
+        str(connection),
+        repr(connection.redacted()),
+        repr(pickle.loads(pickle.dumps(connection))),
+        repr(connection.librdkafka(Role.PRODUCER)),
+        repr(connection.wire()),
+    ]
+    assert len(log_of_everything.records) > 10
+    assert [text for text in said if secure_kafka.password in text] == []
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_another_process_ends_a_transaction_over_sasl_ssl(
+    secure_kafka: SecureKafka, mechanism: str
+) -> None:
+    """Rule 2 and the owner record, with every request authenticated."""
+    connection = KafkaConnection.of(_options(secure_kafka, mechanism))
+    harness = RealHarness(
+        secure_kafka.broker,
+        2,
+        connection=connection,
+        options=secure_kafka.librdkafka(),
+    )
+    attempt = harness.open()
+    attempt.produce(3)
+    entry = committable(attempt.identity)
+    coordinator = KafkaSinkCoordinator(
+        connection,
+        transactional_id_prefix=harness.prefix,
+        transaction_timeout_s=None,
+        topics=(harness.topic,),
+    )
+    coordinator.check(timeout_s=15)
+    coordinator.claim(
+        SinkContext(
+            job_uid=JOB_UID,
+            job_name="job",
+            operator_id="sink-1",
+            checkpoint_uri="file:/a",
+            leader_session_id="s",
+        ),
+        timeout_s=15,
+    )
+
+    (report,) = coordinator.committer.commit([entry], timeout_s=15, after_crash=True)
+
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert harness.visible() == 3
+    coordinator.renew()
+    coordinator.close()
+    harness.close()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_wrong_password_is_an_authentication_error_from_both_clients(
+    secure_kafka: SecureKafka, log_of_everything: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    """A typed error that says what to check, in seconds, without the password."""
+    wrong = "canary-4711-wrong"
+    connection = KafkaConnection.of(_options(secure_kafka, mechanism, password=wrong))
+    wire = TransactionWire(connection)
+    started = time.monotonic()
+    said = []
+
+    with pytest.raises(AuthenticationError) as by_wire:
+        wire.cluster(timeout_s=15)
+    said += [str(by_wire.value), repr(by_wire.value), *traceback.format_exception(by_wire.value)]
+    wire.close()
+    with pytest.raises(StreamError) as by_librdkafka:
+        _cluster_id_by_librdkafka(connection)
+    said += [str(by_librdkafka.value), *traceback.format_exception(by_librdkafka.value)]
+
+    assert time.monotonic() - started < 30
+    assert [text for text in [*said, log_of_everything.text] if wrong in text] == []
+
+
+def test_a_wrong_password_leaves_decided_work_pending(secure_kafka: SecureKafka) -> None:
+    """The committer neither raises nor gives up a decided transaction."""
+    connection = KafkaConnection.of(_options(secure_kafka, "PLAIN", password="wrong"))
+    wire = TransactionWire(connection)
+    harness = RealHarness(secure_kafka.broker, 2)
+    attempt = harness.open()
+    attempt.produce(1)
+
+    (report,) = KafkaCommitter(wire).commit(
+        [committable(attempt.identity)], timeout_s=2, after_crash=True
+    )
+
+    assert report.outcome is CommitOutcome.PENDING
+    wire.close()
+    harness.close()
+
+
+def test_a_token_function_serves_both_clients(secure_kafka: SecureKafka) -> None:
+    """OAUTHBEARER with the user's own function, which executors get by pickle."""
+    options = _options(secure_kafka, "OAUTHBEARER")
+    del options["kafka.sasl.jaas.config"]
+    made = KafkaConnection.of(options, oauth_token=UnsecuredToken(principal=secure_kafka.username))
+    connection: KafkaConnection = pickle.loads(pickle.dumps(made))
+    wire = TransactionWire(connection)
+
+    assert _cluster_id_by_librdkafka(connection) == wire.cluster(timeout_s=15).cluster_id
+    wire.close()
+
+
+def token_for_tests() -> OAuthToken:
+    """Named by an option in the test below."""
+    return UnsecuredToken(principal="alice")()
+
+
+def test_a_token_function_may_be_named_by_an_option(secure_kafka: SecureKafka) -> None:
+    """The drop-in has only options, and its own processes."""
+    options = _options(secure_kafka, "OAUTHBEARER")
+    del options["kafka.sasl.jaas.config"]
+    options["kafka.sasl.oauthbearer.token.function"] = f"{__name__}:token_for_tests"
+    connection: KafkaConnection = pickle.loads(pickle.dumps(KafkaConnection.of(options)))
+    wire = TransactionWire(connection)
+
+    assert wire.cluster(timeout_s=15).cluster_id == _cluster_id_by_librdkafka(connection)
+    wire.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"kafka.ssl.truststore.location": ""}, UnreachableError),
+        ({"kafka.security.protocol": "SASL_PLAINTEXT"}, UnreachableError),
+    ],
+    ids=["no-ca", "no-tls"],
+)
+def test_a_broker_that_cannot_be_trusted_or_understood_is_unreachable(
+    secure_kafka: SecureKafka, changed: dict[str, str], error: type[StreamError]
+) -> None:
+    """TLS is checked by the wire client as by librdkafka; the remedy names the protocol."""
+    options = {k: v for k, v in (_options(secure_kafka, "PLAIN") | changed).items() if v}
+    wire = TransactionWire(KafkaConnection.of(options))
+
+    with pytest.raises(error) as caught:
+        wire.cluster(timeout_s=2)
+    wire.close()
+
+    assert "kafka.security.protocol" in str(caught.value)
