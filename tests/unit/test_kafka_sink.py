@@ -1,0 +1,180 @@
+"""What `KafkaSink` takes and refuses."""
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from connectors.kafka.producer_settings import (
+    ClusterLimits,
+    plain_config,
+    transactional_config,
+)
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.sink import KafkaSink
+from runtime.errors import ConfigError
+
+CANARY = "canary-55-secret"
+
+
+def sink(**settings: Any) -> KafkaSink:
+    given = {"bootstrap_servers": "b:9092", "topic": "out", "transactional_id_prefix": "orders"}
+    return KafkaSink(**{**given, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"topics": "out"}, "Did you mean topic"),
+        ({"transactional_prefix": "x"}, "Did you mean transactional_id_prefix"),
+        ({"guarantee": "exactly_once"}, "Did you mean exactly-once"),
+        ({"guarantee": "whatever it takes"}, "Use one of exactly-once, at-least-once, none"),
+        ({"transactional_id_prefix": ""}, "exactly-once needs a prefix"),
+        ({"topic": "no spaces"}, "cannot be the name of a topic"),
+        ({"topic": ""}, "cannot be the name of a topic"),
+        ({"transaction_timeout_s": 0.5}, "too short"),
+        ({"bootstrap_servers": ""}, "no Kafka servers"),
+        ({"options": {"kafka.lingerms": "5"}}, "Did you mean kafka.linger.ms"),
+        ({"options": {"transactional.id": "mine"}}, "transactionalIdPrefix"),
+        ({"options": {"enable.idempotence": "false"}}, "unsafe with exactly-once"),
+        ({"options": {"acks": 1}}, "unsafe with exactly-once"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    """Misspelt, missing, out of range or unsafe: one sentence, and what to do."""
+    with pytest.raises(ConfigError, match=words):
+        sink(**settings)
+
+
+def test_a_weaker_guarantee_needs_no_prefix_and_allows_weaker_acks() -> None:
+    """What is unsafe with exactly-once may be meant with at-least-once."""
+    weaker = sink(guarantee="at-least-once", transactional_id_prefix="", options={"acks": "1"})
+    assert weaker.settings()["guarantee"] == "at-least-once"
+
+
+def test_secrets_are_in_no_text_of_a_sink() -> None:
+    """Not in its settings, which go into checkpoints, nor in its repr."""
+    secret = sink(
+        options={
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": CANARY,
+        }
+    )
+    assert CANARY not in repr(secret)
+    assert CANARY not in str(secret.settings())
+    assert CANARY not in repr(secret.writer_factory())
+
+
+def test_a_sink_and_its_writer_factory_travel_by_pickle() -> None:
+    """From the driver to executors, and through Spark's planner."""
+    made = sink(uid="u", name="n", transaction_timeout_s=60)
+    copy = pickle.loads(pickle.dumps(made))
+    assert (copy.name, copy.uid, copy.settings()) == ("n", "u", made.settings())
+    assert pickle.loads(pickle.dumps(made.writer_factory())) == made.writer_factory()
+
+
+def test_the_operators_name_follows_from_the_topic() -> None:
+    """Two sinks of a job with different topics need no names of their own."""
+    assert sink().name == "kafka-sink-out"
+    assert sink(topic=None).name == "kafka-sink-by-record"
+    assert sink(name="mine").name == "mine"
+
+
+@dataclass
+class Type:
+    text: str
+
+    def simpleString(self) -> str:
+        return self.text
+
+
+@dataclass
+class Field:
+    name: str
+    dataType: Type
+
+
+@dataclass
+class Schema:
+    fields: list[Field]
+
+
+OPTIONS = {
+    "kafka.bootstrap.servers": "b:9092",
+    "topic": "out",
+    "transactionalIdPrefix": "orders",
+    "checkpointLocation": "/tmp/x",
+    "queryName": "q",
+}
+
+
+def test_the_drop_ins_options_make_the_same_sink() -> None:
+    """Names in any case, as Spark's options are."""
+    shouted = {name.upper(): value for name, value in OPTIONS.items()}
+    for options in (OPTIONS, shouted):
+        made = KafkaSink.from_options({**options, "transactionTimeout": "15m"})
+        assert made.settings() == sink(transaction_timeout_s=900).settings()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("transactionIdPrefix", "x", "Did you mean transactionalIdPrefix"),
+        ("transactionTimeout", "soon", "a duration cannot be read"),
+        ("kafka.acks", "0", "unsafe with exactly-once"),
+    ],
+)
+def test_a_wrong_option_of_the_drop_in_is_refused(option: str, value: str, words: str) -> None:
+    """The nearest right name is in the message."""
+    with pytest.raises(ConfigError, match=words):
+        KafkaSink.from_options({**OPTIONS, option: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("900", 900), ("1.5 s", 1.5), ("2 minutes", 120), ("1h", 3600)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    """Seconds, or a number and a unit."""
+    made = KafkaSink.from_options({**OPTIONS, "transactionTimeout": text})
+    assert made.settings()["transaction_timeout_s"] == f"{seconds:g}"
+
+
+def test_the_drop_in_checks_the_frames_schema() -> None:
+    """Before any task runs."""
+    good = Schema([Field("value", Type("binary"))])
+    KafkaSink.from_options(OPTIONS, good)
+    with pytest.raises(ConfigError, match="value must be of type"):
+        KafkaSink.from_options(OPTIONS, Schema([Field("value", Type("double"))]))
+
+
+CONNECTION = KafkaConnection(bootstrap_servers="b:9092", options={"linger.ms": "3"})
+
+
+def test_the_default_transaction_timeout_is_the_brokers_maximum() -> None:
+    """Rule 23: 60 s would turn an outage of a minute into lost transactions."""
+    limits = ClusterLimits(transaction_timeout_s=1800)
+    config = transactional_config(CONNECTION, limits, transaction_timeout_s=None)
+    assert config["transaction.timeout.ms"] == 1_800_000
+    config = transactional_config(CONNECTION, limits, transaction_timeout_s=30)
+    assert (config["transaction.timeout.ms"], config["message.timeout.ms"]) == (30_000, 30_000)
+    unknown = transactional_config(CONNECTION, ClusterLimits(), transaction_timeout_s=None)
+    assert unknown["transaction.timeout.ms"] == 900_000
+
+
+def test_the_users_options_win_and_batches_fit_the_topic() -> None:
+    """A broker refuses a batch beyond ``max.message.bytes``; librdkafka does not split it."""
+    limits = ClusterLimits(batch_bytes=10_000)
+    config = transactional_config(CONNECTION, limits, transaction_timeout_s=None)
+    assert config["linger.ms"] == "3"
+    assert config["batch.size"] < 10_000
+
+
+def test_each_guarantee_has_its_own_acknowledgements() -> None:
+    """At least once: all replicas, in order, never doubled by the client's own retries."""
+    checked = plain_config(CONNECTION, ClusterLimits(), idempotent=True)
+    assert (checked["enable.idempotence"], checked["acks"]) == (True, "all")
+    unchecked = plain_config(CONNECTION, ClusterLimits(), idempotent=False)
+    assert (unchecked["enable.idempotence"], unchecked["acks"]) == (False, "1")

@@ -1,0 +1,178 @@
+"""Which columns a sink takes, and what becomes of their values."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka.records import RecordColumns, check_spark_columns
+from runtime.errors import ConfigError
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def listed(batch: pa.RecordBatch, name: str, *, topic: str | None = "out") -> list[Any]:
+    """One argument of `produce`, for every row of the batch."""
+    arguments = RecordColumns.of(batch.schema, topic).arguments(batch)
+    column: Iterable[Any] = getattr(arguments, name)
+    return list(islice(column, batch.num_rows))
+
+
+def rows(**columns: Any) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"v"] * 2), **columns})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+def test_keys_and_values_of_every_text_and_binary_type(kind: pa.DataType) -> None:
+    """Null stays null, empty stays empty, text becomes UTF-8."""
+    column = pa.array(["é", None, ""], pa.string()).cast(pa.binary())
+    column = (
+        pa.array(["é", None, ""]).cast(kind) if "binary" not in str(kind) else column.cast(kind)
+    )
+    batch = pa.record_batch({"key": column, "value": column})
+    assert listed(batch, "keys") == listed(batch, "values") == ["é".encode(), None, b""]
+
+
+def test_a_column_without_values_is_null() -> None:
+    """Functions make such columns with ``pa.nulls``."""
+    batch = rows(key=pa.nulls(2), partition=pa.nulls(2), headers=pa.nulls(2))
+    assert listed(batch, "keys") == [None, None]
+    assert listed(batch, "partitions") == [-1, -1]
+    assert listed(batch, "headers") == [None, None]
+
+
+def test_what_is_not_there_is_left_to_the_client() -> None:
+    """No key, partition by the partitioner, stamped when it is produced, no headers."""
+    batch = rows()
+    assert listed(batch, "topics") == ["out", "out"]
+    assert listed(batch, "keys") == [None, None]
+    assert listed(batch, "partitions") == [-1, -1]
+    assert listed(batch, "timestamps_ms") == [0, 0]
+    assert listed(batch, "headers") == [None, None]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_timestamps_of_every_unit(unit: str) -> None:
+    """Floored to Kafka's milliseconds."""
+    stamps = pa.array([datetime(2020, 1, 1, tzinfo=UTC), None], pa.timestamp(unit, "UTC"))
+    assert listed(rows(timestamp=stamps), "timestamps_ms") == [1_577_836_800_000, 0]
+
+
+def test_the_edges_of_kafkas_time() -> None:
+    """-1 is Kafka's word for no timestamp; librdkafka's 0 means now, so 1970 begins 1 ms late."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    stamps = pa.array([epoch - timedelta(milliseconds=1), epoch], pa.timestamp("us", "UTC"))
+    assert listed(rows(timestamp=stamps), "timestamps_ms") == [0, 1]
+
+
+def test_a_time_before_1970_is_refused_by_name() -> None:
+    """Java's producer refuses it too; the row is named."""
+    early = datetime(1969, 1, 1, tzinfo=UTC)
+    stamps = pa.array([None, early], pa.timestamp("us", "UTC"))
+    with pytest.raises(ConfigError, match="row=1"):
+        listed(rows(timestamp=stamps), "timestamps_ms")
+
+
+def test_a_timestamp_column_of_another_type_is_somebody_elses() -> None:
+    """Spark's sink ignores columns that it does not know; this name is ours alone."""
+    assert listed(rows(timestamp=["noon", "midnight"]), "timestamps_ms") == [0, 0]
+
+
+def test_other_columns_are_ignored() -> None:
+    """As in Spark's sink: a frame from the source can be written as it is."""
+    assert listed(rows(offset=[1, 2], timestampType=[0, 0], extra=["x", "y"]), "values") == [
+        b"v",
+        b"v",
+    ]
+
+
+def test_headers_of_a_slice_belong_to_its_rows() -> None:
+    """Arrow's children do not know of a slice."""
+    batch = pa.record_batch(
+        {
+            "value": [b"%d" % n for n in range(4)],
+            "headers": pa.array(
+                [
+                    [{"key": "a", "value": b"0"}],
+                    None,
+                    [],
+                    [{"key": "b", "value": None}, {"key": "b", "value": b""}],
+                ],
+                HEADERS,
+            ),
+        }
+    )
+    assert listed(batch.slice(1), "headers") == [None, None, [("b", None), ("b", b"")]]
+    assert listed(batch.slice(0, 2), "headers") == [[("a", b"0")], None]
+
+
+def test_a_header_without_a_key_is_refused() -> None:
+    """Kafka's protocol has no null header keys."""
+    headers = pa.array([[{"key": None, "value": b"x"}], []], HEADERS)
+    with pytest.raises(ConfigError, match="header without a key"):
+        listed(rows(headers=headers), "headers")
+
+
+def test_a_null_topic_is_refused() -> None:
+    """In Spark's words, with the row."""
+    with pytest.raises(ConfigError, match=r"null topic present in the data.*row=1"):
+        listed(rows(topic=["out", None]), "topics", topic=None)
+
+
+def test_a_negative_partition_is_refused() -> None:
+    """The client would read -1 as "any"."""
+    partitions = pa.array([0, -1], pa.int32())
+    with pytest.raises(ConfigError, match=r"partition.*row=1"):
+        listed(rows(partition=partitions), "partitions")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"value": pa.binary()}, "a topic is required"),
+        ({"topic": pa.string()}, "column value is missing"),
+        ({"topic": pa.int32(), "value": pa.binary()}, "topic must be of type string"),
+        ({"topic": pa.string(), "value": pa.int64()}, "value must be of type string or binary"),
+        (
+            {"topic": pa.string(), "value": pa.binary(), "key": pa.float64()},
+            "key must be of type string or binary",
+        ),
+        (
+            {"topic": pa.string(), "value": pa.binary(), "partition": pa.string()},
+            "partition must be of type int",
+        ),
+        (
+            {"topic": pa.string(), "value": pa.binary(), "headers": pa.list_(pa.string())},
+            "headers must be of type array",
+        ),
+    ],
+)
+def test_wrong_columns_are_named(schema: dict[str, pa.DataType], words: str) -> None:
+    """Each with the column and its type."""
+    with pytest.raises(ConfigError, match=words):
+        RecordColumns.of(pa.schema(schema), None)
+
+
+def test_spark_columns_are_checked_before_the_query_runs() -> None:
+    """The drop-in knows the frame's schema; no task has to fail."""
+    good = {"key": "binary", "value": "string", "partition": "int", "offset": "bigint"}
+    check_spark_columns(good, "out")
+    with pytest.raises(ConfigError, match="a topic is required"):
+        check_spark_columns(good, None)
+    with pytest.raises(ConfigError, match="partition must be of type int"):
+        check_spark_columns({**good, "partition": "bigint"}, "out")
