@@ -1,5 +1,6 @@
-"""Kafka source and sink; exactly once, in Python."""
+"""Kafka source and transactional sink for Jobs; ``connectors.install`` for the drop-in formats."""
 
 from connectors.kafka.sink import KafkaSink
+from connectors.kafka.source import KafkaSource
 
-__all__ = ["KafkaSink"]
+__all__ = ["KafkaSink", "KafkaSource"]

@@ -8,6 +8,7 @@ from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.plan import StartedJob
@@ -23,7 +24,7 @@ from runtime.spark.plans import is_stateful
 from runtime.spark.region import RegionQuery, RegionSpec, first_error
 from runtime.spark.region_start import initial_offset, location_of, make_ready
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import prepare
+from runtime.spark.session import prepare, query_settings
 
 __all__ = ["JobResult", "run_job"]
 
@@ -96,7 +97,8 @@ def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
     """Whether the pipeline's frame keeps state; told by a frame over a source that never runs."""
     if pipeline.is_chained:
         return False
-    return is_stateful(_frame(spark, probe_for(pipeline.source.schema_ddl()), pipeline, "probe"))
+    probe = _source_frame(spark, probe_for(pipeline.source.schema_ddl())).load()
+    return is_stateful(_transformed(probe, pipeline))
 
 
 # --- starting one region ------------------------------------------------------------------------
@@ -138,24 +140,27 @@ def _start(
             reader=plan.reader,
             functions=region.functions,
             factories={i: sink.writer_factory() for i, sink in region.sinks.items()},
-            batches_to_retain=max(
-                _SPARK_DEFAULT_BATCHES,
-                spark_batches_to_retain((), {}, retain=job.settings.retained),
-            ),
         ),
         coordinator,
         store.fs,
     )
-    data_source = data_source_for(plan)
-    query.start(job.spark, _frame(job.spark, data_source, region.pipeline, region.source_name))
+    with query_settings(job.spark, batches_to_retain=_batches_to_retain(job)):
+        source_frame = _source_frame(job.spark, data_source_for(plan)).name(region.source_name)
+        query.start(_transformed(source_frame.load(), region.pipeline))
     return query
 
 
-def _frame(
-    spark: SparkSession, data_source: type[DataSource], pipeline: Pipeline, source_name: str
-) -> DataFrame:
+def _batches_to_retain(job: Job) -> int:
+    needed = spark_batches_to_retain((), {}, retain=job.settings.retained)
+    return max(_SPARK_DEFAULT_BATCHES, needed)
+
+
+def _source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStreamReader:
     spark.dataSource.register(data_source)
-    frame = spark.readStream.format(data_source.name()).name(source_name).load()
+    return spark.readStream.format(data_source.name())
+
+
+def _transformed(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
     if not pipeline.is_chained:
         for step in pipeline.steps:
             frame = cast(FrameFunction, step.function)(frame)

@@ -2,10 +2,11 @@
 
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime import offsets
@@ -16,7 +17,6 @@ from runtime.failpoints import failpoint
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, StateSnapshot
 from runtime.service.client import CoordinatorAddress
 from runtime.spark import query_logs
-from runtime.spark.session import QUERY_SETTINGS, query_settings
 from runtime.spark.state import snapshot_of
 from runtime.spark.tasks import (
     RESULT_SCHEMA,
@@ -30,6 +30,9 @@ from runtime.spark.tasks import (
 __all__ = ["RegionQuery", "RegionSpec", "first_error"]
 
 log = logging.getLogger(__name__)
+
+_LOG_TIMEOUT_S = 5.0
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,6 @@ class RegionSpec:
         output_mode: Spark's, for a stateful frame; else ``append``.
         reader, functions: of a chained region; functions is None for a transform.
         factories: writer factory by operator id of the sink.
-        batches_to_retain: for ``spark.sql.streaming.minBatchesToRetain``.
     """
 
     job_uid: str
@@ -59,7 +61,6 @@ class RegionSpec:
     reader: SplitReader
     functions: tuple[ArrowFunction, ...] | None
     factories: Mapping[str, WriterFactory]
-    batches_to_retain: int
 
 
 class RegionQuery:
@@ -75,6 +76,7 @@ class RegionQuery:
         self._fs = fs
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
+        self._returned: int | None = None  # last batch id whose callback returned normally
         self.error: BaseException | None = None
 
     @property
@@ -82,18 +84,18 @@ class RegionQuery:
         """The region's name."""
         return self._spec.region
 
-    def start(self, spark: SparkSession, frame: DataFrame) -> None:
-        """Start the query over ``frame``, the region's functions applied (or its descriptors)."""
-        settings = dict(QUERY_SETTINGS)
-        settings["spark.sql.streaming.minBatchesToRetain"] = str(self._spec.batches_to_retain)
-        with query_settings(spark, settings):
-            self._query = (
-                frame.writeStream.foreachBatch(self._on_batch)
-                .queryName(f"{self._spec.region}.{self._spec.generation}")
-                .outputMode(self._spec.output_mode if self._spec.stateful else "append")
-                .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
-                .start()
-            )
+    def start(self, frame: DataFrame) -> None:
+        """Start the query over ``frame``, the region's functions applied (or its descriptors).
+
+        Inside `runtime.spark.session.query_settings`.
+        """
+        self._query = (
+            frame.writeStream.foreachBatch(self._on_batch)
+            .queryName(f"{self._spec.region}.{self._spec.generation}")
+            .outputMode(self._spec.output_mode if self._spec.stateful else "append")
+            .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
+            .start()
+        )
 
     @property
     def is_active(self) -> bool:
@@ -107,7 +109,17 @@ class RegionQuery:
     def stop(self) -> None:
         """Stop the query; the caller has woken its callback first (rule 12)."""
         if self._query is not None:
+            self._let_spark_log()
             self._query.stop()
+
+    def _let_spark_log(self) -> None:
+        """Give Spark a moment to write its commit log: a stop would interrupt it, loudly."""
+        deadline_s = time.monotonic() + _LOG_TIMEOUT_S
+        entry = f"{self._spec.location}/commits/{self._returned}"
+        while self._returned is not None and self.is_active and time.monotonic() < deadline_s:
+            if self._fs.exists(entry):
+                return
+            time.sleep(_POLL_S)
 
     def failure(self) -> BaseException | None:
         """Why the query ended, the typed error where there is one."""
@@ -120,6 +132,7 @@ class RegionQuery:
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
         try:
             self._run_batch(frame, batch_id)
+            self._returned = batch_id
         except BaseException as err:  # noqa: BLE001 - kept here whole, Spark gets its name alone
             self._keep(err)
             # Spark matches the text of this error with a regular expression that overflows the

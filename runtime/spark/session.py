@@ -52,8 +52,13 @@ def prepare(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def query_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set SQL settings while a query starts (it clones the session), then put the user's back."""
+def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[None]:
+    """Set what a region's query needs while it is made, then put the user's settings back.
+
+    Its frame is made and its query started inside: a query keeps a clone of the session.
+    """
+    settings = dict(QUERY_SETTINGS)
+    settings["spark.sql.streaming.minBatchesToRetain"] = str(batches_to_retain)
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():
