@@ -111,7 +111,7 @@ class KafkaSplitEnumerator:
             look = self._look(positions, timeout_s)
             self._refuse_unnamed(positions)
             self._after_losses(positions, look)
-        self._known |= {key_of(split) for split in positions}
+        self._known = {key_of(split) for split in positions}
         self._discovered_at_s = None
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)

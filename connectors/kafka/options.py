@@ -173,6 +173,10 @@ class SourceOptions:
                 "Lower the one or raise the other.",
             )
 
+    def group_name(self, of: str) -> str:
+        """The consumer group to publish under; ``of`` names what reads, when the user did not."""
+        return self.group_id or f"{self.group_id_prefix}-{of}"
+
 
 class _Given:
     """The options as given: found by canonical name, shown by the name the user wrote."""

@@ -147,7 +147,7 @@ class KafkaSource:
         )
 
     def _group_id(self) -> str:
-        return self._options.group_id or f"{self._options.group_id_prefix}-{self._name}"
+        return self._options.group_name(self._name)
 
 
 def _as_options(

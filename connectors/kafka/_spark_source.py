@@ -1,0 +1,234 @@
+"""The drop-in source: ``spark.readStream`` and ``spark.read`` with ``format("sluice-kafka")``.
+
+Spark's trigger is the barrier here, and Spark's offset log the checkpoint of the position. The
+offset is self-contained (`runtime.offsets`): a replay reads exactly what the first try read.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from connectors.kafka.columns import columns_with, schema_ddl
+from connectors.kafka.discovery import KafkaCluster
+from connectors.kafka.enumerator import KafkaSplitEnumerator
+from connectors.kafka.options import SourceOptions
+from connectors.kafka.reader import KafkaSplitReader
+from connectors.kafka.splits import split_evenly
+from runtime import offsets
+from runtime.model import Barrier, SplitRange
+
+__all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
+
+_TIMEOUT_S = 30.0
+_REGION = "query"
+_SOURCE_ID = "sluice-kafka"
+# Given as the default limit, so that a limit of "all" can only come from trigger(once=True).
+_NO_LIMIT = (1 << 63) - 1
+
+
+class KafkaSourceFormat(DataSource):
+    """The reading half of the format; `connectors.kafka._spark` adds the writing half."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(…)`` is told."""
+        return "sluice-kafka"
+
+    def schema(self) -> str:
+        """Columns and types of Spark's own ``kafka`` source."""
+        headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
+        return schema_ddl(columns_with(headers=headers))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A bounded read."""
+        return KafkaBatchReader(
+            SourceOptions.of(self.options, bounded=True, stream=False), tuple(schema.names)
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream."""
+        return KafkaStreamReader(
+            SourceOptions.of(self.options, bounded=False, stream=True), tuple(schema.names)
+        )
+
+
+def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSplitReader:
+    return KafkaSplitReader(
+        connection=options.connection,
+        columns=columns,
+        read_committed=options.read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        no_progress_timeout_s=options.no_progress_timeout_s,
+    )
+
+
+def _enumerator(options: SourceOptions, *, bounded: bool) -> KafkaSplitEnumerator:
+    return KafkaSplitEnumerator(
+        options,
+        KafkaCluster(options.connection, read_committed=options.read_committed),
+        source_id=_SOURCE_ID,
+        group_id=options.group_name(f"spark-{options.subscription}"),
+        bounded=bounded,
+    )
+
+
+def _tasks(options: SourceOptions, ranges: Sequence[SplitRange]) -> list[InputPartition]:
+    cut = split_evenly(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [InputPartition((split,)) for split in cut]
+
+
+class KafkaBatchReader(DataSourceReader):
+    """``spark.read``: ranges are fixed when Spark plans the query. `read` runs in executors."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._split_reader = _split_reader(options, columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Driver side: one task per range."""
+        enumerator = _enumerator(self._options, bounded=True)
+        try:
+            start = enumerator.resolve_start(timeout_s=_TIMEOUT_S)
+            ranges = enumerator.cut(start, max_records=None, timeout_s=_TIMEOUT_S)
+        finally:
+            enumerator.close()
+        # Spark would make up a task without a value where there is none.
+        return _tasks(self._options, ranges) or [InputPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor side."""
+        yield from self._split_reader.read(partition.value)
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream``. All but `read` runs in one long-lived driver-side Python process."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        # Spark passes the limit of each trigger itself.
+        self._max_offsets = options.max_offsets
+        self._options = replace(options, max_offsets=None)
+        self._split_reader = _split_reader(options, columns)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._made: KafkaSplitEnumerator | None = None
+        self._run = uuid.uuid4().hex
+        self._initial: dict[str, Any] | None = None
+        self._initial_given = False
+        self._restored = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("_max_offsets", "_options", "_split_reader")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._begin()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The starting position as numbers; asked for twice by Spark, resolved once (rule 15)."""
+        if self._initial is None:
+            barrier = Barrier(
+                checkpoint_id=0,
+                region=_REGION,
+                generation=0,
+                splits=self._enumerator.resolve_start(timeout_s=_TIMEOUT_S),
+            )
+            # The run tells the position that this process resolved from one found in the log.
+            self._initial = {**offsets.encode(barrier, initial=True), "run": self._run}
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger``."""
+        return ReadMaxRows(self._max_offsets or _NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end: what is there now will be read, in as many batches as it takes."""
+        self._enumerator.fix_ends(timeout_s=_TIMEOUT_S)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Cut at once; ``start`` itself when there is nothing new, and Spark runs no batch.
+
+        The first answer is the initial offset, so that batch 0 is empty and the log keeps the
+        resolved numbers before the first record is read (rule 15).
+        """
+        once = isinstance(limit, ReadAllAvailable)
+        if not once and not self._initial_given and start.get("run") == self._run:
+            self._initial_given = True
+            return start
+        positions = self._positions(start)
+        new = self._enumerator.discover(timeout_s=_TIMEOUT_S)
+        cut = self._enumerator.cut(
+            (*positions, *new),
+            max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            timeout_s=_TIMEOUT_S,
+            at_once=once,
+        )
+        if not new and all(split.is_empty for split in cut):
+            return start
+        barrier = Barrier(
+            checkpoint_id=int(start["checkpoint"]) + 1, region=_REGION, generation=0, splits=cut
+        )
+        return offsets.encode(barrier)
+
+    def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
+        positions = offsets.decode(start).splits
+        if not self._restored and start.get("run") != self._run:
+            self._enumerator.restore(positions, timeout_s=_TIMEOUT_S)
+        self._restored = True
+        return positions
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ (rules 9, 15)."""
+        del start
+        if offsets.is_initial(end):
+            return []
+        return _tasks(self._options, offsets.decode(end).splits)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor side."""
+        yield from self._split_reader.read(partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch is committed: publish group offsets."""
+        self._enumerator.committed(offsets.decode(end).splits)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Ends of the partitions as last seen, for Spark's progress."""
+        if self._made is None:
+            return None
+        ends = self._made.latest()
+        return {f"{topic}-{number}": end for (topic, number), end in sorted(ends.items())} or None
+
+    def stop(self) -> None:
+        """The query ends."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
+    @property
+    def _enumerator(self) -> KafkaSplitEnumerator:
+        if self._made is None:
+            self._made = _enumerator(self._options, bounded=False)
+        return self._made
