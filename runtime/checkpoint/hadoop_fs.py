@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JJavaError
 
 from runtime.checkpoint.file_system import Entry
 from runtime.errors import AuthenticationError, ConfigError, StorageError, StreamError
@@ -31,6 +31,7 @@ _BOUNDS = {
 }
 _DENIED = ("AccessControlException", "AuthorizationException", "SaslException")
 _ABSENT = ("FileNotFoundException",)
+_BRIDGES = ("py4j", "pyspark")
 
 
 class HadoopFileSystem:
@@ -168,9 +169,9 @@ class HadoopFileSystem:
     def _translated(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
-        except StreamError:
-            raise
-        except (Py4JError, Py4JNetworkError, OSError) as error:
+        except Exception as error:
+            if not _is_from_java(error):
+                raise
             where = {"uri": self.uri, "path": path, "error": _first_line(error)}
             raise _typed(error, action, where) from error
 
@@ -180,9 +181,14 @@ def _is_default(conf: Any, name: str) -> bool:  # noqa: ANN401 - a Java object
     return sources is None or all(str(source).endswith("-default.xml") for source in sources)
 
 
+def _is_from_java(error: Exception) -> bool:
+    """In a SparkSession PySpark turns some Java exceptions into classes of its own."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _BRIDGES
+
+
 def _names(error: BaseException, names: tuple[str, ...]) -> bool:
     if not isinstance(error, Py4JJavaError):
-        return False
+        return type(error).__name__ in names
     found: Any = error.java_exception
     return str(found.getClass().getSimpleName()) in names
 

@@ -1,10 +1,14 @@
 """Checkpoints on a real HDFS: races, servers that die or hang, and the command line."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,6 +171,50 @@ def test_records_survive_kill_9_of_both_servers(store: CheckpointStore, hdfs: Em
     assert store.read(1) == record(1)
     assert store.is_committed(1)
     assert store.publish(record(2), timeout_s=60) is PublishOutcome.OURS
+
+
+_IN_SPARK = """
+import sys
+from pyspark.sql import SparkSession
+from runtime.checkpoint.store import open_store
+from runtime.errors import StreamError
+from tests.checkpoint_records import record
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.hadoop.ipc.client.connect.max.retries", "1")
+    .getOrCreate()
+)
+jvm = spark.sparkContext._jvm
+store = open_store(sys.argv[1], jvm)
+print(store.publish(record(0), timeout_s=20).value)
+print(store.publish(record(0, leader_session_id="other"), timeout_s=20).value)
+store.mark_committed(0)
+print(store.read(0) == record(0), store.read(1), store.is_committed(0), store.places())
+for wrong in ("hdfs://no-such-host.invalid:1/x", "hdfs://127.0.0.1:1/x"):
+    try:
+        open_store(wrong, jvm).places()
+    except StreamError as error:
+        print(type(error).__name__)
+spark.stop()
+"""
+
+
+def test_store_works_through_the_jvm_of_a_spark_session(uri: str) -> None:
+    """As a job uses it: Spark's gateway, Spark's ``spark.hadoop`` settings, typed errors.
+
+    PySpark translates some Java exceptions into its own before we see them; those are ours too.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", _IN_SPARK, uri],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    expected = ["ours", "taken", "True None True [0]", "ConfigError", "StorageError"]
+    assert ran.stdout.splitlines() == expected, ran.stderr
 
 
 def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str) -> None:
