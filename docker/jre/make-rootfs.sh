@@ -15,7 +15,6 @@ jlink=$(readlink -f "${JAVA_HOME:+$JAVA_HOME/bin/}jlink" 2>/dev/null || true)
 
 mkdir -p "$root"/{bin,dev,etc,home/appuser,opt,proc,run,sys,tmp,usr/bin,var}
 chmod 1777 "$root/tmp"
-# chown by number: the tar is written with the names of the image, not of this host.
 "$jlink" --add-modules "$modules" --strip-java-debug-attributes --no-header-files --no-man-pages \
   --output "$root/opt/java"
 "$root/opt/java/bin/java" -Xshare:dump >/dev/null
@@ -24,9 +23,9 @@ chmod 1777 "$root/tmp"
 # run time (compression codecs) link to those of the C++ runtime, which nothing here names.
 list_libraries() {
   find "$root/opt/java" -type f \( -name '*.so' -o -perm -u+x \) -print0 |
-    xargs -0 -n 1 ldd 2>/dev/null
+    xargs -0 -n 1 ldd 2>/dev/null || true
   ldd "$(command -v bash)"
-  ldconfig -p | grep -E '^\s(libstdc\+\+\.so\.6|libgcc_s\.so\.1) .*x86-64|^\s(libstdc\+\+\.so\.6|libgcc_s\.so\.1) .*AArch64' || true
+  ldconfig -p | grep -E '^\s(libstdc\+\+\.so\.6|libgcc_s\.so\.1) .*(x86-64|AArch64)' || true
 }
 list_libraries | grep -oE '/[^ ]+\.so[^ ]*' | sort -u | while read -r library; do
   case $library in "$root"/*) continue ;; esac
