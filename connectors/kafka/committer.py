@@ -64,6 +64,17 @@ class KafkaCommitter:
         identities = [decode_handle(entry).identity for entry in committables]
         return self.abort_transactions(identities, timeout_s=timeout_s)
 
+    def commit_transactions(
+        self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
+    ) -> list[CommitReport]:
+        """As `commit` after a crash, for transactions known by name only; ``sluice txn``."""
+        return self._finish(
+            transactions,
+            commit=True,
+            verdict_first=True,
+            deadline=self._clock() + timeout_s,
+        )
+
     def abort_transactions(
         self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
     ) -> list[CommitReport]:

@@ -29,11 +29,13 @@ from connectors.kafka.credentials import (
 )
 from runtime.errors import ConfigError
 
-__all__ = ["KafkaConnection"]
+__all__ = ["REDACTED", "KafkaConnection"]
 
 log = logging.getLogger(__name__)
 
-_REDACTED = "[redacted]"
+REDACTED = "[redacted]"
+"""Stands in place of a secret wherever settings are shown or stored."""
+
 _SECRET_OPTIONS = frozenset(
     {
         "sasl.jaas.config",
@@ -107,7 +109,7 @@ class KafkaConnection:
     def redacted(self) -> dict[str, str]:
         """Every setting with its prefix, secrets replaced; safe to log and to store."""
         shown = {
-            PREFIX + name: _REDACTED if name in _SECRET_OPTIONS else value
+            PREFIX + name: REDACTED if name in _SECRET_OPTIONS else value
             for name, value in sorted(self.options.items())
         }
         return {PREFIX + "bootstrap.servers": self.bootstrap_servers, **shown}
@@ -115,7 +117,7 @@ class KafkaConnection:
     def scrub(self, text: str) -> str:
         """``text`` with every secret of this connection replaced."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
-            text = text.replace(secret, _REDACTED)
+            text = text.replace(secret, REDACTED)
         return text
 
     def librdkafka(self, role: Role) -> dict[str, Any]:

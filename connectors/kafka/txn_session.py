@@ -1,0 +1,216 @@
+"""What ``sluice txn`` does: open a job's directory and clusters, refuse what would harm, end."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.owner import RENEWAL_INTERVAL_S, KafkaOwnerStore
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.txn_survey import (
+    NamedTransaction,
+    SinkSettings,
+    TransactionLine,
+    connection_of,
+    named_transactions,
+    overview,
+    sinks_of,
+)
+from connectors.kafka.wire import TransactionDescription
+from runtime.checkpoint.inspection import survey
+from runtime.checkpoint.opening import command_store, split_place
+from runtime.contracts import CommitReport
+from runtime.errors import ConfigError, FencedError, TransactionUnknownError, UnreachableError
+
+__all__ = [
+    "TransactionSession",
+    "end",
+    "open_session",
+    "refuse_decided_abort",
+    "refuse_undecided_commit",
+    "refuse_while_alive",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSession:
+    """Everything that is known of a job, and a client for each sink's cluster."""
+
+    job_uid: str
+    sinks: Mapping[str, SinkSettings]
+    connections: Mapping[str, KafkaConnection]
+    wires: Mapping[str, TransactionWire]
+    named: Sequence[NamedTransaction]
+    lines: Sequence[TransactionLine]
+    missing: Sequence[str]
+
+    def chosen(self, ids: Sequence[str]) -> list[TransactionLine]:
+        """The lines of these ids; ConfigError for one that is not the job's."""
+        by_id = {line.transactional_id: line for line in self.lines}
+        unknown = [name for name in ids if name not in by_id]
+        if unknown:
+            raise ConfigError(
+                "neither a checkpoint nor the cluster knows this transactional id as the job's",
+                {"transactional_id": unknown[0]},
+                "Look it up with `sluice txn list --all`.",
+            )
+        return [by_id[name] for name in dict.fromkeys(ids)]
+
+
+@contextmanager
+def open_session(
+    path: str, *, bootstrap: str | None, options: Mapping[str, str], timeout_s: float
+) -> Iterator[TransactionSession]:
+    """Read the directory, connect, and ask for every id that either side knows.
+
+    Args:
+        path: checkpoint directory, or a drop-in query's checkpoint location.
+        bootstrap: servers to use in place of those on record.
+        options: ``kafka.*`` options, secrets above all, that are not on record.
+        timeout_s: of each request round.
+    Raises:
+        ConfigError, UnreachableError, AuthenticationError, StorageError.
+    """
+    uri, _ = split_place(path)
+    with command_store(uri) as store:
+        places = survey(store)
+        records = [place.record for place in places if place.record is not None]
+        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
+    sinks = {name: sink for record in records for name, sink in sinks_of(record).items()}
+    if not sinks:
+        raise ConfigError(
+            "no checkpoint here names a transactional Kafka sink",
+            {"path": path},
+            "Give the checkpoint directory of a job with an exactly-once Kafka sink.",
+        )
+    connections = {
+        name: connection_of(sink, bootstrap=bootstrap, options=options)
+        for name, sink in sinks.items()
+    }
+    with ExitStack() as stack:
+        wires = {name: TransactionWire(connection) for name, connection in connections.items()}
+        for wire in wires.values():
+            stack.callback(wire.close)
+        named = named_transactions(places, committables)
+        job_uid = records[-1].job_uid
+        described, missing = _ask(wires, sinks, named, job_uid, timeout_s)
+        yield TransactionSession(
+            job_uid=job_uid,
+            sinks=sinks,
+            connections=connections,
+            wires=wires,
+            named=named,
+            lines=overview(named, described, sinks),
+            missing=missing,
+        )
+
+
+def _ask(
+    wires: Mapping[str, TransactionWire],
+    sinks: Mapping[str, SinkSettings],
+    named: Sequence[NamedTransaction],
+    job_uid: str,
+    timeout_s: float,
+) -> tuple[dict[str, TransactionDescription | None], list[str]]:
+    described: dict[str, TransactionDescription | None] = {}
+    missing: list[str] = []
+    for name, sink in sinks.items():
+        wires[name].cluster(timeout_s=timeout_s)  # says at once what is wrong with the connection
+        listing = wires[name].list_transactions(f"{sink.prefix}/{job_uid}/", timeout_s=timeout_s)
+        missing += [place for place in listing.missing if place not in missing]
+        asked = {row.transactional_id for row in listing.transactions}
+        asked |= {one.handle.transactional_id for one in named if one.sink == name}
+        answers = wires[name].describe(sorted(asked), timeout_s=timeout_s)
+        silent = sorted(asked - set(answers))
+        if silent:
+            raise UnreachableError(
+                "a transaction's coordinator did not answer",
+                {"transactional_id": silent[0], "transactions": len(silent)},
+                "Bring the broker back, or give more --timeout.",
+            )
+        described |= answers
+    return described, missing
+
+
+def refuse_undecided_commit(line: TransactionLine, *, force: bool) -> None:
+    """ConfigError when no decision asks for the commit of this transaction."""
+    if force or (line.named is not None and line.named.commit_is_due):
+        return
+    standing = line.named.standing if line.named is not None else "in no checkpoint"
+    raise ConfigError(
+        "no decision asks for the commit of this transaction",
+        {"transactional_id": line.transactional_id, "standing": standing},
+        "Its records will be written again by the job, so a commit would double them; "
+        "abort it, or use --force if the job will never run again.",
+    )
+
+
+def refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
+    """ConfigError when a decision asks for the commit of this transaction."""
+    if force or line.named is None or not line.named.commit_is_due:
+        return
+    raise ConfigError(
+        "a decided checkpoint names this transaction",
+        {"transactional_id": line.transactional_id, "checkpoint_id": line.named.checkpoint_id},
+        "An abort would lose its records; commit it, or use --force and write them again.",
+    )
+
+
+def refuse_while_alive(job: TransactionSession, sinks: set[str], *, timeout_s: float) -> None:
+    """FencedError when the job lives, as its owner record tells by changing (rule 22)."""
+    for name in sorted(sinks & set(job.sinks)):
+        prefix = job.sinks[name].prefix
+        store = KafkaOwnerStore(job.connections[name], prefix, timeout_s=timeout_s)
+        try:
+            first = store.read()
+            until = time.monotonic() + RENEWAL_INTERVAL_S + 1
+            while first is not None and first.job_uid == job.job_uid and time.monotonic() < until:
+                time.sleep(0.25)
+                found = store.read()
+                if found is not None and found != first:
+                    raise FencedError(
+                        "the job runs, and may still commit what is open",
+                        {"prefix": prefix, "host": found.host, "session": found.session},
+                        "Leave it to the job's own sweep, stop the job first, or use --force.",
+                    )
+        finally:
+            store.close()
+
+
+def end(
+    job: TransactionSession, lines: Sequence[TransactionLine], *, commit: bool, timeout_s: float
+) -> list[tuple[TransactionLine, CommitReport]]:
+    """Commit or abort, oldest checkpoint first; what the committer says of each."""
+    lines = sorted(lines, key=lambda line: line.named.checkpoint_id if line.named else 0)
+    reports: list[tuple[TransactionLine, CommitReport]] = []
+    for name in dict.fromkeys(line.sink for line in lines):
+        mine = [line for line in lines if line.sink == name]
+        if name not in job.wires:
+            raise ConfigError(
+                "the checkpoint does not tell which cluster this transaction is in",
+                {"transactional_id": mine[0].transactional_id, "operator": name},
+                "Use the checkpoint directory of the job that made it.",
+            )
+        committer = KafkaCommitter(job.wires[name])
+        identities = [_identity(line) for line in mine]
+        answers = (
+            committer.commit_transactions(identities, timeout_s=timeout_s)
+            if commit
+            else committer.abort_transactions(identities, timeout_s=timeout_s)
+        )
+        reports += zip(mine, answers, strict=True)
+    return reports
+
+
+def _identity(line: TransactionLine) -> TransactionIdentity:
+    found = line.identity
+    if found is None:
+        raise TransactionUnknownError(
+            "the coordinator does not know this id any more",
+            {"transactional_id": line.transactional_id},
+            "There is nothing to end; count the records of the output.",
+        )
+    return found
