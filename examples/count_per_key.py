@@ -31,6 +31,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master(args.master)
         .appName("count_per_key")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", 2)
         .getOrCreate()
     )

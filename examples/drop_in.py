@@ -20,7 +20,12 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
 
-    spark = SparkSession.builder.master(args.master).appName("drop_in").getOrCreate()
+    spark = (
+        SparkSession.builder.master(args.master)
+        .appName("drop_in")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
     connectors.install(spark)
     records = (
         spark.readStream.format("sluice-kafka")

@@ -32,7 +32,12 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
 
-    spark = SparkSession.builder.master(args.master).appName("kafka_to_kafka").getOrCreate()
+    spark = (
+        SparkSession.builder.master(args.master)
+        .appName("kafka_to_kafka")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
     job = Job("kafka-to-kafka", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
     job.source(
         KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)

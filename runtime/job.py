@@ -201,13 +201,16 @@ class Job:
         return Stream(pipeline)
 
     def run(self) -> JobResult:
-        """Run until every source has reached its end, the job fails, or Ctrl-C.
+        """Run until every source has reached its end, or the job fails, or Ctrl-C.
+
+        On a terminal, progress is shown on standard error.
 
         Returns:
             What was done, once everything committed is visible to readers.
 
         Raises:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
+            SystemExit: 130 after Ctrl-C, once the regions have stopped; start again to go on.
         """
         from runtime.spark.engine import run_job
 

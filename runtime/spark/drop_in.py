@@ -20,9 +20,10 @@ from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.file_system import FileSystem
 from runtime.checkpoint.file_systems import open_file_system
 from runtime.checkpoint.graph import OperatorSpec, build_graph
+from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import open_store
-from runtime.contracts import Sink
+from runtime.contracts import Leader, Sink
 from runtime.errors import FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord, SplitRange, StateEntry
 from runtime.service.drop_in_client import REGION, QueryRun, decode_entries
@@ -132,6 +133,7 @@ class DropInQueries:
         sink = self._sink_of(options)
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
         operator_id = graph[0].operator_id
+        store = open_store(f"{location}/sluice", jvm=self._jvm)
         coordinator = BarrierCoordinator(
             JobPlan(
                 name=f"query-{active.query_id}",
@@ -141,7 +143,7 @@ class DropInQueries:
                 sluice_version=version("sluice"),
                 spark_version=self._spark.version,
             ),
-            open_store(f"{location}/sluice", jvm=self._jvm),
+            store,
             sinks={operator_id: sink.coordinator()},
             sources={},
             settings=CheckpointSettings(interval_s=None),
@@ -150,6 +152,9 @@ class DropInQueries:
             started = coordinator.start(timeout_s=_START_TIMEOUT_S)
             service = CoordinatorService(coordinator, host=self._host)
             service.start()
+            FileLeaderStore(store.fs).announce(
+                Leader(leader_session_id=started.session, address=service.address)
+            )
         except BaseException:
             coordinator.stop()
             raise

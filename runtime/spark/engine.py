@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,13 +13,16 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.retention import spark_batches_to_retain
 from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.contracts import Leader
 from runtime.errors import StreamError
 from runtime.job import FrameFunction, Job, Pipeline
 from runtime.service.client import CoordinatorAddress
 from runtime.service.server import CoordinatorService
+from runtime.spark.console import ConsoleProgress
 from runtime.spark.job_graph import Region, job_plan, regions_of
 from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
 from runtime.spark.plans import is_stateful
@@ -32,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
 _WATCH_S = 0.1
+_INTERRUPTED = 130  # as a shell reports Ctrl-C
 _SPARK_DEFAULT_BATCHES = 100  # spark.sql.streaming.minBatchesToRetain
 
 
@@ -59,38 +65,70 @@ def run_job(job: Job) -> JobResult:
     graph, regions = regions_of(
         job.pipelines, [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines]
     )
-    clusters = [
-        facts["cluster_id"]
-        for region in regions
-        if (facts := region.pipeline.source.check(timeout_s=_START_TIMEOUT_S)).get("cluster_id")
-    ]
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
     store = open_store(job.checkpoint_dir, jvm=jvm)
-    coordinator = BarrierCoordinator(
-        job_plan(job.name, graph, regions, spark_version=job.spark.version, cluster_ids=clusters),
-        store,
-        sinks={i: sink.coordinator() for r in regions for i, sink in r.sinks.items()},
-        sources={r.source_id: r.pipeline.source.enumerator(r.source_id) for r in regions},
-        settings=job.settings,
-        listeners=job.listeners,
-        repairer=ChainRepairer(regions={region.name: region for region in regions}),
-    )
     with contextlib.ExitStack() as stack:
+        listeners = list(job.listeners)
+        if sys.stderr.isatty():
+            listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
+        coordinator = BarrierCoordinator(
+            job_plan(
+                job.name,
+                graph,
+                regions,
+                checkpoints=job.settings,
+                spark_version=job.spark.version,
+                cluster_ids=_clusters(regions),
+            ),
+            store,
+            sinks={i: sink.coordinator() for r in regions for i, sink in r.sinks.items()},
+            sources={r.source_id: r.pipeline.source.enumerator(r.source_id) for r in regions},
+            settings=job.settings,
+            listeners=listeners,
+            repairer=ChainRepairer(regions={region.name: region for region in regions}),
+        )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
-        service = stack.enter_context(CoordinatorService(coordinator, host=job.host))
-        queries: list[RegionQuery] = []
-        stack.callback(_stop, queries, coordinator)
-        for region in regions:
-            query = _start(job, region, started, coordinator, store, service.coordinator_address)
-            queries.append(query)
-        _watch(queries, coordinator)
+        _run_regions(job, regions, started, coordinator, store)
     return JobResult(
         job_uid=started.job_uid,
         restored_from=started.restored_from,
         last_checkpoint_id=coordinator.last_committed,
         elapsed_s=time.monotonic() - started_at,
     )
+
+
+def _clusters(regions: Sequence[Region]) -> list[str]:
+    """Checks every source, changing nothing; the ids of the clusters they read."""
+    checks = [region.pipeline.source.check(timeout_s=_START_TIMEOUT_S) for region in regions]
+    return [facts["cluster_id"] for facts in checks if facts.get("cluster_id")]
+
+
+def _run_regions(
+    job: Job,
+    regions: Sequence[Region],
+    started: StartedJob,
+    coordinator: BarrierCoordinator,
+    store: CheckpointStore,
+) -> None:
+    """Serve the coordinator, run every region's query, and watch until the end."""
+    queries: list[RegionQuery] = []
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(CoordinatorService(coordinator, host=job.host))
+        FileLeaderStore(store.fs).announce(
+            Leader(leader_session_id=started.session, address=service.address)
+        )
+        stack.callback(_stop, queries, coordinator)
+        for region in regions:
+            query = _start(job, region, started, coordinator, store, service.coordinator_address)
+            queries.append(query)
+        try:
+            _watch(queries, coordinator)
+        except KeyboardInterrupt:
+            log.warning(
+                "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
+            )
+            raise SystemExit(_INTERRUPTED) from None  # after the regions have been stopped
 
 
 def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:

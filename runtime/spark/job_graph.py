@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import cast
 
 from runtime.checkpoint.graph import OperatorSpec, build_graph
-from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
 from runtime.job import BatchFunction, Pipeline
@@ -116,11 +116,12 @@ def job_plan(
     graph: tuple[OperatorNode, ...],
     regions: Sequence[Region],
     *,
+    checkpoints: CheckpointSettings,
     spark_version: str,
     cluster_ids: Sequence[str],
 ) -> JobPlan:
     """The job as the coordinator sees it; settings with every secret redacted."""
-    settings: dict[str, str] = {}
+    settings = {f"checkpoint.{key}": str(value) for key, value in asdict(checkpoints).items()}
     for region in regions:
         connectors: list[Source | Sink] = [region.pipeline.source, *region.pipeline.sinks]
         for connector in connectors:

@@ -14,10 +14,10 @@ from runtime.checkpoint.file_system import FileSystem
 from runtime.contracts import Coordinator, SplitReader, WriterFactory
 from runtime.errors import FencedError, StreamError
 from runtime.failpoints import failpoint
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, StateSnapshot
+from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
 from runtime.service.client import CoordinatorAddress
 from runtime.spark import query_logs
-from runtime.spark.state import snapshot_of
+from runtime.spark.state import StateDescriber
 from runtime.spark.tasks import (
     RESULT_SCHEMA,
     ArrowFunction,
@@ -74,6 +74,7 @@ class RegionQuery:
         self._spec = spec
         self._coordinator = coordinator
         self._fs = fs
+        self._state = StateDescriber(fs, spec.location) if spec.stateful else None
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
         self._returned: int | None = None  # last batch id whose callback returned normally
@@ -179,16 +180,12 @@ class RegionQuery:
             batch_id=batch.batch_id,
             splits=barrier.splits,
             committables=tuple(entry for result in results for entry in result.committables),
-            state=self._state(batch),
+            least_watermark_ms=_least_watermark_ms(barrier),
+            state=None if self._state is None else self._state.after(batch.batch_id),
         )
         self._coordinator.acknowledge(
             Acknowledgement(batch=batch, checkpoint_id=barrier.checkpoint_id, region=region)
         )
-
-    def _state(self, batch: BatchKey) -> StateSnapshot | None:
-        if not self._spec.stateful:
-            return None
-        return snapshot_of(self._fs, self._spec.location, batch.batch_id)
 
     def _tasks_of(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> DataFrame:
         spec = self._spec
@@ -204,6 +201,12 @@ class RegionQuery:
         if spec.functions is None:
             return frame.mapInArrow(sink_task(scope), RESULT_SCHEMA)
         return frame.mapInArrow(chained_task(scope, spec.reader, spec.functions), RESULT_SCHEMA)
+
+
+def _least_watermark_ms(barrier: Barrier) -> int | None:
+    """Over the splits that are not idle."""
+    live = [s.watermark_ms for s in barrier.splits if s.idle_since_ms is None]
+    return min((mark for mark in live if mark is not None), default=None)
 
 
 def first_error(queries: Sequence[RegionQuery]) -> BaseException | None:

@@ -1,35 +1,101 @@
-"""What a checkpoint says of Spark's state: provider, versions, operators, partitions, schema."""
+"""What a checkpoint says of Spark's state: provider, versions, operators, partitions, schemas."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from runtime.checkpoint.file_system import FileSystem
 from runtime.model import StateSnapshot
 from runtime.spark.session import QUERY_SETTINGS
 
-__all__ = ["snapshot_of"]
+__all__ = ["StateDescriber", "structs_in"]
 
 _PREFIX = "spark.sql.streaming.stateStore."
+_DECODER = json.JSONDecoder()
+_STRUCT = '{"type":"struct"'
 
 
-def snapshot_of(fs: FileSystem, location: str, batch_id: int) -> StateSnapshot:
-    """The state after batch ``batch_id``, read from Spark's own operator metadata (v1 files).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operator:
+    number: int
+    name: str
+    stores: tuple[str, ...]
+    partitions: int
 
-    ``location`` is the query's, relative to the checkpoint directory.
+
+def structs_in(schema_file: bytes) -> list[dict[str, Any]]:
+    """The schemas in one of Spark's state schema files, in order: key, value, key, value, ….
+
+    Spark frames them differently from version to version, but each is the JSON of a struct.
     """
-    operators: list[tuple[int, str]] = []
-    partitions = 0
-    names = [entry.name for entry in fs.entries(f"{location}/state")]
-    for name in sorted(filter(str.isdigit, names), key=int):
-        content = fs.read(f"{location}/state/{name}/_metadata/metadata")
-        if content is not None:
+    text = schema_file.decode("utf-8", errors="replace")
+    found: list[dict[str, Any]] = []
+    at = text.find(_STRUCT)
+    while at >= 0:
+        struct, end = _DECODER.raw_decode(text, at)
+        found.append(struct)
+        at = text.find(_STRUCT, end)
+    return found
+
+
+class StateDescriber:
+    """Describes the state of one stateful query. Driver; asked once for each batch.
+
+    Operators, partitions and schemas are fixed for the life of a query (Spark refuses to go on
+    with others), so they are read from Spark's files once.
+    """
+
+    def __init__(self, fs: FileSystem, location: str) -> None:
+        self._fs = fs
+        self._state = f"{location}/state"
+        self._fixed: StateSnapshot | None = None
+
+    def after(self, batch_id: int) -> StateSnapshot:
+        """The state after a batch; Spark has run it, so its files are there."""
+        if self._fixed is None:
+            self._fixed = self._read()
+        return replace(self._fixed, state_version=batch_id + 1)
+
+    def _read(self) -> StateSnapshot:
+        operators = list(self._operators())
+        schemas: list[dict[str, Any]] = [
+            {"operator": operator.number, "store": store, "schemas": structs_in(content)}
+            for operator in operators
+            for store in operator.stores
+            if (content := self._fs.read(self._schema_path(operator, store))) is not None
+        ]
+        keys = [
+            {**schema, "schemas": schema["schemas"][:1]} for schema in schemas if schema["schemas"]
+        ]
+        return StateSnapshot(
+            provider=QUERY_SETTINGS[f"{_PREFIX}providerClass"],
+            checkpoint_format_version=int(QUERY_SETTINGS[f"{_PREFIX}checkpointFormatVersion"]),
+            state_version=0,
+            state_partitions=max((operator.partitions for operator in operators), default=0),
+            operators=tuple((operator.number, operator.name) for operator in operators),
+            state_schema=json.dumps(schemas),
+            key_schema=json.dumps(keys),
+            location=self._state,
+        )
+
+    def _operators(self) -> Iterator[_Operator]:
+        """From Spark's operator metadata (version 1 files: a version line, then JSON)."""
+        names = [entry.name for entry in self._fs.entries(self._state)]
+        for name in sorted(filter(str.isdigit, names), key=int):
+            content = self._fs.read(f"{self._state}/{name}/_metadata/metadata")
+            if content is None:
+                continue
             info = json.loads(content.decode().splitlines()[1])
-            operators.append((int(name), info["operatorInfo"]["operatorName"]))
-            partitions = max(s["numPartitions"] for s in info["stateStoreInfo"])
-    return StateSnapshot(
-        provider=QUERY_SETTINGS[f"{_PREFIX}providerClass"],
-        checkpoint_format_version=int(QUERY_SETTINGS[f"{_PREFIX}checkpointFormatVersion"]),
-        state_version=batch_id + 1,
-        state_partitions=partitions,
-        operators=tuple(operators),
-        location=f"{location}/state",
-    )
+            stores = info["stateStoreInfo"]
+            yield _Operator(
+                number=int(name),
+                name=info["operatorInfo"]["operatorName"],
+                stores=tuple(store["storeName"] for store in stores),
+                partitions=max(int(store["numPartitions"]) for store in stores),
+            )
+
+    def _schema_path(self, operator: _Operator, store: str) -> str:
+        """Of partition 0; the default store has no directory of its own."""
+        partition = f"{self._state}/{operator.number}/0"
+        return f"{partition}{'' if store == 'default' else f'/{store}'}/_metadata/schema"

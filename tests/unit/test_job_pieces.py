@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import offsets
+from runtime.checkpoint.plan import CheckpointSettings
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.job import Pipeline, Step, Stream
 from runtime.model import Barrier, SplitRange
 from runtime.spark.job_graph import job_plan, regions_of
 from runtime.spark.job_source import deal
 from runtime.spark.query_logs import batches_beyond
+from runtime.spark.state import structs_in
 from runtime.spark.tasks import TaskResult, decode_splits, encode_splits, results_of
 
 
@@ -138,10 +140,27 @@ def test_regions_follow_the_pipelines() -> None:
     assert [node.kind for node in graph] == ["source", "map_batches", "sink"]
     assert region.source_id == graph[0].operator_id
     assert tuple(region.sinks) == (graph[2].operator_id,)
-    plan = job_plan("j", graph, [region], spark_version="x", cluster_ids=["b", "a", "b"])
+    plan = job_plan(
+        "j",
+        graph,
+        [region],
+        checkpoints=CheckpointSettings(retained=7),
+        spark_version="x",
+        cluster_ids=["b", "a", "b"],
+    )
     assert plan.cluster_ids == ("a", "b")
     assert plan.regions[0].chained
-    assert plan.settings == {"orders.topics": "orders"}
+    assert plan.settings["orders.topics"] == "orders"
+    assert plan.settings["checkpoint.retained"] == "7"
+
+
+def test_state_schemas_are_found_in_sparks_file() -> None:
+    """Key first, then value, whatever frames them (layout of Spark 4.3, version 2)."""
+    key = b'{"type":"struct","fields":[{"name":"k","type":"binary","nullable":true}]}'
+    value = b'{"type":"struct","fields":[{"name":"n","type":"long","nullable":false}]}'
+    content = b"\x00\x02v2\x00\x00\x00\x01\x00\xa2" + key + b"\x00\x00\x00\x01\x00Y" + value
+    assert [s["fields"][0]["name"] for s in structs_in(content)] == ["k", "n"]
+    assert structs_in(b"") == []
 
 
 def described() -> Iterator[tuple[str, list[Pipeline], list[bool]]]:
