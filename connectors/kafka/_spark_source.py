@@ -36,6 +36,7 @@ from runtime.model import Barrier, SplitRange
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
 
 _TIMEOUT_S = 30.0
+_DISCOVERY_INTERVAL_S = 10.0
 _REGION = "query"
 _SOURCE_ID = "sluice-kafka"
 # Given as the default limit, so that a limit of "all" can only come from trigger(once=True).
@@ -126,7 +127,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         # Spark passes the limit of each trigger itself.
         self._max_offsets = options.max_offsets
-        self._options = replace(options, max_offsets=None)
+        self._options = replace(
+            options,
+            max_offsets=None,
+            discovery_interval_s=options.discovery_interval_s or _DISCOVERY_INTERVAL_S,
+        )
         self._split_reader = _split_reader(options, columns)
         self._begin()
 

@@ -362,7 +362,7 @@ class KafkaSplitEnumerator:
             return True
         if self._ends is not None:
             return False
-        return self._clock() - self._discovered_at_s >= self._options.discovery_interval_s
+        return self._clock() - self._discovered_at_s >= (self._options.discovery_interval_s or 0)
 
     def _split(
         self, topics: Mapping[str, TopicFacts], key: PartitionKey, offset: int

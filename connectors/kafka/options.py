@@ -90,7 +90,8 @@ class SourceOptions:
         group_id_prefix: see there.
         commit_group_offsets: whether offsets are published at all.
         no_progress_timeout_s: a read that gets nothing at all for so long fails.
-        discovery_interval_s: how often to look for new partitions and topics.
+        discovery_interval_s: look for new partitions and topics at most so often; None: whenever
+            asked to.
         read_committed: isolation level.
     """
 
@@ -109,7 +110,7 @@ class SourceOptions:
     group_id_prefix: str = "sluice"
     commit_group_offsets: bool = True
     no_progress_timeout_s: float = 120.0
-    discovery_interval_s: float = 10.0
+    discovery_interval_s: float | None = None
     read_committed: bool = True
 
     @classmethod
@@ -158,7 +159,7 @@ class SourceOptions:
             group_id_prefix=given.read("groupIdPrefix", str, "sluice"),
             commit_group_offsets=given.read("commitGroupOffsets", _flag, True),
             no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
-            discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, 10.0),
+            discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, None),
             read_committed=read_committed,
         )
 

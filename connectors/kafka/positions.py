@@ -76,6 +76,8 @@ class PerPartitionTimestamp:
 
 Position: TypeAlias = Edge | Committed | AtTimestamp | PerPartition | PerPartitionTimestamp
 
+_ASSIGNMENT = '{"topic": [0, 1]}'
+_OFFSETS = '{"topic": {"0": 23, "1": -2}}'
 _SPARK_EDGES = {-2: Edge.EARLIEST, -1: Edge.LATEST}
 
 
@@ -104,17 +106,17 @@ def parse_timestamps(text: str, *, option: str) -> dict[PartitionKey, int]:
 def parse_assignment(text: str, *, option: str) -> frozenset[PartitionKey]:
     """``{"orders": [0, 1]}``."""
     found = set[PartitionKey]()
-    for topic, numbers in _objects(text, option):
+    for topic, numbers in _objects(text, option, _ASSIGNMENT):
         if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-            raise _malformed(option, text, form='{"topic": [0, 1]}')
+            raise _malformed(option, text, _ASSIGNMENT)
         found |= {(topic, number) for number in numbers}
     if not found:
-        raise _malformed(option, text, form='{"topic": [0, 1]}')
+        raise _malformed(option, text, _ASSIGNMENT)
     return frozenset(found)
 
 
 def _numbers(text: str, option: str) -> Iterable[tuple[PartitionKey, int]]:
-    for topic, by_partition in _objects(text, option):
+    for topic, by_partition in _objects(text, option, _OFFSETS):
         if not isinstance(by_partition, dict):
             raise _malformed(option, text)
         for partition, number in by_partition.items():
@@ -123,17 +125,17 @@ def _numbers(text: str, option: str) -> Iterable[tuple[PartitionKey, int]]:
             yield (topic, int(partition)), number
 
 
-def _objects(text: str, option: str) -> Iterable[tuple[str, object]]:
+def _objects(text: str, option: str, form: str) -> Iterable[tuple[str, object]]:
     try:
         found = json.loads(text)
     except ValueError:
-        raise _malformed(option, text) from None
+        raise _malformed(option, text, form) from None
     if not isinstance(found, dict):
-        raise _malformed(option, text)
+        raise _malformed(option, text, form)
     return found.items()
 
 
-def _malformed(option: str, text: str, form: str = '{"topic": {"0": 23, "1": -2}}') -> ConfigError:
+def _malformed(option: str, text: str, form: str = _OFFSETS) -> ConfigError:
     return ConfigError(
         "the option's value is not of the right form",
         {"option": option, "value": text},

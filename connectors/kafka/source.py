@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
-from connectors.kafka.columns import columns_with, schema_ddl
+from connectors.kafka.columns import columns_with, schema_ddl, schema_of
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.enumerator import KafkaSplitEnumerator
@@ -73,7 +73,7 @@ class KafkaSource:
         self._uid = uid
         self._name = name or f"kafka-{self._options.subscription}"
         self._columns = tuple(columns or columns_with(headers=include_headers))
-        schema_ddl(self._columns)
+        schema_of(self._columns)  # refuses unknown names
 
     @property
     def name(self) -> str:

@@ -1,0 +1,127 @@
+"""A cluster in memory that answers what a Kafka source asks; time passes only when told to."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from connectors.kafka.discovery import Look, OffsetFact
+from connectors.kafka.positions import Edge, PartitionKey
+from connectors.kafka.splits import TopicFacts
+from runtime.errors import UnreachableError
+
+__all__ = ["FakeClock", "FakeLog", "FakeSourceCluster"]
+
+
+@dataclass
+class FakeClock:
+    """Seconds that a test owns."""
+
+    now_s: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by."""
+        self.now_s += seconds
+
+
+@dataclass
+class FakeLog:
+    """A partition: offsets it holds, what a read_committed reader may see, when records came."""
+
+    earliest: int = 0
+    latest: int = 0
+    times_ms: dict[int, int] = field(default_factory=dict)
+    leader_epoch: int = 0
+
+
+class FakeSourceCluster:
+    """A `SourceCluster`; tests change `topics` as an administrator or retention would."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, tuple[str, dict[int, FakeLog]]] = {}
+        self.groups: dict[str, dict[PartitionKey, int]] = {}
+        self.is_reachable = True
+        self.looks = 0
+
+    def create(self, name: str, *logs: FakeLog, topic_id: str | None = None) -> None:
+        """Make a topic with these partitions."""
+        self.topics[name] = (topic_id or f"id-of-{name}", dict(enumerate(logs)))
+
+    def log(self, name: str, partition: int = 0) -> FakeLog:
+        """A partition."""
+        return self.topics[name][1][partition]
+
+    def cluster_id(self, *, timeout_s: float) -> str:
+        self._require_reachable()
+        return "fake"
+
+    def topic_names(self, *, timeout_s: float) -> frozenset[str]:
+        self._require_reachable()
+        return frozenset(self.topics)
+
+    def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
+        self._require_reachable()
+        return {
+            name: TopicFacts(
+                topic_id=self.topics[name][0], partitions=frozenset(self.topics[name][1])
+            )
+            for name in names
+            if name in self.topics
+        }
+
+    def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+        self._require_reachable()
+        self.looks += 1
+        logs = {key: log for key in keys if (log := self._find(key)) is not None}
+        return Look(
+            topics=self.describe({topic for topic, _ in keys}, timeout_s=timeout_s),
+            earliest={k: OffsetFact(offset=log.earliest) for k, log in logs.items()},
+            latest={
+                k: OffsetFact(offset=log.latest, leader_epoch=log.leader_epoch)
+                for k, log in logs.items()
+            },
+        )
+
+    def offsets(
+        self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact | None]:
+        self._require_reachable()
+        return {
+            key: _offset(log, what)
+            for key, what in wanted.items()
+            if (log := self._find(key)) is not None
+        }
+
+    def committed(
+        self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        self._require_reachable()
+        held = self.groups.get(group_id, {})
+        return {key: held[key] for key in keys if key in held}
+
+    def commit(
+        self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
+    ) -> None:
+        self._require_reachable()
+        self.groups.setdefault(group_id, {}).update(offsets)
+
+    def close(self) -> None:
+        pass
+
+    def _find(self, key: PartitionKey) -> FakeLog | None:
+        topic, partition = key
+        return self.topics[topic][1].get(partition) if topic in self.topics else None
+
+    def _require_reachable(self) -> None:
+        if not self.is_reachable:
+            raise UnreachableError("no broker answers", {"servers": "fake"}, "Start one.")
+
+
+def _offset(log: FakeLog, what: Edge | int) -> OffsetFact | None:
+    if what is Edge.EARLIEST:
+        return OffsetFact(offset=log.earliest)
+    if what is Edge.LATEST:
+        return OffsetFact(offset=log.latest)
+    young = [offset for offset, time_ms in sorted(log.times_ms.items()) if time_ms >= what]
+    return OffsetFact(offset=young[0]) if young else None

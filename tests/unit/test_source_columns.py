@@ -1,0 +1,136 @@
+"""Kafka messages as Arrow columns: names, types and bytes of Spark's ``kafka`` source."""
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import Message
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of
+from runtime.errors import ConfigError
+
+
+Rows = list[dict[str, Any]]
+
+
+def build(columns: tuple[str, ...], *messages: Message, topics: tuple[str, ...] = ("t",)) -> Rows:
+    builder = ColumnBuilder(columns, [(topic, 3) for topic in topics])
+    slots = np.array([topics.index(m.topic()) for m in messages], np.int64)
+    offsets = np.array([m.offset() for m in messages], np.int64)
+    rows: Rows = builder.build(messages, slots, offsets).to_pylist()
+    return rows
+
+
+def message(**fields: Any) -> Message:
+    return Message(**{"topic": "t", "partition": 3, "offset": 7, "timestamp": (1, 5), **fields})
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_schema_is_the_one_spark_expects_of_its_kafka_source(headers: bool) -> None:
+    wanted = (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+    )
+    if headers:
+        header = StructType().add("key", StringType()).add("value", BinaryType())
+        wanted = wanted.add("headers", ArrayType(header))
+    columns = columns_with(headers=headers)
+    assert schema_of(columns).equals(to_arrow_schema(wanted, timezone="UTC"))
+    assert schema_ddl(columns) == ", ".join(
+        f"{f.name} {f.dataType.simpleString()}" for f in wanted.fields
+    )
+
+
+def test_bytes_are_kept_null_and_empty_apart() -> None:
+    rows = build(
+        ("key", "value"),
+        message(key=None, value=b""),
+        message(key=b"", value=None),
+        message(key=b"\x00\xff", value=b"v"),
+    )
+    assert rows == [
+        {"key": None, "value": b""},
+        {"key": b"", "value": None},
+        {"key": b"\x00\xff", "value": b"v"},
+    ]
+
+
+def test_headers_are_kept_in_order_repeated_and_null() -> None:
+    """A record without headers has null there, as in Spark."""
+    rows = build(
+        ("headers",),
+        message(headers=[("a", b"1"), ("a", b"1"), ("b", None), ("", b"")]),
+        message(headers=None),
+        message(headers=[("z", b"\xff")]),
+    )
+    assert rows == [
+        {
+            "headers": [
+                {"key": "a", "value": b"1"},
+                {"key": "a", "value": b"1"},
+                {"key": "b", "value": None},
+                {"key": "", "value": b""},
+            ]
+        },
+        {"headers": None},
+        {"headers": [{"key": "z", "value": b"\xff"}]},
+    ]
+    assert build(("headers",), message(headers=None)) == [{"headers": None}]
+
+
+def test_timestamps_have_javas_type_numbers() -> None:
+    rows = build(
+        ("timestamp", "timestampType"),
+        message(timestamp=(1, 1_700_000_000_123)),
+        message(timestamp=(2, 0)),
+    )
+    moment = datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, datetime.UTC)
+    assert rows[0] == {"timestamp": moment, "timestampType": 0}
+    assert rows[1]["timestampType"] == 1
+
+
+def test_topic_partition_and_offset_belong_to_each_record() -> None:
+    rows = build(
+        ("topic", "partition", "offset"),
+        message(topic="b", offset=1),
+        message(topic="a", offset=2),
+        topics=("a", "b"),
+    )
+    assert rows == [
+        {"topic": "b", "partition": 3, "offset": 1},
+        {"topic": "a", "partition": 3, "offset": 2},
+    ]
+    assert build(("topic",), message())[0] == {"topic": "t"}
+
+
+def test_only_the_wanted_columns_are_made_in_their_order() -> None:
+    assert list(build(("value", "key"), message(key=b"k", value=b"v"))[0]) == ["value", "key"]
+    with pytest.raises(ConfigError, match="valeu"):
+        schema_of(["valeu"])
+
+
+def test_batches_of_different_sizes_repeat_the_topic_right() -> None:
+    builder = ColumnBuilder(("topic",), [("t", 0)])
+    for count in (3, 1, 5):
+        batch = builder.build(
+            [message()] * count, np.zeros(count, np.int64), np.zeros(count, np.int64)
+        )
+        assert batch.column(0) == pa.array(["t"] * count)

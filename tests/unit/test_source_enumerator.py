@@ -1,0 +1,370 @@
+"""The driver's side of a Kafka source, on a cluster in memory."""
+
+import pytest
+
+from connectors.kafka.enumerator import KafkaSplitEnumerator
+from connectors.kafka.options import SourceOptions
+from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
+from runtime.model import SplitRange
+from tests.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
+
+TIMEOUT_S = 1.0
+
+
+class Bench:
+    """An enumerator, the cluster it asks and the clock it reads."""
+
+    def __init__(
+        self,
+        cluster: FakeSourceCluster | None = None,
+        *,
+        bounded: bool = False,
+        **options: str,
+    ) -> None:
+        self.cluster = cluster or FakeSourceCluster()
+        if cluster is None:
+            self.cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
+        self.clock = FakeClock()
+        given = {
+            "kafka.bootstrap.servers": "fake:9092",
+            "startingOffsets": "earliest",
+            **{name.replace("__", "."): value for name, value in options.items()},
+        }
+        if "subscribePattern" not in given and "assign" not in given:
+            given.setdefault("subscribe", "orders")
+        self.enumerator = KafkaSplitEnumerator(
+            SourceOptions.of(given, bounded=bounded, stream=True),
+            self.cluster,
+            source_id="s",
+            group_id="group",
+            bounded=bounded,
+            clock=self.clock,
+            wall_clock=self.clock,
+            pause=self.clock.pass_time,
+        )
+
+    def start(self) -> tuple[SplitRange, ...]:
+        return self.enumerator.resolve_start(timeout_s=TIMEOUT_S)
+
+    def cut(
+        self, positions: tuple[SplitRange, ...], *, max_records: int | None = None
+    ) -> tuple[SplitRange, ...]:
+        return self.enumerator.cut(positions, max_records=max_records, timeout_s=TIMEOUT_S)
+
+    def discover(self) -> tuple[SplitRange, ...]:
+        return self.enumerator.discover(timeout_s=TIMEOUT_S)
+
+
+def bounds(splits: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:
+    return {split.name: (split.start_offset, split.end_offset) for split in splits}
+
+
+# --- starting positions -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        ({"startingOffsets": "earliest"}, 2, 0),
+        ({"startingOffsets": "latest"}, 10, 20),
+        ({"startingOffsets": '{"orders":{"0":7,"1":-1}}'}, 7, 20),
+        ({"startingOffsets": '{"orders":{"0":-2,"1":4}}'}, 2, 4),
+        ({"startingOffsets": "committed", "kafka.group.id": "g"}, 2, 13),
+        ({"startingTimestamp": "500"}, 5, 3),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":400,"1":500}}'}, 4, 3),
+    ],
+)
+def test_every_kind_of_start_becomes_numbers(
+    options: dict[str, str], first: int, second: int
+) -> None:
+    """Rule 15. A group without an offset for a partition begins at its first record."""
+    cluster = FakeSourceCluster()
+    cluster.create(
+        "orders",
+        FakeLog(earliest=2, latest=10, times_ms={n: n * 100 for n in range(2, 10)}),
+        FakeLog(latest=20, times_ms={3: 500}),
+    )
+    cluster.groups["g"] = {("orders", 1): 13}
+    bench = Bench(cluster, bounded=False, **options)
+    start = bench.start()
+    assert bounds(start) == {"orders-0": (first, first), "orders-1": (second, second)}
+    assert {split.topic_id for split in start} == {"id-of-orders"}
+
+
+def test_latest_is_resolved_once_so_later_records_are_read() -> None:
+    """Rule 15: records that come after the start are not skipped by asking again."""
+    bench = Bench(startingOffsets="latest")
+    start = bench.start()
+    bench.cluster.log("orders", 0).latest = 15
+    assert bounds(bench.cut(start))["orders-0"] == (10, 15)
+
+
+def test_timestamp_without_a_match_is_an_error_or_latest() -> None:
+    with pytest.raises(ConfigError, match="orders-0"):
+        Bench(startingTimestamp="500").start()
+    latest = Bench(startingTimestamp="500", startingOffsetsByTimestampStrategy="latest").start()
+    assert bounds(latest) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_offsets_must_be_given_for_exactly_the_partitions() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Bench(startingOffsets='{"orders":{"0":1,"7":1}}').start()
+    assert "missing=orders-1" in str(caught.value)
+    assert "unknown=orders-7" in str(caught.value)
+
+
+def test_missing_topic_is_named() -> None:
+    with pytest.raises(SourceChangedError, match="payments"):
+        Bench(subscribe="orders,payments").start()
+
+
+def test_missing_assigned_partition_is_named() -> None:
+    with pytest.raises(SourceChangedError, match="orders-5"):
+        Bench(assign='{"orders":[0,5]}').start()
+
+
+def test_pattern_matches_whole_names_and_no_internal_topics() -> None:
+    cluster = FakeSourceCluster()
+    for name in ("orders", "orders-eu", "reorders", "__consumer_offsets"):
+        cluster.create(name, FakeLog())
+    assert set(bounds(Bench(cluster, subscribePattern="orders.*").start())) == {
+        "orders-0",
+        "orders-eu-0",
+    }
+    assert "__consumer_offsets-0" not in bounds(Bench(cluster, subscribePattern=".*").start())
+
+
+# --- cuts ---------------------------------------------------------------------------------------
+
+
+def test_cut_goes_from_position_to_the_visible_end() -> None:
+    bench = Bench()
+    first = bench.cut(bench.start())
+    assert bounds(first) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+    assert first[0].leader_epoch == 0
+    second = bench.cut(first)
+    assert bounds(second) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+    assert all(split.idle_since_ms == round(bench.clock.now_s * 1000) for split in second)
+    bench.clock.pass_time(5)
+    bench.cluster.log("orders", 1).latest = 21
+    third = bench.cut(second)
+    assert third[0].idle_since_ms == second[0].idle_since_ms
+    assert third[1].idle_since_ms is None
+
+
+def test_limit_is_shared_in_proportion_to_the_backlog() -> None:
+    """As Spark's maxOffsetsPerTrigger; the smaller of the job's and the source's limit counts."""
+    bench = Bench(maxOffsetsPerTrigger="15")
+    assert bounds(bench.cut(bench.start())) == {"orders-0": (0, 5), "orders-1": (0, 10)}
+    assert bounds(bench.cut(bench.start(), max_records=6)) == {
+        "orders-0": (0, 2),
+        "orders-1": (0, 4),
+    }
+
+
+def test_least_offsets_are_waited_for_but_not_longer_than_the_delay() -> None:
+    bench = Bench(minOffsetsPerTrigger="40", maxTriggerDelay="10s")
+    start = bench.start()
+    assert all(split.is_empty for split in bench.cut(start))
+    bench.cluster.log("orders", 0).latest = 25
+    assert bounds(bench.cut(start))["orders-0"] == (0, 25)
+
+    impatient = Bench(minOffsetsPerTrigger="40", maxTriggerDelay="10s")
+    start = impatient.start()
+    assert all(split.is_empty for split in impatient.cut(start))
+    impatient.clock.pass_time(10)
+    assert bounds(impatient.cut(start)) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+
+
+def test_bounded_source_ends_where_the_topic_ended_at_its_start() -> None:
+    bench = Bench(bounded=True)
+    start = bench.start()
+    bench.cluster.log("orders", 0).latest = 99
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    assert bench.discover() == ()
+    cut = bench.cut(start)
+    assert bounds(cut) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+    assert not bench.enumerator.is_finished(start)
+    assert bench.enumerator.is_finished(cut)
+
+
+def test_restored_bounded_source_also_reads_partitions_made_meanwhile() -> None:
+    """Everything present at the start of the run is read, a new partition from its beginning."""
+    bench = Bench()
+    done = bench.cut(bench.start())
+    bench.cluster.topics["orders"][1][2] = FakeLog(earliest=1, latest=5)
+    again = Bench(bench.cluster, bounded=True)
+    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    new = again.discover()
+    assert bounds(new) == {"orders-2": (1, 1)}
+    assert again.enumerator.is_finished(done)
+    assert not again.enumerator.is_finished((*done, *new))
+    assert bounds(again.cut((*done, *new)))["orders-2"] == (1, 5)
+
+
+def test_unbounded_source_is_never_finished_and_knows_its_lag() -> None:
+    bench = Bench(maxOffsetsPerTrigger="15")
+    start = bench.start()
+    assert bench.enumerator.lag_records(start) is None
+    cut = bench.cut(start)
+    assert bench.enumerator.lag_records(cut) == 15
+    assert not bench.enumerator.is_finished(cut)
+
+
+# --- what changes under a running source --------------------------------------------------------
+
+
+def test_new_partition_is_read_from_its_first_record_whatever_the_start() -> None:
+    bench = Bench(startingOffsets="latest", partitionDiscoveryIntervalMs="10000")
+    start = bench.start()
+    bench.cluster.topics["orders"][1][2] = FakeLog(earliest=3, latest=8)
+    assert bench.discover() == ()  # not due yet
+    bench.clock.pass_time(10)
+    new = bench.discover()
+    assert bounds(new) == {"orders-2": (3, 3)}
+    assert bounds(bench.cut((*start, *new)))["orders-2"] == (3, 8)
+    bench.clock.pass_time(10)
+    assert bench.discover() == ()
+
+
+def test_new_topic_of_a_pattern_is_discovered() -> None:
+    cluster = FakeSourceCluster()
+    cluster.create("orders-eu", FakeLog(latest=4))
+    bench = Bench(cluster, subscribePattern="orders-.*", startingOffsets="latest")
+    bench.start()
+    cluster.create("orders-us", FakeLog(latest=6))
+    assert bounds(bench.discover()) == {"orders-us-0": (0, 0)}
+
+
+def test_assigned_partitions_stay_as_they_are() -> None:
+    bench = Bench(assign='{"orders":[1]}')
+    assert bounds(bench.start()) == {"orders-1": (0, 0)}
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    assert bench.discover() == ()
+
+
+def test_recreated_topic_stops_with_both_ids() -> None:
+    bench = Bench()
+    position = bench.cut(bench.start())
+    bench.cluster.create("orders", FakeLog(latest=50), FakeLog(latest=50), topic_id="another")
+    for act in (
+        lambda: bench.cut(position),
+        lambda: bench.enumerator.restore(position, timeout_s=TIMEOUT_S),
+    ):
+        with pytest.raises(SourceChangedError) as caught:
+            act()
+        assert "id-of-orders" in str(caught.value)
+        assert "another" in str(caught.value)
+
+
+@pytest.mark.parametrize("gone", ["topic", "partition"])
+def test_vanished_topic_or_partition_stops(gone: str) -> None:
+    bench = Bench()
+    position = bench.cut(bench.start())
+    if gone == "topic":
+        del bench.cluster.topics["orders"]
+    else:
+        del bench.cluster.topics["orders"][1][1]
+    with pytest.raises(SourceChangedError, match="orders-1"):
+        bench.cut(position)
+
+
+def test_absence_for_a_moment_is_looked_at_again() -> None:
+    """A broker that has just started may not know every topic yet."""
+    bench = Bench()
+    position = bench.start()
+    held = bench.cluster.topics.pop("orders")
+    began_s = bench.clock.now_s
+
+    def pause(seconds: float) -> None:
+        bench.clock.pass_time(seconds)
+        if bench.clock.now_s - began_s > 1:
+            bench.cluster.topics["orders"] = held
+
+    patient = KafkaSplitEnumerator(
+        SourceOptions.of(
+            {"kafka.bootstrap.servers": "fake:9092", "subscribe": "orders"},
+            bounded=False,
+            stream=True,
+        ),
+        bench.cluster,
+        source_id="s",
+        group_id="group",
+        clock=bench.clock,
+        pause=pause,
+    )
+    cut = patient.cut(position, max_records=None, timeout_s=TIMEOUT_S)
+    assert bounds(cut)["orders-0"] == (0, 10)
+
+
+def test_records_lost_to_retention_stop_with_exact_ranges() -> None:
+    bench = Bench()
+    start = bench.start()
+    bench.cluster.log("orders", 0).earliest = 4
+    with pytest.raises(DataLostError) as caught:
+        bench.cut(start)
+    assert "orders-0[0,4)" in str(caught.value)
+    with pytest.raises(DataLostError):
+        Bench(bench.cluster).enumerator.restore(start, timeout_s=TIMEOUT_S)
+
+
+def test_loss_is_counted_and_skipped_where_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    start = bench.start()
+    bench.cluster.log("orders", 0).earliest = 4
+    assert bounds(bench.cut(start)) == {"orders-0": (4, 10), "orders-1": (0, 20)}
+    assert bench.enumerator.lost_records == 4
+
+
+def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    assert bounds(bench.cut(position)) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_log_that_stays_shorter_than_the_position_has_lost_records() -> None:
+    """A new leader may know a lower end for a moment; half a minute later it is a truncation."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    bench.cluster.log("orders", 0).latest = 7
+    assert bounds(bench.cut(position))["orders-0"] == (10, 10)
+    bench.clock.pass_time(31)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(position)
+    bench.cluster.log("orders", 0).latest = 12
+    assert bounds(bench.cut(position))["orders-0"] == (10, 12)
+
+
+def test_topic_no_longer_named_is_an_error_on_restore() -> None:
+    bench = Bench()
+    position = bench.start()
+    bench.cluster.create("payments", FakeLog())
+    with pytest.raises(ConfigError, match="orders-0"):
+        Bench(bench.cluster, subscribe="payments").enumerator.restore(position, timeout_s=TIMEOUT_S)
+
+
+# --- group offsets ------------------------------------------------------------------------------
+
+
+def test_group_offsets_are_published_after_the_decision() -> None:
+    bench = Bench()
+    cut = bench.cut(bench.start())
+    assert bench.cluster.groups == {}
+    bench.enumerator.committed(cut)
+    assert bench.cluster.groups == {"group": {("orders", 0): 10, ("orders", 1): 20}}
+
+
+def test_publishing_group_offsets_never_raises() -> None:
+    bench = Bench()
+    cut = bench.cut(bench.start())
+    bench.cluster.is_reachable = False
+    bench.enumerator.committed(cut)
+    with pytest.raises(UnreachableError):
+        bench.cut(cut)
+
+
+def test_group_offsets_can_be_switched_off() -> None:
+    bench = Bench(commitGroupOffsets="false")
+    bench.enumerator.committed(bench.cut(bench.start()))
+    assert bench.cluster.groups == {}

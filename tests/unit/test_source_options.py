@@ -1,0 +1,275 @@
+"""The options of the Kafka source: Spark's names and meanings, and errors that help."""
+
+import pickle
+from datetime import UTC, datetime
+
+import pytest
+
+from connectors.kafka import KafkaSource
+from connectors.kafka.options import SourceOptions
+from connectors.kafka.positions import (
+    AtTimestamp,
+    Committed,
+    Edge,
+    NoMatch,
+    PerPartition,
+    PerPartitionTimestamp,
+)
+from connectors.kafka.subscription import Assigned, Pattern, Topics
+from runtime.errors import ConfigError
+
+BASE = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
+
+
+def stream(**options: str) -> SourceOptions:
+    given = {**BASE, **{name.replace("__", "."): value for name, value in options.items()}}
+    return SourceOptions.of(given, bounded=False, stream=True)
+
+
+def batch(**options: str) -> SourceOptions:
+    return SourceOptions.of({**BASE, **options}, bounded=True, stream=False)
+
+
+def error_of(options: dict[str, str], *, is_stream: bool = True) -> str:
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions.of(options, bounded=not is_stream, stream=is_stream)
+    return str(caught.value)
+
+
+def test_names_are_case_insensitive_as_in_spark() -> None:
+    found = SourceOptions.of(
+        {"KAFKA.Bootstrap.Servers": "b:9092", "SUBSCRIBE": "a, b,a", "maxoffsetspertrigger": "7"},
+        bounded=False,
+        stream=True,
+    )
+    assert found.subscription == Topics(names=("a", "b"))
+    assert found.max_offsets == 7
+    assert found.connection.bootstrap_servers == "b:9092"
+
+
+def test_defaults_are_those_of_spark_but_for_read_committed() -> None:
+    """A stream starts at latest, a batch read at earliest and ends at latest."""
+    assert stream().starting is Edge.LATEST
+    assert batch().starting is Edge.EARLIEST
+    assert batch().ending is Edge.LATEST
+    assert stream().fail_on_data_loss
+    assert not stream().include_headers
+    assert stream().read_committed
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("subscibe", "subscribe"),
+        ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("failOnDataloss2", "failOnDataLoss"),
+        ("partitionDiscoveryInterval", "partitionDiscoveryIntervalMs"),
+        ("kafka.isolation.leve", "kafka.isolation.level"),
+    ],
+)
+def test_misspelt_option_names_the_nearest_right_one(given: str, meant: str) -> None:
+    text = error_of({**BASE, given: "1"})
+    assert given in text
+    assert f"Did you mean {meant}?" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.key.deserializer",
+        "kafka.value.deserializer",
+        "kafka.auto.offset.reset",
+        "kafka.enable.auto.commit",
+        "kafka.interceptor.classes",
+        "kafka.enable.partition.eof",
+    ],
+)
+def test_options_that_sluice_owns_are_refused(name: str) -> None:
+    """As Spark refuses them: they would change what is read behind the checkpoint's back."""
+    assert name in error_of({**BASE, name: "x"})
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        {},
+        {"subscribe": "a", "subscribePattern": "a.*"},
+        {"subscribe": "a", "assign": '{"a":[0]}'},
+        {"subscribe": "a", "subscribePattern": "a.*", "assign": '{"a":[0]}'},
+    ],
+)
+def test_what_to_read_is_said_in_exactly_one_way(ways: dict[str, str]) -> None:
+    text = error_of({"kafka.bootstrap.servers": "b:9092", **ways})
+    assert "exactly one way" in text
+    assert all(way in text for way in ways)
+
+
+def test_the_three_ways_to_subscribe() -> None:
+    servers = {"kafka.bootstrap.servers": "b:9092"}
+
+    def read(**way: str) -> object:
+        return SourceOptions.of({**servers, **way}, bounded=False, stream=True).subscription
+
+    assert read(subscribe="a,b") == Topics(names=("a", "b"))
+    assert read(subscribePattern="a.*") == Pattern(regex="a.*")
+    assert read(assign='{"a":[0,2],"b":[1]}') == Assigned(
+        keys=frozenset({("a", 0), ("a", 2), ("b", 1)})
+    )
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"a":', "[]", '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', "{}", '{"a":[true]}']
+)
+def test_malformed_assignment_shows_the_form(bad: str) -> None:
+    text = error_of({"kafka.bootstrap.servers": "b:9092", "assign": bad})
+    assert "assign" in text
+    assert '{"topic": [0, 1]}' in text
+
+
+def test_starting_offsets_of_every_kind() -> None:
+    assert stream(startingOffsets="Earliest").starting is Edge.EARLIEST
+    assert stream(startingOffsets='{"orders":{"0":23,"1":-1,"2":-2}}').starting == PerPartition(
+        offsets={("orders", 0): 23, ("orders", 1): Edge.LATEST, ("orders", 2): Edge.EARLIEST}
+    )
+    assert stream(startingTimestamp="1700").starting == AtTimestamp(timestamp_ms=1700)
+    assert stream(
+        startingOffsetsByTimestamp='{"orders":{"0":5}}',
+        startingOffsetsByTimestampStrategy="LATEST",
+    ).starting == PerPartitionTimestamp(timestamps_ms={("orders", 0): 5}, no_match=NoMatch.LATEST)
+    assert stream(startingOffsets="committed", kafka__group__id="g").starting == Committed(
+        group_id="g"
+    )
+
+
+def test_timestamps_take_precedence_as_in_spark() -> None:
+    found = stream(
+        startingOffsets="earliest",
+        startingOffsetsByTimestamp='{"orders":{"0":5}}',
+        startingTimestamp="9",
+    )
+    assert found.starting == AtTimestamp(timestamp_ms=9)
+
+
+def test_committed_offsets_need_a_group() -> None:
+    assert "kafka.group.id" in error_of({**BASE, "startingOffsets": "committed"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"orders":{"0":-1}}'},
+        {"endingOffsets": "earliest"},
+        {"endingOffsets": '{"orders":{"0":-2}}'},
+        {"maxOffsetsPerTrigger": "5"},
+    ],
+)
+def test_batch_read_refuses_what_makes_no_sense_for_it(options: dict[str, str]) -> None:
+    assert next(iter(options)) in error_of({**BASE, **options}, is_stream=False)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_stream_refuses_ending_offsets(name: str) -> None:
+    assert name in error_of({**BASE, name: "latest"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "middle"),
+        ("startingOffsets", '{"orders":{"0":-3}}'),
+        ("startingOffsets", '{"orders":{"x":3}}'),
+        ("startingTimestamp", "-5"),
+        ("startingTimestamp", "yesterday"),
+        ("maxOffsetsPerTrigger", "0"),
+        ("minPartitions", "two"),
+        ("includeHeaders", "yes"),
+        ("maxTriggerDelay", "soon"),
+        ("subscribe", " , "),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
+        ("kafka.isolation.level", "serializable"),
+        ("guarantee", "mostly"),
+        ("kafka.group.id", " "),
+    ],
+)
+def test_malformed_value_is_an_error_that_names_the_option(name: str, value: str) -> None:
+    assert name in error_of({**BASE, name: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("10s", 10), ("500ms", 0.5), ("250", 0.25), ("1h", 3600)]
+)
+def test_trigger_delay_is_written_as_in_spark(text: str, seconds: float) -> None:
+    assert stream(maxTriggerDelay=text).max_trigger_delay_s == pytest.approx(seconds)
+
+
+def test_least_above_largest_is_refused() -> None:
+    text = error_of({**BASE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"})
+    assert "minOffsetsPerTrigger" in text
+
+
+def test_read_uncommitted_is_refused_with_exactly_once() -> None:
+    """Rule 27: a source that may see aborted records cannot be part of exactly-once."""
+    uncommitted = {"kafka.isolation.level": "read_uncommitted"}
+    text = error_of({**BASE, **uncommitted})
+    assert "kafka.isolation.level" in text
+    assert "exactly-once" in text
+    weaker = {**BASE, **uncommitted, "guarantee": "at-least-once"}
+    assert not SourceOptions.of(weaker, bounded=False, stream=True).read_committed
+    assert not SourceOptions.of({**BASE, **uncommitted}, bounded=True, stream=False).read_committed
+
+
+def test_group_is_the_users_or_made_of_the_prefix() -> None:
+    assert stream(kafka__group__id="mine").group_name("x") == "mine"
+    assert stream(groupIdPrefix="team").group_name("x") == "team-x"
+
+
+def test_kafka_source_takes_its_arguments_and_refuses_repetition() -> None:
+    source = KafkaSource(
+        bootstrap_servers="b:9092",
+        partitions={"orders": [0, 1]},
+        starting_offsets={"orders": {0: 23, 1: -2}},
+        group_id="mine",
+        uid="u",
+        bounded=True,
+    )
+    assert source.uid == "u"
+    assert source.bounded
+    assert source.settings()["group.id"] == "mine"
+    assert "headers" in source.schema_ddl()
+    with pytest.raises(ConfigError, match="subscribe"):
+        KafkaSource(bootstrap_servers="b:9092", topics=["a"], options={"Subscribe": "b"})
+    with pytest.raises(ConfigError, match="list of names"):
+        KafkaSource(bootstrap_servers="b:9092", topics="a")
+    with pytest.raises(ConfigError, match="exactly one way"):
+        KafkaSource(bootstrap_servers="b:9092")
+    with pytest.raises(ConfigError, match="no such column"):
+        KafkaSource(bootstrap_servers="b:9092", topics=["a"], columns=["valeu"])
+
+
+def test_kafka_source_starts_at_a_moment_with_a_time_zone() -> None:
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    source = KafkaSource(bootstrap_servers="b:9092", topics=["a"], starting_offsets=moment)
+    assert str(round(moment.timestamp() * 1000)) in source.settings()["starting"]
+    with pytest.raises(ConfigError, match="time zone"):
+        KafkaSource(
+            bootstrap_servers="b:9092", topics=["a"], starting_offsets=moment.replace(tzinfo=None)
+        )
+
+
+def test_kafka_source_crosses_processes_and_shows_no_password() -> None:
+    source = KafkaSource(
+        bootstrap_servers="b:9092",
+        topics=["a"],
+        options={
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "alice",
+            "kafka.sasl.password": "canary-5521",
+        },
+    )
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy.settings() == source.settings()
+    assert "canary-5521" not in str(source.settings())
+    assert "canary-5521" not in repr(source.reader())
