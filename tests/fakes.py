@@ -40,6 +40,7 @@ __all__ = [
     "TransactionState",
     "attempt_of",
     "entry_of",
+    "identity_of",
     "transactional_id",
 ]
 
@@ -64,6 +65,7 @@ class ManualClock:
 class TransactionState(enum.Enum):
     """Of one transaction; the last two are for ever."""
 
+    READY = "ready"  # its id is initialised, it has no record: the broker knows of nothing open
     ONGOING = "ongoing"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -80,7 +82,7 @@ class Transaction:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    state: TransactionState = TransactionState.ONGOING
+    state: TransactionState = TransactionState.READY
 
     @property
     def identity(self) -> tuple[str, int, int]:
@@ -105,9 +107,9 @@ class FakeBroker:
     aborts_of_committed: int = 0
 
     def init(self, transactional_id: str) -> Transaction:
-        """`init_transactions` and the first record: aborts what the id had open (rule 4)."""
+        """`init_transactions`: aborts what the id had open, fences what it had ready (rule 4)."""
         old = self.latest.get(transactional_id)
-        if old is not None and old.state is TransactionState.ONGOING:
+        if old is not None and old.state in (TransactionState.ONGOING, TransactionState.READY):
             old.state = TransactionState.ABORTED
         producer_id = len(self.latest) if old is None else old.producer_id
         epoch = 0 if old is None else old.producer_epoch + 2
@@ -117,6 +119,8 @@ class FakeBroker:
 
     def append(self, transaction: Transaction, partition: int, value: object) -> None:
         """Write one record; refused once the transaction has ended."""
+        if transaction.state is TransactionState.READY:
+            transaction.state = TransactionState.ONGOING
         if transaction.state is not TransactionState.ONGOING:
             raise FencedWriterError(transaction.transactional_id)
         self.logs.setdefault(partition, []).append((value, transaction))
@@ -124,8 +128,8 @@ class FakeBroker:
     def end(self, identity: tuple[str, int, int], *, commit: bool) -> CommitOutcome:
         """EndTxn with a stored handle, after a look at what became of it (rule 5)."""
         found = self.transactions.get(identity)
-        if found is None:
-            return CommitOutcome.UNKNOWN
+        if found is None or self.latest[found.transactional_id] is not found:
+            return CommitOutcome.UNKNOWN  # a later one of the id hides what became of it
         if found.state is TransactionState.ONGOING:
             found.state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
         elif found.state is TransactionState.COMMITTED and not commit:
@@ -172,6 +176,11 @@ def attempt_of(
     return RegisteredAttempt(
         batch=batch, operator_id=operator_id, resource=json.dumps(transaction.identity)
     )
+
+
+def identity_of(entry: StateEntry) -> tuple[str, int, int]:
+    """The transaction that a committable names."""
+    return _identity(entry.payload)
 
 
 def _identity(text: bytes | str) -> tuple[str, int, int]:

@@ -324,7 +324,7 @@ class StartSequence:
         lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         rest = tuple(e for e, report in answers if report.outcome is not CommitOutcome.COMMITTED)
         if lost:
-            rest = self._repair(record, rest, lost, reports, generation)
+            rest = yield from self._repair(record, rest, lost, reports, generation)
         elif rest:
             self._give_up_late(record, reports, since_s)
             yield "settle-retry"
@@ -338,7 +338,7 @@ class StartSequence:
         lost: list[StateEntry],
         reports: Iterable[CommitReport],
         generation: int,
-    ) -> tuple[StateEntry, ...]:
+    ) -> Steps[tuple[StateEntry, ...]]:
         by_region = lost_by_region(_effective(self._store, record), lost)
         plans = {region.name: region for region in self._plan.regions}
         chained = all(plans[found.region.region].chained for found in by_region)
@@ -346,7 +346,7 @@ class StartSequence:
             details = {report.detail for report in reports if report.detail}
             raise lost_error(record.checkpoint_id, by_region, details)
         action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
-        replaced = repair_lost(
+        replaced = yield from repair_lost(
             self._repairer,
             self._store,
             action,

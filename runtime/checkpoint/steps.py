@@ -261,7 +261,7 @@ class Hands:
             case AbortWork():
                 return self._abort(action)
             case Repair():
-                return self._repair(action)
+                return (yield from self._repair(action))
             case TellPositions():
                 yield from self._tell(action)
             case Retire():
@@ -338,8 +338,8 @@ class Hands:
         except StreamError as err:  # nothing depends on it; the next checkpoint tries again
             log.warning("retired checkpoints could not be deleted: error=%s", err)
 
-    def _repair(self, action: Repair) -> CoreEvent:
-        replaced = repair_lost(
+    def _repair(self, action: Repair) -> Steps[CoreEvent]:
+        replaced = yield from repair_lost(
             self._repairer,
             self._store,
             action,
@@ -373,7 +373,7 @@ def repair_lost(
     job_uid: str,
     generation: int,
     timeout_s: float,
-) -> Mapping[bytes, StateEntry] | None:
+) -> Steps[Mapping[bytes, StateEntry] | None]:
     """Both phases of a repair: new work, then its durable record; None when not certain yet."""
     if repairer is None:
         raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
@@ -386,6 +386,7 @@ def repair_lost(
             generation=generation,
             timeout_s=timeout_s,
         )
+    yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
     try:
         outcome = store.publish_repair(action.checkpoint_id, replaced, session=session)
         if outcome is PublishOutcome.TAKEN:  # an earlier try has landed: follow it

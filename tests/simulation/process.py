@@ -1,0 +1,255 @@
+"""A driver process: the coordinator's production code without threads, and its regions."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from runtime.checkpoint.attempts import AttemptBook
+from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.messages import (
+    AbortWork,
+    Action,
+    Commit,
+    CoreEvent,
+    EndJob,
+    FailBatches,
+    LostCommittables,
+    MarkCommitted,
+    Publish,
+    RegionRestarted,
+    Repair,
+    RestartAsked,
+    Retire,
+    ReturnBatches,
+    StepFailed,
+    TellPositions,
+    Tick,
+)
+from runtime.checkpoint.startup import Found, StartSequence
+from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity
+from runtime.contracts import SinkCoordinator, SplitEnumerator
+from runtime.errors import (
+    StorageError,
+    StreamError,
+    UnreachableError,
+)
+from runtime.model import BatchKey, RegionRecord, StateEntry
+from tests.fakes import (
+    FakeSink,
+    FakeSource,
+    entry_of,
+    transactional_id,
+)
+from tests.simulation.spark import Life
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Process"]
+
+_REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
+_START_S = 60.0
+
+
+class Process:
+    """One driver process: a coordinator with its regions, from its start to its kill."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.paused = False
+        self.dead = False
+        self.error: BaseException | None = None
+        self.finished = False
+        self.results: dict[BatchKey, BaseException | None] = {}
+        self.attempts = AttemptBook()
+        self.lives: list[Life] = []
+        self.core: CoordinatorCore
+        self.found: Found
+        self.source = FakeSource("source", world.ends, bounded=False)
+        self._sinks: dict[str, SinkCoordinator] = {
+            "sink": FakeSink(
+                world.broker,
+                may_reach=lambda: not world.fault(world.profile.unreached),
+                is_answered=lambda: not world.fault(world.profile.unanswered),
+            )
+        }
+        self._sources: dict[str, SplitEnumerator] = (
+            {} if world.profile.external else {"source": self.source}
+        )
+        self._queue: list[RemoteStep] = []
+        self._working: Generator[str, None, CoreEvent | None] | None = None
+        self._sweeping: Generator[str, None, int] | None = None
+        self._restarting: set[str] = set()
+        self._session = f"session-{number}"
+        self._begin = self._start()
+        self.running = False
+
+    # --- starting ---------------------------------------------------------------------------------
+
+    def _start(self) -> Generator[None, None, None]:
+        sequence = StartSequence(
+            plan=self.world.plan,
+            settings=self.world.settings,
+            store=self.world.store,
+            sinks=self._sinks,
+            sources=self._sources,
+            session=self._session,
+            clock=self.world.clock,
+            pause=self.world.clock.advance,
+            wall_ms=lambda: self.number,
+            repairer=self,
+        )
+        steps = sequence.run(timeout_s=_START_S, restore_from=None)
+        while True:
+            yield
+            try:
+                next(steps)
+            except StopIteration as end:
+                self.found = end.value
+                break
+        records = {record.region: record for record in self.found.record.regions}
+        self.core = CoordinatorCore(
+            self.world.settings,
+            self.world.plan.regions,
+            records,
+            generation=self.found.generation,
+            last_decided=self.found.record.checkpoint_id,
+        )
+        self._hands = Hands(
+            store=self.world.store,
+            sinks=self._sinks,
+            sources=self._sources,
+            identity=RunIdentity(
+                plan=self.world.plan,
+                job_uid=self.found.record.job_uid,
+                session=self._session,
+                generation=self.found.generation,
+                run_attempt=self.found.run_attempt,
+                restored_from=self.found.record.checkpoint_id,
+            ),
+            settings=self.world.settings,
+            wall_ms=lambda: self.number,
+            repairer=self,
+        )
+        for record in records.values():
+            self._live(record, self.found.generation)
+        self.running = True
+
+    def _live(self, record: RegionRecord, generation: int) -> None:
+        first = 1
+        if self.world.profile.stateful:
+            first = record.batch_id or 1  # its commit log may have been lost: Spark replays it
+        if self.world.profile.external:
+            first = max(self.world.spark.committed, default=0) + 1
+        self.lives.append(Life(self, record.region, generation, first))
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One step of one of its threads."""
+        try:
+            if not self.running:
+                next(self._begin, None)
+                return
+            self.world.random.choice(self._movers())()
+        except (StorageError, UnreachableError) as err:
+            self.error = err
+            self.dead = True
+        except StreamError as err:
+            self.error = err
+            self.dead = True
+
+    def _movers(self) -> list[Any]:
+        living = [life for life in self.lives if not life.dead]
+        movers: list[Any] = [life.step for life in living] * 2
+        movers += [self._work] * 3
+        movers += [lambda: self.tell(Tick()), self._sweep, self._restart_dead]
+        if living and self.world.roll(self.world.profile.fail_region):
+            life = self.world.random.choice(living)
+            movers = [lambda: life.fail(RuntimeError("a task failed four times"))]
+        return movers
+
+    def _work(self) -> None:
+        """The step thread: one remote step up to its next point."""
+        if self._working is None:
+            if not self._queue:
+                return
+            self._working = self._hands.perform(self._queue.pop(0))
+        try:
+            next(self._working)
+        except StopIteration as end:
+            self._working = None
+            if end.value is not None:
+                self.tell(end.value)
+        except StreamError as err:
+            self._working = None
+            self.tell(StepFailed(checkpoint_id=0, error=err))
+
+    def _sweep(self) -> None:
+        if self._sweeping is None:
+            orphans = self.attempts.orphans(self.core.fate)
+            view = self.core.sweep_view(self.found.record.job_uid, orphans)
+            self._sweeping = self._hands.sweep(view)
+        if next(self._sweeping, None) is None:
+            self._sweeping = None
+
+    def _restart_dead(self) -> None:
+        for life in [life for life in self.lives if life.dead]:
+            if life.region not in self._restarting and not self.core.is_over:
+                self._restarting.add(life.region)
+                self.tell(RestartAsked(region=life.region))
+                return
+
+    def tell(self, event: CoreEvent, *, raises: bool = False) -> list[Action]:
+        """Give the core an event and carry out what does not block."""
+        try:
+            actions = self.core.step(event, self.world.clock())
+        except StreamError:
+            if raises:
+                raise
+            return []
+        for action in actions:
+            self._carry_out(action)
+        return actions
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, _REMOTE):
+            self._queue.append(action)
+        elif isinstance(action, ReturnBatches):
+            self.results |= dict.fromkeys(action.batches)
+        elif isinstance(action, FailBatches):
+            self.results |= dict.fromkeys(action.batches, action.error)
+        elif isinstance(action, RegionRestarted):
+            self._restarting.discard(action.region)
+            self.lives = [life for life in self.lives if life.region != action.region]
+            self._live(action.restored, action.generation)
+        elif isinstance(action, EndJob):
+            self.error = action.error
+            self.finished = action.error is None
+
+    def repair(
+        self,
+        checkpoint_id: int,
+        lost: LostCommittables,
+        *,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> dict[bytes, StateEntry]:
+        """Run the lost ranges again; see `runtime.checkpoint.steps.Repairer`."""
+        replaced = {}
+        for entry in lost.committables:
+            batch = BatchKey(region=lost.region.region, generation=generation, batch_id=0)
+            owner = f"repair-{next(self.world.names)}"
+            transaction = self.world.broker.init(transactional_id(job_uid, batch, owner))
+            for record in self.world.records_of(lost.region.splits):
+                self.world.broker.append(transaction, *record)
+            replaced[entry.payload] = entry_of(transaction)
+        self.world.repairs += 1
+        return replaced
+
+    def is_stuck(self) -> bool:
+        """Nothing of it moves any more."""
+        return self.dead or (
+            self.running and self.core.is_over and self.core.is_idle and not self._queue
+        )

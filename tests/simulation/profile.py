@@ -1,0 +1,43 @@
+"""How rough a simulated world is."""
+
+from dataclasses import dataclass
+
+__all__ = ["Profile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How rough a world is; each rate is the chance per step.
+
+    Attributes:
+        kill, pause, resume, start: of whole coordinator processes.
+        fail_region, fail_task: of what Spark runs.
+        lost_answer, refused: of the store; unreached, unanswered: of the broker.
+        processes: at most so many coordinators are ever started before the calm.
+        steps: before the calm.
+        expire: of open transactions, by the broker's own timeout; what was decided is repaired.
+        max_concurrent: checkpoints under way at once.
+        stateful: regions take part in every interval, and Spark replays their last batch.
+        external: the drop-in: batches trigger checkpoints, Spark replays its own log.
+        shared_output: all regions write one output partition.
+    """
+
+    kill: float = 0.01
+    pause: float = 0.01
+    resume: float = 0.05
+    start: float = 0.02
+    fail_region: float = 0.004
+    fail_task: float = 0.03
+    lost_answer: float = 0.03
+    refused: float = 0.03
+    unreached: float = 0.03
+    unanswered: float = 0.03
+    processes: int = 6
+    steps: int = 400
+    regions: int = 2
+    partitions: int = 3
+    expire: float = 0.0
+    max_concurrent: int = 1
+    stateful: bool = False
+    external: bool = False
+    shared_output: bool = False

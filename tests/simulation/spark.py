@@ -1,0 +1,227 @@
+"""Spark as a region sees it: batches, task attempts, ids, and logs that outlive the driver."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    GiveBarrier,
+    RegionCut,
+    RegionFailed,
+)
+from runtime.errors import (
+    FencedError,
+    StreamError,
+)
+from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
+from tests.fakes import (
+    FakeBroker,
+    FencedWriterError,
+    Transaction,
+    attempt_of,
+    entry_of,
+    transactional_id,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+__all__ = ["Life", "SparkLog", "Writer"]
+
+_NOT_USED_YET = 10**12
+
+
+@dataclass(slots=True)
+class SparkLog:
+    """Spark's own logs of a drop-in query: planned and committed batches; nobody rewinds them."""
+
+    planned: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Writer:
+    """A task attempt: it may outlive the driver that started it."""
+
+    transaction: Transaction
+    records: Iterator[tuple[int, object]]
+
+    def write(self, broker: FakeBroker, count: int) -> bool:
+        """Write some; True when all are written. FencedWriterError when the broker refuses."""
+        for _ in range(count):
+            item = next(self.records, None)
+            if item is None:
+                return True
+            broker.append(self.transaction, *item)
+        return False
+
+
+class Life:
+    """One life of one region, as Spark runs it: poll, cut, open, register, write, acknowledge."""
+
+    def __init__(self, process: "Process", region: str, generation: int, first_batch: int) -> None:
+        self._process = process
+        self._world = process.world
+        self.region = region
+        self.generation = generation
+        self.batch_id = first_batch
+        self._owner = f"w{next(process.world.names)}"
+        self._slots: dict[int, int] = {}
+        self._ready: tuple[int, Transaction] | None = None
+        self._through = 0
+        self.writer: Writer | None = None
+        self.dead = False
+        self._steps = self._run()
+
+    def step(self) -> None:
+        """Go on to the next point."""
+        try:
+            next(self._steps)
+        except FencedError:
+            self.dead = True
+        except FencedWriterError as err:
+            self.fail(err)
+        except StreamError as err:
+            self.fail(err)
+
+    def fail(self, error: BaseException) -> None:
+        """Spark gives the batch up; its tasks may go on writing for a while."""
+        self.orphan()
+        self.dead = True
+        self._process.tell(
+            RegionFailed(region=self.region, generation=self.generation, error=error)
+        )
+
+    def orphan(self) -> None:
+        """Its driver is gone; a task on another machine does not know yet."""
+        if self.writer is not None:
+            self._world.zombies.append(self.writer)
+            self.writer = None
+
+    def _run(self) -> Generator[None, None, None]:
+        while True:
+            batch = BatchKey(region=self.region, generation=self.generation, batch_id=self.batch_id)
+            if self._process.core.is_decided(batch):
+                yield from self._returned()
+                continue
+            yield from self._write(batch, *(yield from self._plan()))
+            while batch not in self._process.results:
+                yield
+                self._make_ready()
+            error = self._process.results.pop(batch)
+            if error is not None:
+                raise error
+            yield from self._returned()
+
+    def _returned(self) -> Generator[None, None, None]:
+        yield
+        if self._world.profile.external:
+            self._world.spark.committed.add(self.batch_id)
+        self.batch_id += 1
+
+    def _plan(self) -> Generator[None, None, tuple[tuple[SplitRange, ...], Barrier | None]]:
+        if self._world.profile.external:
+            while (splits := self._world.planned(self.batch_id)) is None:
+                yield
+            return splits, None
+        while True:
+            yield
+            barrier = yield from self._poll()
+            if barrier is not None:
+                return barrier.splits, barrier
+
+    def _poll(self) -> Generator[None, None, Barrier | None]:
+        answers = self._process.tell(
+            BarrierPolled(region=self.region, generation=self.generation), raises=True
+        )
+        for answer in answers:
+            if isinstance(answer, GiveBarrier):
+                return answer.barrier
+            if isinstance(answer, AskCut):
+                yield
+                source = self._process.source
+                splits = source.cut(answer.positions, max_records=self._limit(), timeout_s=1)
+                yield
+                cut = RegionCut(
+                    checkpoint_id=answer.checkpoint_id,
+                    region=self.region,
+                    generation=self.generation,
+                    splits=splits,
+                    finished=source.is_finished(splits),
+                )
+                for given in self._process.tell(cut, raises=True):
+                    if isinstance(given, GiveBarrier):
+                        return given.barrier
+        return None
+
+    def _limit(self) -> int | None:
+        return self._world.random.choice((None, 1, 3))
+
+    def _write(
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], barrier: Barrier | None
+    ) -> Generator[None, None, None]:
+        yield
+        committables = []
+        hint = None if barrier is None else barrier.checkpoint_id
+        if any(not split.is_empty for split in splits):
+            known = self._process.core.settled_through + 1 if hint is None else hint
+            transaction = yield from self._write_records(batch, splits, known)
+            committables.append(entry_of(transaction))
+        yield
+        record = RegionRecord(
+            region=self.region,
+            generation=self.generation,
+            batch_id=batch.batch_id,
+            splits=splits,
+            committables=tuple(committables),
+        )
+        ack = Acknowledgement(batch=batch, checkpoint_id=hint, region=record)
+        self._process.tell(Acknowledged(ack=ack), raises=True)
+        if self._world.roll(0.05):
+            self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost
+
+    def _write_records(
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], hint: int
+    ) -> Generator[None, None, Transaction]:
+        self.writer = yield from self._open(batch, splits, hint)
+        while True:
+            yield
+            if self._world.roll(self._world.profile.fail_task):
+                self.orphan()
+                self.writer = yield from self._open(batch, splits, hint)
+            if self.writer.write(self._world.broker, self._world.random.randint(1, 4)):
+                transaction, self.writer = self.writer.transaction, None
+                return transaction
+
+    def _open(
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], hint: int
+    ) -> Generator[None, None, Writer]:
+        """Begin a transaction; it is registered before its first record (rule 4)."""
+        self._through = self._process.core.settled_through  # as a task is told, once
+        if self._ready is None:
+            yield
+            self._ready = self._initialise()
+        (slot, transaction), self._ready = self._ready, None
+        self._slots[slot] = hint
+        yield
+        self._process.core.require_wanted(batch)
+        self._process.attempts.add(attempt_of(transaction, batch))
+        return Writer(transaction, self._world.records_of(splits))
+
+    def _make_ready(self) -> None:
+        """Initialise the next transaction's id while this one waits for its commit."""
+        if self._ready is None and self._world.roll(0.5):
+            self._ready = self._initialise()
+
+    def _initialise(self) -> tuple[int, Transaction]:
+        """A slot of this worker, used again only when its checkpoint is settled (rule 5)."""
+        free = [slot for slot, used in self._slots.items() if used <= self._through]
+        slot = free[0] if free else len(self._slots)
+        self._slots[slot] = _NOT_USED_YET
+        place = BatchKey(region=self.region, generation=self.generation, batch_id=0)
+        job_uid = self._process.found.record.job_uid
+        name = transactional_id(job_uid, place, f"{self._owner}-{slot}")
+        return slot, self._world.broker.init(name)

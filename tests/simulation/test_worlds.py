@@ -1,0 +1,160 @@
+"""Whole jobs under random crashes, pauses, second coordinators and lost answers; and the proof
+that the worlds would notice a broken rule.
+
+``SLUICE_SIMULATION_SEEDS=2000`` runs more of them; a failure prints the seed and the profile.
+"""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from runtime.errors import StreamError
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.process import Process
+from tests.simulation.profile import Profile
+from tests.simulation.world import World
+
+SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "30"))
+MUTANT_SEEDS = 200
+
+PROFILES = {
+    "ordinary": Profile(),
+    "stateful": Profile(stateful=True),
+    "drop-in": Profile(external=True),
+    "three checkpoints at once": Profile(max_concurrent=3),
+    "many kills": Profile(kill=0.05, start=0.1, processes=12),
+    "paused coordinators wake up": Profile(pause=0.05, resume=0.02, start=0.1, processes=10),
+    "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
+    "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
+    "one output for three regions": Profile(regions=3, shared_output=True),
+    "transactions expire and are repaired": Profile(expire=0.05, kill=0.03, processes=8),
+    "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
+}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_record_is_visible_exactly_once_in_order(name: str) -> None:
+    """Whatever is killed, paused or lost: nothing lost, nothing doubled, order kept, and a
+    read_committed reader sees a prefix at every moment."""
+    for seed in range(SEEDS):
+        World(seed, PROFILES[name]).run()
+
+
+def test_worlds_are_rough() -> None:
+    """The worlds do decide, kill, seal, fail over and repair, or the test above proves little."""
+    worlds = [World(seed, PROFILES["transactions expire and are repaired"]) for seed in range(30)]
+    for world in worlds:
+        world.run()
+    records = [record for world in worlds for record in world.store.history]
+    asked_by = [record.asked_by for record in records]
+    assert asked_by.count("seal") > 60
+    assert asked_by.count("interval") > 150
+    assert asked_by.count("restart") > 1
+    assert asked_by.count("end") > 20
+    assert sum(world.repairs for world in worlds) > 10
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_worlds_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule is broken on purpose; some seed must see records lost, doubled or out of order."""
+    mutation, rough = MUTATIONS[name]
+    mutation(monkeypatch)
+    profile = Profile(**{"processes": 8, **rough})
+    for seed in range(MUTANT_SEEDS):
+        try:
+            World(seed, profile).run()
+        except (AssertionError, StreamError):
+            return
+    pytest.fail(f"{MUTANT_SEEDS} worlds did not notice: {name}")
+
+
+class JobMachine(RuleBasedStateMachine):
+    """Hypothesis chooses who moves, who dies and who starts; it shrinks what fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: World
+
+    @initialize(
+        seed=st.integers(0, 2**16),
+        external=st.booleans(),
+        stateful=st.booleans(),
+        expire=st.booleans(),
+    )
+    def begin(self, seed: int, *, external: bool, stateful: bool, expire: bool) -> None:
+        """A world without a coordinator."""
+        profile = Profile(
+            external=external, stateful=stateful, expire=0.02 if expire else 0.0, processes=10**6
+        )
+        self.world = World(seed, profile)
+
+    def _chosen(self, number: int) -> Process | None:
+        living = [process for process in self.world.processes if not process.is_stuck()]
+        return living[number % len(living)] if living else None
+
+    @rule(count=st.integers(1, 6), partition=st.integers(0, 2))
+    def records_arrive(self, count: int, partition: int) -> None:
+        """Somebody produces."""
+        self.world.ends[partition] += count
+
+    @rule()
+    @precondition(lambda self: len(self.world.processes) < 8)
+    def a_coordinator_starts(self) -> None:
+        """Also beside another one."""
+        self.world.start_process()
+
+    @rule(number=st.integers(0, 7), steps=st.integers(1, 40))
+    def a_coordinator_moves(self, number: int, steps: int) -> None:
+        """The others stand still meanwhile, as if paused."""
+        process = self._chosen(number)
+        for _ in range(steps if process else 0):
+            if process is not None and not process.dead:
+                process.step()
+                self.world.clock.advance(0.01)
+
+    @rule(number=st.integers(0, 7))
+    def a_coordinator_is_killed(self, number: int) -> None:
+        """Its tasks may live on."""
+        process = self._chosen(number)
+        if process is not None:
+            self.world.kill(process)
+
+    @rule()
+    @precondition(lambda self: bool(self.world.zombies))
+    def an_orphaned_task_writes(self) -> None:
+        """It does not know that its driver is gone."""
+        self.world.move_zombie()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Intervals become due, checkpoints expire."""
+        self.world.clock.advance(seconds)
+
+    @invariant()
+    def readers_see_a_prefix(self) -> None:
+        """At every moment."""
+        if hasattr(self, "world"):
+            self.world.check_readers()
+
+    def teardown(self) -> None:
+        """In the calm everything becomes visible, once."""
+        if hasattr(self, "world"):
+            self.world.settle()
+
+
+JobMachine.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestJobMachine = JobMachine.TestCase

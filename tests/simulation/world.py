@@ -1,0 +1,261 @@
+"""A whole job on fakes, moved one step at a time by a seed: crashes, pauses, second coordinators.
+
+What runs is the production code: `StartSequence`, `CoordinatorCore` and `Hands` are generators and
+pure functions, so the world can stop between any two of their remote steps. Only threads and HTTP
+are left out. The world plays Spark, the broker, the store, the network and the operator who kills.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
+from runtime.errors import (
+    FencedError,
+    StorageError,
+    UnreachableError,
+)
+from runtime.model import SplitRange
+from tests.fakes import (
+    FakeBroker,
+    FakeStore,
+    FencedWriterError,
+    ManualClock,
+    TransactionState,
+)
+from tests.simulation.process import Process
+from tests.simulation.profile import Profile
+from tests.simulation.spark import SparkLog, Writer
+
+__all__ = ["World"]
+
+
+class World:
+    """Everything, and the seed that moves it."""
+
+    def __init__(self, seed: int, profile: Profile) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.profile = profile
+        self.clock = ManualClock()
+        self.broker = FakeBroker()
+        self.names = itertools.count()
+        self.ends = dict.fromkeys(range(profile.partitions), 0)
+        self.spark = SparkLog()
+        self.zombies: list[Writer] = []
+        self.calm = False
+        self.repairs = 0
+        self.processes: list[Process] = []
+        self._started = 0
+        self.store = FakeStore(
+            on_call=self._store_call, lose_answer=lambda: self.fault(profile.lost_answer)
+        )
+        self.settings = CheckpointSettings(
+            interval_s=None if profile.external else 0.5,
+            timeout_s=8.0,
+            tolerable_failures=1_000_000,
+            retry_s=0.01,
+            max_retry_s=0.1,
+            settle_timeout_s=1e9,
+            unknown_timeout_s=0.0,
+            max_concurrent=profile.max_concurrent,
+            on_lost=OnLost.REPAIR if profile.expire else OnLost.FAIL,
+        )
+        regions = 1 if profile.external else profile.regions
+        self.plan = JobPlan(
+            name="simulated",
+            regions=tuple(
+                RegionPlan(
+                    name=f"r{number}",
+                    source_ids=() if profile.external else ("source",),
+                    sink_ids=("sink",),
+                    chained=True,
+                    stateful=profile.stateful,
+                    keeps_logs=profile.external,
+                )
+                for number in range(regions)
+            ),
+        )
+
+    # --- what its inhabitants ask -----------------------------------------------------------------
+
+    def roll(self, chance: float) -> bool:
+        """Whether something rough happens now; never in the calm."""
+        return not self.calm and self.random.random() < chance
+
+    def fault(self, chance: float) -> bool:
+        """A network's fault."""
+        return self.roll(chance)
+
+    def _store_call(self, name: str) -> None:
+        if self.roll(self.profile.refused):
+            raise StorageError("a simulated fault", {"call": name}, "Ask again.")
+
+    def records_of(self, splits: tuple[SplitRange, ...]) -> Iterator[tuple[int, object]]:
+        """(output partition, value) of each input record."""
+        for split in splits:
+            for offset in range(split.start_offset, split.end_offset):
+                output = 0 if self.profile.shared_output else split.partition
+                yield output, (split.partition, offset)
+
+    def planned(self, batch_id: int) -> tuple[SplitRange, ...] | None:
+        """What Spark's offset log says of a batch; planned now if there is something to read."""
+        known = self.spark.planned.get(batch_id)
+        if known is not None:
+            return known
+        before = self.spark.planned.get(batch_id - 1, ())
+        starts = dict.fromkeys(self.ends, 0) | {s.partition: s.end_offset for s in before}
+        if all(starts[partition] >= end for partition, end in self.ends.items()):
+            return None
+        splits = tuple(
+            SplitRange(
+                source_id="spark",
+                topic="input",
+                topic_id="topic-uuid",
+                partition=partition,
+                start_offset=starts[partition],
+                end_offset=end,
+            )
+            for partition, end in sorted(self.ends.items())
+        )
+        self.spark.planned[batch_id] = splits
+        return splits
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    def start_process(self) -> Process:
+        """Somebody starts the job (again)."""
+        self._started += 1
+        process = Process(self, self._started)
+        self.processes.append(process)
+        return process
+
+    def run(self) -> None:
+        """The rough time, then the calm, then the verdict."""
+        for _ in range(self.profile.steps):
+            self.step()
+        self.settle()
+
+    def step(self) -> None:
+        """One move of somebody."""
+        self.clock.advance(self.random.choice((0.0, 0.0, 0.01, 0.1)))
+        self._let_things_happen()
+        living = [process for process in self.processes if not process.is_stuck()]
+        awake = [process for process in living if not process.paused]
+        if self._started < self.profile.processes and (not awake or self.roll(self.profile.start)):
+            self.start_process()
+        for process in living:
+            self._hurt(process)
+        if awake:
+            process = self.random.choice(awake)
+            for _ in range(self.random.choice((1, 1, 2, 8))):
+                if not process.dead:
+                    process.step()
+        self.check_readers()
+
+    def _let_things_happen(self) -> None:
+        """Records arrive, orphaned tasks write, transactions expire."""
+        if self.roll(0.1):
+            self.ends[self.random.choice(sorted(self.ends))] += self.random.randint(1, 5)
+        if self.zombies and self.random.random() < 0.1:
+            self.move_zombie()
+        if self.roll(self.profile.expire) and (ongoing := self.broker.ongoing()):
+            self.random.choice(ongoing).state = TransactionState.ABORTED
+
+    def _hurt(self, process: Process) -> None:
+        if self.roll(self.profile.kill):
+            self.kill(process)
+        elif self.roll(self.profile.pause):
+            process.paused = True
+        elif process.paused and self.random.random() < self.profile.resume:
+            process.paused = False
+
+    def kill(self, process: Process) -> None:
+        """kill -9 of a driver; tasks on other machines may go on for a while."""
+        process.dead = True
+        for life in process.lives:
+            life.orphan()
+
+    def move_zombie(self) -> None:
+        """A task whose driver is gone, or whose batch was given up, writes on."""
+        zombie = self.random.choice(self.zombies)
+        try:
+            done = zombie.write(self.broker, 2)
+        except FencedWriterError:
+            done = True
+        if done:
+            self.zombies.remove(zombie)
+
+    def settle(self, *, bound: int = 20_000) -> None:
+        """No more faults: whoever lives goes on, until one coordinator has read everything."""
+        self.calm = True
+        for process in self.processes:
+            process.paused = False
+        for _ in range(bound):
+            self.clock.advance(0.01)
+            for process in self.processes:
+                process.source.bounded = True
+            living = [process for process in self.processes if not process.is_stuck()]
+            self.require_no_violation()
+            if self._is_complete():
+                break
+            if not living:
+                self.start_process()
+                continue
+            self.random.choice(living).step()
+        self.check_readers()
+        self.check_complete()
+
+    def _is_complete(self) -> bool:
+        if self.profile.external:
+            return self.visible() == self.expected()
+        return any(process.finished and process.is_stuck() for process in self.processes)
+
+    # --- the verdict ------------------------------------------------------------------------------
+
+    def expected(self) -> dict[int, list[int]]:
+        """Offsets of each input partition."""
+        return {partition: list(range(end)) for partition, end in self.ends.items()}
+
+    def visible(self) -> dict[int, list[int]]:
+        """Offsets of each input partition, as a read_committed reader finds them."""
+        found: dict[int, list[int]] = {partition: [] for partition in self.ends}
+        outputs = [0] if self.profile.shared_output else list(self.ends)
+        for output in outputs:
+            for value in self.broker.read_committed(output):
+                assert isinstance(value, tuple)
+                found[value[0]].append(value[1])
+        return found
+
+    def check_readers(self) -> None:
+        """Whoever reads now sees a prefix: nothing twice, nothing missing before it, in order."""
+        for partition, offsets in self.visible().items():
+            assert offsets == list(range(len(offsets))), self.story(
+                f"partition {partition} is not a prefix: {offsets}"
+            )
+
+    def require_no_violation(self) -> None:
+        """Nobody may stop for lost or unknown transactions: nothing here loses any."""
+        for process in self.processes:
+            error = process.error
+            tolerated = (FencedError, StorageError, UnreachableError)
+            assert error is None or isinstance(error, tolerated), self.story(repr(error))
+        assert self.broker.aborts_of_committed == 0, self.story("a committed one was aborted")
+
+    def check_complete(self) -> None:
+        """Every record is visible exactly once, in order."""
+        self.require_no_violation()
+        assert self.visible() == self.expected(), self.story("records are missing")
+
+    def story(self, what: str) -> str:
+        """What is needed to see it again."""
+        places = [
+            (
+                record.checkpoint_id,
+                record.verdict.value,
+                record.leader_session_id,
+                record.checkpoint_id in self.store.committed,
+            )
+            for record in self.store.history
+        ]
+        return f"{what}; seed={self.seed} profile={self.profile} places={places[-12:]}"
