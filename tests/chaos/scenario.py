@@ -155,6 +155,7 @@ class Scenario:
         environment = {
             "PYTHONPATH": str(_ROOT),
             "SPARK_CONF_DIR": str(_SPARK_CONF),
+            "SPARK_LOCAL_IP": "127.0.0.1",
             **self.setting.environment,
             VARIABLE: failpoints,
         }

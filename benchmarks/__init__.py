@@ -1,0 +1,1 @@
+"""What Sluice must reach, measured: ``make bench``, or ``python -m benchmarks --help``."""

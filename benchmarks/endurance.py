@@ -1,0 +1,114 @@
+"""What many epochs leave behind: in the driver's memory and on the broker."""
+
+import re
+import threading
+from collections.abc import Sequence
+
+from benchmarks import topics
+from benchmarks.figures import Figure
+from benchmarks.rig import Rig, Running, wait_until
+from connectors.kafka._client import Producer
+from connectors.kafka.transaction_wire import TransactionWire
+
+__all__ = ["measure"]
+
+_PARTITIONS = 2
+_EPOCH_S = 3.0  # bound of one epoch on a busy machine
+_START_S = 90.0
+_MEMORY_EPOCHS = 500
+_MARKED = "marked"
+
+
+def measure(rig: Rig, *, epochs: int) -> list[Figure]:
+    """Run ``epochs`` epochs with data in both partitions, as fast as they go."""
+    source = topics.create(rig.connection, "in", partitions=_PARTITIONS)
+    output = topics.create(rig.connection, "out", partitions=_PARTITIONS)
+    arguments = ("--interval", "0.05")
+    with rig.run("pipeline", source, output, arguments) as running, _Steady(rig, source):
+        memory = _memory(running, min(epochs, _MEMORY_EPOCHS))
+        _await_epochs(running, epochs)
+        ids = _transactional_ids(rig, output)
+        done = _epochs(running)
+    return [
+        _drift(memory),
+        Figure(
+            what=f"transactional ids after {done:,} epochs",
+            runs=[float(len(ids))],
+            unit="ids",
+            goal="<= 3 per sink task",
+            most=3.0 * _PARTITIONS,
+            note=f"{_PARTITIONS} sink tasks, {len(_owners(ids))} worker processes so far",
+        ),
+    ]
+
+
+def _memory(running: Running, epochs: int) -> Sequence[int]:
+    """The driver's memory after each fifth of so many epochs."""
+    sizes = []
+    for fifth in range(1, 6):
+        _await_epochs(running, epochs * fifth // 5)
+        sizes.append(running.program.driver_memory_bytes())
+    return sizes
+
+
+def _drift(sizes: Sequence[int]) -> Figure:
+    shown = " ".join(f"{size / 2**20:.0f}" for size in sizes)
+    return Figure(
+        what="driver memory, last fifth over first",
+        runs=[sizes[-1] / sizes[0]],
+        unit="x",
+        goal="0.9 to 1.1",
+        least=0.9,
+        most=1.1,
+        note=f"MiB: {shown}",
+    )
+
+
+def _await_epochs(running: Running, epochs: int) -> None:
+    wait_until(
+        lambda: _epochs(running) >= epochs,
+        program=running.program,
+        timeout_s=_START_S + epochs * _EPOCH_S,
+    )
+
+
+def _epochs(running: Running) -> int:
+    return sum(1 for line in running.progress() if line["state"] == _MARKED)
+
+
+def _transactional_ids(rig: Rig, output: str) -> list[str]:
+    wire = TransactionWire(rig.connection)
+    try:
+        listing = wire.list_transactions(f"benchmark-{output}", timeout_s=20)
+    finally:
+        wire.close()
+    return [transaction.transactional_id for transaction in listing.transactions]
+
+
+def _owners(ids: Sequence[str]) -> set[str]:
+    """``{prefix}/{job uid}/{region}.{generation}/{owner}/{slot}``"""
+    return {match[1] for one in ids if (match := re.search(r"/([^/]+)/[^/]+$", one))}
+
+
+class _Steady:
+    """A record for each partition every few milliseconds, in a thread."""
+
+    def __init__(self, rig: Rig, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": 0})
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(10)
+        self._producer.flush(10)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.02):
+            for partition in range(_PARTITIONS):
+                self._producer.produce(self._topic, b"x" * 100, partition=partition)
+            self._producer.poll(0)

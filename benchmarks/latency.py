@@ -1,0 +1,96 @@
+"""From the barrier to what readers see, and what an epoch without data costs."""
+
+import statistics
+import time
+
+from benchmarks import topics
+from benchmarks.figures import Figure
+from benchmarks.rig import Rig, Running, wait_until
+from connectors.kafka._client import Producer
+from connectors.kafka.history import topic_ends
+from connectors.kafka.observer import Observer
+
+__all__ = ["measure_idle", "measure_visibility"]
+
+_INTERVAL_S = 0.5
+_WARM_EPOCHS = 10
+_START_S = 90.0
+_TRANSACTION_STATE = "__transaction_state"
+
+
+def measure_visibility(rig: Rig, *, epochs: int) -> list[Figure]:
+    """One record each half second; the barrier's time comes from the coordinator's progress."""
+    source = topics.create(rig.connection, "in", partitions=1)
+    output = topics.create(rig.connection, "out", partitions=1)
+    seen: list[float] = []
+    started_s = time.time() - time.monotonic()
+    arguments = ("--interval", str(_INTERVAL_S))
+    with (
+        Observer(rig.connection, output) as observer,
+        rig.run("pipeline", source, output, arguments) as running,
+    ):
+        producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": 0})
+        for number in range(epochs + _WARM_EPOCHS):
+            producer.produce(source, b"x" * 100)
+            producer.flush(10)
+            bound_s = _START_S if number == 0 else 30.0
+            seen.append(observer.await_total(number + 1, timeout_s=bound_s) + started_s)
+        waits = sorted(_waits(running, seen[_WARM_EPOCHS:]))
+    return [
+        Figure(
+            what="barrier to visible, little data: p50",
+            runs=[statistics.median(waits)],
+            unit="s",
+            goal="<= 0.35",
+            most=0.35,
+            note=f"{len(waits)} epochs",
+        ),
+        Figure(
+            what="barrier to visible, little data: p95",
+            runs=[waits[int(len(waits) * 0.95)]],
+            unit="s",
+        ),
+    ]
+
+
+def _waits(running: Running, seen: list[float]) -> list[float]:
+    """For each sighting: since the barrier of the checkpoint that was committed last before it."""
+    time.sleep(1.0)  # the listener writes behind the job
+    barriers = [
+        line["at_s"] - line["marked_s"]
+        for line in running.progress()
+        if line["marked_s"] is not None
+    ]
+    waits = []
+    for at in seen:
+        before = [barrier for barrier in barriers if barrier <= at]
+        if before:
+            waits.append(at - max(before))
+    return waits
+
+
+def measure_idle(rig: Rig, *, idle_s: float = 10.0) -> list[Figure]:
+    """How many records the transaction log gains while no data comes."""
+    source = topics.create(rig.connection, "in", partitions=1)
+    output = topics.create(rig.connection, "out", partitions=1)
+    with rig.run("pipeline", source, output, ("--interval", "0.2")) as running:
+        Producer({"bootstrap.servers": rig.bootstrap}).produce(source, b"x")
+        topics.fill(rig.connection, source, 1, value_bytes=1, partitions=1)
+        running.await_committed(1, timeout_s=_START_S)
+        before, until = _log_end(rig), time.monotonic() + idle_s
+        wait_until(lambda: time.monotonic() > until, program=running.program, timeout_s=idle_s + 5)
+        written = _log_end(rig) - before
+    return [
+        Figure(
+            what="an epoch without data: transactions",
+            runs=[float(written)],
+            unit="log records",
+            goal="0",
+            most=0,
+            note=f"{idle_s:.0f} s at 0.2 s intervals",
+        )
+    ]
+
+
+def _log_end(rig: Rig) -> int:
+    return sum(topic_ends(rig.connection, _TRANSACTION_STATE).high.values())

@@ -1,0 +1,99 @@
+"""The peer: what a careful user would write by hand with confluent-kafka's own transactions.
+
+One process per core, each with half of the partitions: read, append unchanged, and once a second
+commit offsets and records in one transaction. It gives the same promise for a plain copy, without
+Spark, functions, state, regions or any way to change the number of processes.
+"""
+
+import argparse
+import multiprocessing
+import time
+from collections import defaultdict
+
+from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
+
+_EPOCH_S = 1.0
+_PROCESSES = 2
+
+
+def copy(bootstrap: str, source: str, output: str, partitions: list[int]) -> None:
+    """Copy the given partitions until killed."""
+    group = f"peer-{output}-{partitions[0]}"
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": group,
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+        }
+    )
+    producer.init_transactions(30)
+    consumer.assign([TopicPartition(source, partition, 0) for partition in partitions])
+    while True:
+        _epoch(consumer, producer, source, output)
+
+
+def _epoch(consumer: Consumer, producer: Producer, source: str, output: str) -> None:
+    positions: dict[int, int] = {}
+    deadline = time.monotonic() + _EPOCH_S
+    while time.monotonic() < deadline:
+        messages = consumer.consume(10_000, 0.05)
+        if messages and not positions:
+            producer.begin_transaction()
+        _write(producer, output, messages, positions)
+    if not positions:
+        return
+    offsets = [TopicPartition(source, partition, at) for partition, at in positions.items()]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+    producer.commit_transaction(30)
+
+
+def _write(
+    producer: Producer, output: str, messages: list[Message], positions: dict[int, int]
+) -> None:
+    batches: dict[int, list[dict[str, object]]] = defaultdict(list)
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        batches[partition].append({"key": message.key(), "value": message.value()})
+        positions[partition] = offset + 1
+    for partition, batch in batches.items():
+        sent = 0
+        while sent < len(batch):
+            sent += producer.produce_batch(output, batch[sent:], partition=partition)
+            producer.poll(0)
+
+
+def main() -> None:
+    """Copy all partitions, some in each process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("bootstrap", "input", "output"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    args = parser.parse_args()
+    processes = []
+    for number in range(_PROCESSES):
+        mine = list(range(number, args.partitions, _PROCESSES))
+        arguments = (args.bootstrap, args.input, args.output, mine)
+        processes.append(multiprocessing.Process(target=copy, args=arguments, daemon=True))
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""From ``kill -9`` of everything to the next commit that readers see."""
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from benchmarks import topics
+from benchmarks.figures import Figure
+from benchmarks.rig import Rig, wait_until
+from connectors.kafka._client import Producer
+from connectors.kafka.observer import Observer
+
+__all__ = ["measure"]
+
+_START_S = 120.0
+_PAUSE_S = 0.05
+
+
+def measure(rig: Rig, *, repeat: int) -> list[Figure]:
+    """Kill a pipeline under steady light load, start it again, ``repeat`` times."""
+    samples = [_sample(rig) for _ in range(repeat)]
+    return [
+        Figure(
+            what="kill -9 to the next visible commit",
+            runs=[total_s for total_s, _ in samples],
+            unit="s",
+            goal="<= 15",
+            most=15,
+        ),
+        Figure(
+            what="  of which Python's and Spark's start",
+            runs=[start_s for _, start_s in samples],
+            unit="s",
+            note="until the new run's first durable record",
+        ),
+    ]
+
+
+def _sample(rig: Rig) -> tuple[float, float]:
+    source = topics.create(rig.connection, "in", partitions=2)
+    output = topics.create(rig.connection, "out", partitions=2)
+    directory = Path(tempfile.mkdtemp(dir=rig.directory))
+    arguments = ("--interval", "0.5")
+    with _Trickle(rig, source), Observer(rig.connection, output) as observer:
+        first = rig.start("pipeline", source, output, directory, arguments)
+        observer.await_total(100, timeout_s=_START_S)
+        killed_s = time.monotonic()
+        first.program.kill()
+        seen, newest = observer.total, _newest_place(directory)
+        with rig.start("pipeline", source, output, directory, arguments) as second:
+            wait_until(
+                lambda: _newest_place(directory) > newest,
+                program=second.program,
+                timeout_s=_START_S,
+            )
+            sealed_s = time.monotonic()
+            visible_s = observer.await_total(seen + 1, timeout_s=_START_S)
+    return visible_s - killed_s, sealed_s - killed_s
+
+
+class _Trickle:
+    """A few records a second, in a thread."""
+
+    def __init__(self, rig: Rig, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": 0})
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(10)
+        self._producer.flush(10)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_PAUSE_S):
+            self._producer.produce(self._topic, b"x" * 100)
+            self._producer.poll(0)
+
+
+def _newest_place(directory: Path) -> int:
+    found = (directory / "checkpoint").glob("chk-*/_metadata")
+    return max((int(path.parent.name.removeprefix("chk-")) for path in found), default=-1)

@@ -1,0 +1,140 @@
+"""The broker and the programs under measurement."""
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import topics
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.history import topic_ends
+from connectors.kafka.security import KafkaConnection
+from runtime.embedded.program import Program, ProgramSpec, command_of
+
+__all__ = ["PARTITIONS", "Rig", "Running", "open_rig", "wait_until"]
+
+PARTITIONS = 4
+
+_ROOT = Path(__file__).resolve().parents[1]
+_HERE = Path(__file__).resolve().parent
+_POLL_S = 0.05
+# A broker as one would run it, with both compilers: the figures are shares of the same two cores.
+_BROKER_JVM = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rig:
+    """A broker for the whole benchmark, and a directory for everything else."""
+
+    connection: KafkaConnection
+    bootstrap: str
+    directory: Path
+    broker_pid: int
+
+    def broker_cpu_s(self) -> float:
+        """CPU time of the broker so far."""
+        return float(sum(psutil.Process(self.broker_pid).cpu_times()[:2]))
+
+    @contextlib.contextmanager
+    def run(
+        self, script: str, source: str, output: str, arguments: Sequence[str] = ()
+    ) -> Iterator["Running"]:
+        """A program of this package over two topics; killed at the end."""
+        directory = Path(tempfile.mkdtemp(dir=self.directory))
+        with self.start(script, source, output, directory, arguments) as running:
+            yield running
+
+    def start(
+        self, script: str, source: str, output: str, directory: Path, arguments: Sequence[str] = ()
+    ) -> "Running":
+        """As `run`, over a directory that a former run may have left; the caller kills it."""
+        common = ["--bootstrap", self.bootstrap, "--input", source, "--output", output]
+        if script == "pipeline":
+            common += ["--checkpoint", str(directory / "checkpoint")]
+            common += ["--progress", str(directory / "progress")]
+        command = command_of(sys.executable, _HERE / f"{script}.py", [*common, *arguments])
+        spec = ProgramSpec(
+            command=command,
+            log_path=directory / "log",
+            environment={"PYTHONPATH": str(_ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            working_dir=directory,
+        )
+        return Running(
+            program=Program(spec), rig=self, source=source, output=output, directory=directory
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A program that runs; as a context manager it is killed."""
+
+    program: Program
+    rig: Rig
+    source: str
+    output: str
+    directory: Path
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.program.kill()
+
+    def fill(self, count: int, *, value_bytes: int = 100) -> None:
+        """Append to the input while the program's driver stands still, so that it cuts nothing."""
+        self.program.pause_driver()
+        topics.fill(
+            self.rig.connection, self.source, count, value_bytes=value_bytes, partitions=PARTITIONS
+        )
+        self.program.resume_driver()
+
+    def await_committed(self, records: int, *, timeout_s: float = 180.0) -> None:
+        """Wait until readers can see so many records beyond what they could at the call."""
+        connection, output = self.rig.connection, self.output
+        goal = sum(topic_ends(connection, output).stable.values()) + records
+
+        def seen() -> bool:
+            found = topic_ends(connection, output)
+            return found.is_settled and sum(found.stable.values()) >= goal
+
+        wait_until(seen, program=self.program, timeout_s=timeout_s)
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Every change of a checkpoint so far."""
+        path = self.directory / "progress"
+        if not path.exists():
+            return []
+        # The last line may be half written.
+        text = path.read_text("utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def wait_until(condition: Callable[[], bool], *, program: Program, timeout_s: float) -> None:
+    """Wait; a program that ends meanwhile is an error that shows its log."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if program.exit_code is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"ended or too slow:\n{program.log_tail()}")
+        time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def open_rig() -> Iterator[Rig]:
+    """Start the broker; everything is deleted at the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
+        EmbeddedKafka(jvm_options=_BROKER_JVM) as broker,
+    ):
+        yield Rig(
+            connection=KafkaConnection(bootstrap_servers=broker.bootstrap),
+            bootstrap=broker.bootstrap,
+            directory=Path(directory),
+            broker_pid=broker.pid,
+        )

@@ -1,0 +1,139 @@
+"""Records per second: chained, through the planner, with weaker promises, and by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks import topics
+from benchmarks.figures import Figure
+from benchmarks.rig import PARTITIONS, Rig, Running
+
+__all__ = ["VARIANTS", "Variant", "measure"]
+
+_WARM_UP = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to copy a topic.
+
+    Attributes:
+        name: in the table.
+        script: module of this package.
+        arguments: of its command line.
+        least_rate: the goal once warm, if there is one.
+    """
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+    least_rate: float | None = None
+
+
+VARIANTS: Sequence[Variant] = (
+    Variant(
+        name="chained, exactly-once",
+        script="pipeline",
+        arguments=("--mode", "chained"),
+        least_rate=250_000,
+    ),
+    Variant(
+        name="chained, at-least-once",
+        script="pipeline",
+        arguments=("--mode", "chained", "--guarantee", "at-least-once"),
+    ),
+    Variant(
+        name="transform, exactly-once",
+        script="pipeline",
+        arguments=("--mode", "transform"),
+        least_rate=160_000,
+    ),
+    Variant(
+        name="by hand with confluent-kafka, 2 processes",
+        script="peer",
+        arguments=("--partitions", str(PARTITIONS)),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    whole_rate: float
+    warm_rate: float
+    cpu_s: float
+    broker_cpu_s: float
+
+
+def measure(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
+    """Every variant in turn, ``repeat`` times over, so that a slow minute hits them all."""
+    samples: dict[str, list[_Sample]] = {variant.name: [] for variant in VARIANTS}
+    for _ in range(repeat):
+        for variant in VARIANTS:
+            samples[variant.name].append(_sample(rig, variant, records))
+    return [figure for one in VARIANTS for figure in _figures(one, samples[one.name])] + [
+        _compared(samples)
+    ]
+
+
+def _sample(rig: Rig, variant: Variant, records: int) -> _Sample:
+    """A fresh program over a full topic: the whole run; then as much again: the warm rate."""
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    topics.fill(rig.connection, source, records, value_bytes=100, partitions=PARTITIONS)
+    with rig.run(variant.script, source, output, variant.arguments) as running:
+        running.await_committed(records)
+        whole = topics.append_span(rig.connection, output, beyond={})
+        _warm_up(running)
+        before = topics.ends(rig.connection, output)
+        cpu_s, broker_cpu_s = running.program.cpu_seconds(), rig.broker_cpu_s()
+        _more(running, records)
+        warm = topics.append_span(rig.connection, output, beyond=before)
+        return _Sample(
+            whole_rate=records / whole.seconds,
+            warm_rate=records / warm.seconds,
+            cpu_s=running.program.cpu_seconds() - cpu_s,
+            broker_cpu_s=rig.broker_cpu_s() - broker_cpu_s,
+        )
+
+
+def _warm_up(running: Running) -> None:
+    _more(running, _WARM_UP)
+
+
+def _more(running: Running, records: int) -> None:
+    running.fill(records)
+    running.await_committed(records)
+
+
+def _figures(variant: Variant, samples: Sequence[_Sample]) -> list[Figure]:
+    goal = f">= {variant.least_rate:,.0f}" if variant.least_rate else ""
+    cpu_s = sorted(sample.cpu_s for sample in samples)[len(samples) // 2]
+    broker_cpu_s = sorted(sample.broker_cpu_s for sample in samples)[len(samples) // 2]
+    return [
+        Figure(
+            what=f"{variant.name}: warm",
+            runs=[sample.warm_rate for sample in samples],
+            unit="records/s",
+            goal=goal,
+            least=variant.least_rate,
+            note=f"CPU {cpu_s:.1f} s, broker {broker_cpu_s:.1f} s",
+        ),
+        Figure(
+            what=f"{variant.name}: whole run",
+            runs=[sample.whole_rate for sample in samples],
+            unit="records/s",
+            note="a fresh program, first to last append",
+        ),
+    ]
+
+
+def _compared(samples: dict[str, list[_Sample]]) -> Figure:
+    once, least = samples["chained, exactly-once"], samples["chained, at-least-once"]
+    ratios = [weak.warm_rate / strong.warm_rate for weak, strong in zip(least, once, strict=True)]
+    return Figure(
+        what="at-least-once over exactly-once, warm",
+        runs=ratios,
+        unit="x",
+        goal="<= 1.05",
+        most=1.05,
+        note="what the promise costs",
+    )

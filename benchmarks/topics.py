@@ -1,0 +1,109 @@
+"""Topics of the benchmarks: filled fast, and read for when the broker appended what."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from connectors.kafka._client import (
+    KafkaError,
+    NewTopic,
+    TopicPartition,
+    make_admin,
+    make_producer,
+)
+from connectors.kafka.client_options import Role
+from connectors.kafka.history import reading_consumer, topic_ends
+from connectors.kafka.security import KafkaConnection
+
+__all__ = ["Span", "append_span", "create", "ends", "fill"]
+
+_READ_S = 30.0
+_TAIL_OFFSETS = 50  # markers at the end of a partition are fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """When the broker appended a stretch of a topic, by its own clock."""
+
+    first_ms: int
+    last_ms: int
+
+    @property
+    def seconds(self) -> float:
+        """From the first to the last append; at least the clock's resolution."""
+        return max(1, self.last_ms - self.first_ms) / 1000
+
+
+def create(connection: KafkaConnection, purpose: str, *, partitions: int) -> str:
+    """A new topic whose timestamps are the broker's."""
+    name = f"bench-{purpose}-{uuid4().hex[:8]}"
+    admin = make_admin(connection.librdkafka(Role.ADMIN))
+    config = {"message.timestamp.type": "LogAppendTime"}
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    admin.create_topics([topic])[name].result(30)
+    return name
+
+
+def fill(
+    connection: KafkaConnection, topic: str, count: int, *, value_bytes: int, partitions: int
+) -> None:
+    """Append records without keys or headers, spread evenly; returns when all are acknowledged."""
+    errors: list[KafkaError] = []
+    producer = make_producer(
+        {
+            **connection.librdkafka(Role.PRODUCER),
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: errors.append(error),
+        }
+    )
+    shares = [count // partitions + (p < count % partitions) for p in range(partitions)]
+    messages = [{"value": b"x" * value_bytes}] * 10_000
+    for partition, share in enumerate(shares):
+        while share:
+            share -= producer.produce_batch(topic, messages[:share], partition=partition)
+            producer.poll(0)
+    left = producer.flush(60)
+    if left or errors:
+        raise RuntimeError(f"{left} records were not acknowledged: {errors[:1]}")
+
+
+def ends(connection: KafkaConnection, topic: str) -> Mapping[int, int]:
+    """High watermark by partition."""
+    return topic_ends(connection, topic).high
+
+
+def append_span(connection: KafkaConnection, topic: str, *, beyond: Mapping[int, int]) -> Span:
+    """When the broker appended what lies at and beyond the given offsets."""
+    stamps: list[int] = []
+    for partition, end in ends(connection, topic).items():
+        start = beyond.get(partition, 0)
+        if end > start:
+            stamps.append(_stamps(connection, topic, partition, start, one=True)[0])
+            tail = max(start, end - _TAIL_OFFSETS)
+            stamps.append(_stamps(connection, topic, partition, tail, one=False)[-1])
+    return Span(first_ms=min(stamps), last_ms=max(stamps))
+
+
+def _stamps(
+    connection: KafkaConnection, topic: str, partition: int, start: int, *, one: bool
+) -> list[int]:
+    """Timestamps of the first record at or behind ``start``, or of all from there on."""
+    consumer = reading_consumer(connection)
+    found: list[int] = []
+    deadline = time.monotonic() + _READ_S
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        while time.monotonic() < deadline:
+            for message in consumer.consume(1 if one else 1_000, 0.5):
+                if message.error() is not None:  # the end of the partition
+                    return found
+                found.append(message.timestamp()[1])
+                if one:
+                    return found
+    finally:
+        consumer.close()
+    raise RuntimeError(f"{topic}-{partition} could not be read from {start}")
