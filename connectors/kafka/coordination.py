@@ -1,14 +1,16 @@
 """The driver's side of a Kafka sink: start check, ownership, sweep and committer."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
 
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.owner import KafkaOwnerStore, OwnerClaim
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sweep import Sweeper
+from connectors.kafka.sweep import Sweeper, SweepResult
 from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import Cluster
+from connectors.kafka.wire import Cluster, Wire
 from runtime.contracts import Committer, SinkContext, SweepView
 from runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
 
@@ -25,6 +27,14 @@ RESTART_BUDGET_S = 15.0
 """A decided transaction must outlive the restart that commits it."""
 
 _OWNER_CALL_S = 10.0
+_FIRST_SWEEP_S = 5.0
+_REPEATED_SWEEP_S = 2.0
+
+
+class _Sweep(Protocol):
+    def __call__(
+        self, view: SweepView, *, operator_id: str | None, timeout_s: float
+    ) -> SweepResult: ...
 
 
 class KafkaSinkCoordinator:
@@ -44,18 +54,20 @@ class KafkaSinkCoordinator:
         transaction_timeout_s: float | None,
         topics: tuple[str, ...],
         restart_budget_s: float = RESTART_BUDGET_S,
+        connect: Callable[[KafkaConnection], Wire] = TransactionWire,
     ) -> None:
         self._connection = connection
         self._prefix = transactional_id_prefix
         self._timeout_s = transaction_timeout_s
         self._topics = topics
         self._restart_budget_s = restart_budget_s
-        self._wire = TransactionWire(connection)
-        self._sweep_wire = TransactionWire(connection)
+        self._wire = connect(connection)
+        self._sweep_wire = connect(connection)
         self._sweeper = Sweeper(self._sweep_wire, prefix=transactional_id_prefix)
         self._operator_id: str | None = None
         self._claim: OwnerClaim | None = None
-        self._swept_all = False
+        self._has_swept = False
+        self._unfinished: SweepView | None = None
         self.committer = KafkaCommitter(self._wire)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
@@ -95,25 +107,42 @@ class KafkaSinkCoordinator:
         self._claim = claim
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> int:
-        """See `SinkCoordinator.sweep`; the first sweeps wait for every broker (rule 28)."""
-        sweep = self._sweeper.sweep if self._swept_all else self._sweeper.sweep_all
-        result = sweep(view, operator_id=self._operator_id, timeout_s=timeout_s)
-        self._swept_all = not result.missing
-        return result.aborted
+        """See `SinkCoordinator.sweep`; the first one waits a little for every broker (rule 28)."""
+        view = self._with_unfinished(view)
+        if self._has_swept:
+            return self._swept(self._sweeper.sweep, view, timeout_s)
+        self._has_swept = True
+        return self._swept(self._sweeper.sweep_all, view, min(timeout_s, _FIRST_SWEEP_S))
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`; call it every `connectors.kafka.owner.RENEWAL_INTERVAL_S`.
 
-        An unreachable cluster is not a lost ownership: the next call tries again.
+        An unreachable cluster is not a lost ownership: the next call tries again. A sweep that
+        missed a broker is repeated here, so that its readers are freed soon after it is back.
         """
-        if self._claim is None:
-            return
-        try:
-            self._claim.renew()
-        except FencedError:
-            raise
-        except StreamError as err:
-            log.warning("owner record was not renewed: prefix=%s error=%s", self._prefix, err)
+        if self._claim is not None:
+            try:
+                self._claim.renew()
+            except FencedError:
+                raise
+            except StreamError as err:
+                log.warning("owner record was not renewed: prefix=%s error=%s", self._prefix, err)
+        if self._unfinished is not None:
+            self._swept(self._sweeper.sweep, self._unfinished, _REPEATED_SWEEP_S)
+
+    def _swept(self, sweep: _Sweep, view: SweepView, timeout_s: float) -> int:
+        result = sweep(view, operator_id=self._operator_id, timeout_s=timeout_s)
+        # An old view may be swept again: what is an orphan stays one, and what it protects or
+        # does not know is left alone.
+        self._unfinished = view if result.missing or result.remaining else None
+        return result.aborted
+
+    def _with_unfinished(self, view: SweepView) -> SweepView:
+        """``view``, and the orphans of a sweep that could not see every broker."""
+        if self._unfinished is None:
+            return view
+        kept = dict.fromkeys((*self._unfinished.orphans, *view.orphans))
+        return replace(view, orphans=tuple(kept))
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""

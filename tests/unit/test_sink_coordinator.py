@@ -1,0 +1,141 @@
+"""The Kafka sink's coordinator side over the fake broker: sweeping, checking, repeating."""
+
+import dataclasses
+
+import pytest
+
+from connectors.kafka.coordination import KafkaSinkCoordinator, check_transaction_timeout
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.wire import Cluster
+from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.errors import ConfigError, SourceChangedError
+from runtime.model import BatchKey
+from tests.fake_kafka import FakeWire
+from tests.transaction_harness import JOB_UID, FakeHarness
+
+VIEW = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+CLUSTER = Cluster(cluster_id="c", transaction_version=2, max_transaction_timeout_s=900.0)
+
+
+def _coordinator(
+    harness: FakeHarness,
+    *,
+    topics: tuple[str, ...] = (),
+    options: dict[str, str] | None = None,
+    transaction_timeout_s: float | None = None,
+) -> KafkaSinkCoordinator:
+    return KafkaSinkCoordinator(
+        KafkaConnection(bootstrap_servers="fake:1", options=options or {}),
+        transactional_id_prefix=harness.prefix,
+        transaction_timeout_s=transaction_timeout_s,
+        topics=topics,
+        connect=lambda _: harness.wire,
+    )
+
+
+def _leave_open(harness: FakeHarness, *, generation: int) -> TransactionIdentity:
+    attempt = harness.open(harness.name(generation=generation))
+    attempt.produce(1)
+    return attempt.identity
+
+
+def _hide(wire: FakeWire, *hidden: TransactionIdentity) -> None:
+    wire.absent = ("broker 2",) if hidden else ()
+    wire.absent_ids = frozenset(identity.transactional_id for identity in hidden)
+
+
+def test_rule_28_what_a_missing_broker_holds_is_swept_by_the_next_renewal() -> None:
+    """Rule 28: within 5 s of the broker's return, not with the next sweep only."""
+    harness = FakeHarness(2)
+    identity = _leave_open(harness, generation=1)
+    coordinator = _coordinator(harness)
+    _hide(harness.wire, identity)
+    assert coordinator.sweep(VIEW, timeout_s=0.1) == 0
+
+    coordinator.renew()
+    assert identity not in harness.broker.discarded
+    _hide(harness.wire)
+    coordinator.renew()
+
+    assert identity in harness.broker.discarded
+
+
+def test_rule_28_an_orphan_is_not_forgotten_while_its_broker_is_away() -> None:
+    """Rule 28: later views need not name it again."""
+    harness = FakeHarness(2)
+    identity = _leave_open(harness, generation=2)
+    coordinator = _coordinator(harness)
+    declared = RegisteredAttempt(
+        batch=BatchKey(region="main", generation=2, batch_id=1),
+        operator_id="sink-1",
+        resource=identity.resource,
+    )
+    _hide(harness.wire, identity)
+    coordinator.sweep(dataclasses.replace(VIEW, orphans=(declared,)), timeout_s=0.1)
+    coordinator.sweep(VIEW, timeout_s=0.1)
+    _hide(harness.wire)
+
+    assert coordinator.sweep(VIEW, timeout_s=0.1) == 1
+    assert identity in harness.broker.discarded
+
+
+def test_a_complete_sweep_is_not_repeated_by_renewals() -> None:
+    """Renewing costs no listing while nothing is missing."""
+    harness = FakeHarness(2)
+    coordinator = _coordinator(harness)
+    coordinator.sweep(VIEW, timeout_s=1)
+    identity = _leave_open(harness, generation=1)
+
+    coordinator.renew()
+
+    assert identity not in harness.broker.discarded
+
+
+def test_check_names_what_is_wrong_and_changes_nothing() -> None:
+    """Missing topics, unsafe options, a bad timeout: each by name."""
+    harness = FakeHarness(1)
+    harness.wire.topics = ("out",)
+    facts = _coordinator(harness, topics=("out",)).check(timeout_s=1)
+    assert facts["cluster_id"] == "fake"
+    assert facts["transaction_version"] == "1"
+
+    with pytest.raises(SourceChangedError, match="absent"):
+        _coordinator(harness, topics=("out", "absent")).check(timeout_s=1)
+    with pytest.raises(ConfigError, match=r"enable\.idempotence"):
+        _coordinator(harness, options={"enable.idempotence": "false"}).check(timeout_s=1)
+    with pytest.raises(ConfigError, match="beyond the broker"):
+        _coordinator(harness, transaction_timeout_s=1000).check(timeout_s=1)
+    assert harness.broker.requests == []
+
+
+@pytest.mark.parametrize(
+    ("requested_s", "limit_s", "chosen_s"),
+    [(None, 900.0, 900.0), (60.0, 900.0, 60.0), (900.0, 900.0, 900.0), (60.0, None, 60.0)],
+)
+def test_rule_23_the_default_timeout_is_the_brokers_maximum(
+    requested_s: float | None, limit_s: float | None, chosen_s: float
+) -> None:
+    """Rule 23: the sweep frees readers, so a short timeout only loses decided transactions."""
+    cluster = dataclasses.replace(CLUSTER, max_transaction_timeout_s=limit_s)
+
+    assert check_transaction_timeout(requested_s, cluster) == chosen_s
+
+
+def test_rule_23_a_maximum_that_may_not_be_read_leaves_the_clients_default(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Rule 23: the log tells what to grant or to set."""
+    cluster = dataclasses.replace(CLUSTER, max_transaction_timeout_s=None)
+
+    assert check_transaction_timeout(None, cluster) is None
+    assert "DESCRIBE_CONFIGS" in caplog.text
+
+
+@pytest.mark.parametrize("requested_s", [14.9, 0.5])
+def test_rule_23_a_timeout_shorter_than_a_restart_is_refused(requested_s: float) -> None:
+    """Rule 23: a one-minute outage after a decision must not lose it."""
+    with pytest.raises(ConfigError, match="restart"):
+        check_transaction_timeout(requested_s, CLUSTER)
+
+    assert check_transaction_timeout(requested_s, CLUSTER, restart_budget_s=0) == requested_s
