@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.kafka._client import KafkaError, KafkaException
+from connectors.kafka.transactional_producer import TopicMetadata
 
 __all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
 
@@ -183,9 +184,9 @@ class FakeClient:
     def purge(self) -> None:
         self._queue.clear()
 
-    def list_topics(self, topic: str, timeout: float) -> object:
+    def list_topics(self, topic: str, timeout: float) -> TopicMetadata:
         del topic, timeout
-        return None
+        raise KafkaException(kafka_error("_TRANSPORT"))
 
     def __len__(self) -> int:
         return len(self._queue)

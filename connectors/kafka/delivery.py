@@ -10,6 +10,7 @@ from connectors.kafka._client import KafkaError, KafkaException, Message, transl
 from runtime.contracts import TaskScope
 from runtime.errors import (
     AuthenticationError,
+    ConfigError,
     DeliveryError,
     FencedError,
     SourceChangedError,
@@ -93,6 +94,12 @@ class DeliveryLog:
         """`produce` itself did not take a record."""
         self._note(_Failure(error, topic, partition, rows=rows, row=row))
 
+    def located(self, error: ConfigError, rows: pa.RecordBatch) -> ConfigError:
+        """An error about a row of ``rows``, with the source position in place of the row."""
+        what, where, remedy = error.args
+        row = where.pop("row", None)
+        return ConfigError(what, {**where, **self._source(rows, row), **self._task()}, remedy)
+
     def check(self) -> None:
         """Raise the error of this epoch, if there is one.
 
@@ -105,11 +112,15 @@ class DeliveryLog:
         fatal = self._client_error
         if fatal is not None and failure.error.code() in _CONSEQUENCES:
             failure.error = fatal
-        raise self.error(failure.error, {**self._target(failure), **self._source(failure)})
+        rows, row = failure.rows, failure.row
+        if rows is not None and row is None:
+            row = _row_of(rows, failure.key, failure.value)
+        raise self.error(failure.error, {**self._target(failure), **self._source(rows, row)})
 
     def error(self, error: KafkaError, where: dict[str, object]) -> StreamError:
         """Our error for librdkafka's, as a sink sees it."""
-        found = translate(KafkaException(error), {**where, **self._task()})
+        records = {"failed_records": max(1, self.failed_records)}
+        found = translate(KafkaException(error), {**where, **self._task(), **records})
         if isinstance(found, AuthenticationError | FencedError):
             return found
         what, place, remedy = found.args
@@ -132,15 +143,10 @@ class DeliveryLog:
         known = partition is not None and partition >= 0
         return {"topic": failure.topic, "partition": partition if known else "by key"}
 
-    def _source(self, failure: _Failure) -> dict[str, object]:
+    def _source(self, rows: pa.RecordBatch | None, row: int | None) -> dict[str, object]:
         ranges = self._scope.source_ranges
-        rows = failure.rows
-        if rows is None:
-            return _ranges_text(ranges)
-        row = failure.row
-        if row is None:
-            row = _row_of(rows, failure.key, failure.value)
-        return source_position(rows, row, ranges) or _ranges_text(ranges)
+        found = None if rows is None else source_position(rows, row, ranges)
+        return found or _ranges_text(ranges)
 
     def _task(self) -> dict[str, object]:
         batch = self._scope.batch
@@ -148,7 +154,6 @@ class DeliveryLog:
             "region": batch.region,
             "batch_id": batch.batch_id,
             "checkpoint_id": self._scope.checkpoint_id,
-            "failed_records": max(1, self.failed_records),
         }
 
 

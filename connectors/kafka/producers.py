@@ -30,7 +30,7 @@ Prepare = Callable[[str], TransactionalProducer]
 """Makes a producer ready for a transactional id. Blocks, with a bound; raises `StreamError`."""
 
 _KEEP_ALIVE_S = 1.0
-_MAX_IDLE_S = 3600.0
+_MAX_IDLE_S = 300.0  # as old as Java's producer lets its metadata become
 
 
 def in_daemon_thread(function: Callable[[], None]) -> None:
@@ -173,7 +173,7 @@ class ProducerPool:
             )
 
     def _discard_old(self) -> None:
-        # After hours a broker may have forgotten an id, and a load balancer its connection.
+        # A topic may have new partitions, and a load balancer may have dropped the connection.
         oldest = self._clock() - _MAX_IDLE_S
         for slot in [s for s, ready in self._ready.items() if ready.since_s < oldest]:
             ready = self._ready.pop(slot)

@@ -21,6 +21,8 @@ __all__ = ["ProduceArguments", "RecordColumns", "check_spark_columns"]
 _UNASSIGNED = -1  # librdkafka: ask the partitioner
 _NOW = 0  # librdkafka: stamp it when it is produced
 _NO_TIMESTAMP = -1  # Kafka: the record has none
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 
 Header = tuple[str, bytes | None]
 
@@ -97,9 +99,13 @@ class RecordColumns:
             headers=found.get("headers"),
         )
 
-    def arguments(self, batch: pa.RecordBatch) -> ProduceArguments:
+    def arguments(
+        self, batch: pa.RecordBatch, partitions: pa.Array | None = None
+    ) -> ProduceArguments:
         """The rows of a batch, order kept.
 
+        Args:
+            partitions: of each row, where they are already known; stand in for the column.
         Raises:
             ConfigError: a topic is null, a partition negative, a timestamp before 1970.
         """
@@ -107,7 +113,7 @@ class RecordColumns:
             topics=self._topics(batch),
             values=_bytes(batch.column(self.value)),
             keys=_repeat_none() if self.key is None else _bytes(batch.column(self.key)),
-            partitions=self._partitions(batch),
+            partitions=self._partitions(batch, partitions),
             timestamps_ms=self._timestamps(batch),
             headers=_repeat_none() if self.headers is None else _headers(batch, self.headers),
         )
@@ -125,11 +131,15 @@ class RecordColumns:
         topics: list[str] = column.to_pylist()
         return topics
 
-    def _partitions(self, batch: pa.RecordBatch) -> Iterable[int]:
+    def _partitions(self, batch: pa.RecordBatch, known: pa.Array | None) -> Iterable[int]:
         if self.partition is None or batch.column(self.partition).type == pa.null():
+            column = known
+        else:
+            column = batch.column(self.partition)
+            _refuse_outside(column, (0, _INT32_MAX), "partition", "Null: by key.")
+            column = column if known is None else known
+        if column is None:
             return itertools.repeat(_UNASSIGNED)
-        column = batch.column(self.partition)
-        _refuse_below(column, 0, "partition", "Partitions are numbered from 0; null: by key.")
         partitions: list[int] = column.fill_null(_UNASSIGNED).to_pylist()
         return partitions
 
@@ -141,7 +151,8 @@ class RecordColumns:
         if column.type.unit != "ms":
             column = pc.floor_temporal(column, unit="millisecond")
         millis = column.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
-        _refuse_below(millis, _NO_TIMESTAMP, "timestamp", "Kafka has no times before 1970.")
+        bounds = (_NO_TIMESTAMP, _INT64_MAX)
+        _refuse_outside(millis, bounds, "timestamp", "Kafka has no times before 1970.")
         # librdkafka reads 0 as "now", so the first millisecond of 1970 becomes the second one.
         millis = pc.if_else(pc.equal(millis, 0), 1, millis)
         millis = pc.if_else(pc.equal(millis, _NO_TIMESTAMP), _NOW, millis)
@@ -245,14 +256,17 @@ def _headers(batch: pa.RecordBatch, index: int) -> Iterable[list[Header] | None]
     return [list(itertools.islice(pairs, length)) or None for length in lengths]
 
 
-def _refuse_below(column: pa.Array, least: int, name: str, remedy: str) -> None:
-    lowest = pc.min(column).as_py()
-    if lowest is not None and lowest < least:
-        raise ConfigError(
-            f"a {name} in the data is not valid",
-            {"column": name, name: lowest, "row": _first(pc.less(column, least))},
-            remedy,
-        )
+def _refuse_outside(column: pa.Array, bounds: tuple[int, int], name: str, remedy: str) -> None:
+    least, most = bounds
+    found = pc.min_max(column).as_py()
+    if found["min"] is None or (found["min"] >= least and found["max"] <= most):
+        return
+    row = _first(pc.or_(pc.less(column, least), pc.greater(column, most)))
+    raise ConfigError(
+        f"a {name} in the data is not valid",
+        {"column": name, name: column[row].as_py(), "row": row},
+        remedy,
+    )
 
 
 def _first(mask: pa.Array) -> int:

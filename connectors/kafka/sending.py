@@ -16,20 +16,25 @@ import pyarrow as pa
 
 from connectors.kafka._client import KafkaException
 from connectors.kafka.delivery import DeliveryLog
+from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import ProduceArguments, RecordColumns
 from connectors.kafka.transactional_producer import Client
 from runtime.contracts import Clock
-from runtime.errors import DeliveryError
+from runtime.errors import ConfigError, DeliveryError
 from runtime.failpoints import failpoint
 
 __all__ = ["RecordSender", "flush"]
 
-_CHUNK_ROWS = 5_000
+_CHUNK_ROWS = 10_000
 _FLUSH_STEP_S = 0.15  # from 0.2 on the client adds steps of its own
 
 
 class RecordSender:
-    """Hands rows to one producer. Executor, the writer's thread."""
+    """Hands rows to one producer. Executor, the writer's thread.
+
+    ``partition_count`` is that of the sink's one topic, where keyed records may be partitioned
+    here as the client would do it (`connectors.kafka.grouping`).
+    """
 
     def __init__(
         self,
@@ -37,11 +42,13 @@ class RecordSender:
         delivery: DeliveryLog,
         *,
         queue_full_timeout_s: float,
+        partition_count: int | None = None,
         stops_at_errors: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
         self._delivery = delivery
+        self._partition_count = partition_count
         self._queue_full_timeout_s = queue_full_timeout_s
         self._stops_at_errors = stops_at_errors
         self._clock = clock
@@ -55,8 +62,13 @@ class RecordSender:
             DeliveryError, AuthenticationError, FencedError: a record was refused, now or earlier.
         """
         for start in range(0, batch.num_rows, _CHUNK_ROWS):
-            rows = batch.slice(start, _CHUNK_ROWS)
-            self._send_chunk(rows, columns.arguments(rows))
+            chunk = batch.slice(start, _CHUNK_ROWS)
+            rows, partitions = by_partition(chunk, columns, self._partition_count)
+            try:
+                arguments = columns.arguments(rows, partitions)
+            except ConfigError as err:
+                raise self._delivery.located(err, rows) from err
+            self._send_chunk(rows, arguments)
             self._client.poll(0)
             self._check()
             self.records += rows.num_rows

@@ -4,7 +4,6 @@ Its producer id and epoch come from its own statistics (rule 3): they tell *this
 every other attempt, which DescribeTransactions cannot.
 """
 
-import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ __all__ = [
     "ClientFactory",
     "TransactionStatus",
     "TransactionalProducer",
+    "partition_count",
     "read_outputs",
     "read_status",
 ]
@@ -42,6 +42,12 @@ _INIT_STEP_S = 1.0
 _REFUSAL_S = 3.0  # a broker that has just started may not know its users yet
 _METADATA_TIMEOUT_S = 5.0
 _DECODER = json.JSONDecoder()
+
+
+class TopicMetadata(Protocol):
+    """What is used of confluent-kafka's ``ClusterMetadata``."""
+
+    topics: Mapping[str, Any]
 
 
 class Client(Protocol):
@@ -65,7 +71,7 @@ class Client(Protocol):
     def init_transactions(self, timeout: float, /) -> None: ...
     def begin_transaction(self) -> None: ...
     def abort_transaction(self, timeout: float, /) -> None: ...
-    def list_topics(self, topic: str, timeout: float, /) -> object: ...
+    def list_topics(self, topic: str, timeout: float, /) -> "TopicMetadata": ...
     def __len__(self) -> int: ...
 
 
@@ -117,6 +123,18 @@ def read_outputs(statistics: str) -> tuple[OutputCount, ...]:
     )
 
 
+def partition_count(client: Client, topic: str) -> int | None:
+    """How many partitions a topic has now; None when it cannot be told.
+
+    A failure comes back with the records, where it can be said what it means.
+    """
+    try:
+        found = client.list_topics(topic, _METADATA_TIMEOUT_S).topics[topic]
+    except KafkaException:
+        return None
+    return len(found.partitions) or None
+
+
 class TransactionalProducer:
     """Executor. Made ready by a background thread, then used by the thread of one writer."""
 
@@ -134,6 +152,7 @@ class TransactionalProducer:
         self._identity: TransactionIdentity | None = None
         self._on_client_error: Callable[[KafkaError], None] | None = None
         self.last_error: KafkaError | None = None
+        self.partition_count: int | None = None
         self.transactional_id = transactional_id
         self._client: Client | None = make_client(
             {
@@ -264,12 +283,9 @@ class TransactionalProducer:
                     "Check that the brokers run and can be reached from here.",
                 )
 
-    def learn_topic(self, topic: str | None) -> None:
+    def learn_topic(self, topic: str) -> None:
         """Fetch a topic's metadata now, so that its first record does not wait for it."""
-        if topic is not None:
-            # A failure comes back with the records, where it can be told what it means.
-            with contextlib.suppress(KafkaException):
-                self.client.list_topics(topic, _METADATA_TIMEOUT_S)
+        self.partition_count = partition_count(self.client, topic)
 
     def keep_alive(self) -> None:
         """Serve callbacks while it waits: statistics pile up, tokens expire."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from connectors.kafka._client import make_producer
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.handles import OutputCount, SourceRange, TransactionHandle, encode_handle
+from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producer_settings import (
     ClusterLimits,
@@ -23,7 +24,11 @@ from connectors.kafka.producers import Lease, ProducerPool, process_pools
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import RecordSender, flush
-from connectors.kafka.transactional_producer import Client, TransactionalProducer
+from connectors.kafka.transactional_producer import (
+    Client,
+    TransactionalProducer,
+    partition_count,
+)
 from runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkWriter, TaskScope
 from runtime.errors import StreamError
 from runtime.failpoints import failpoint
@@ -83,9 +88,11 @@ class TransactionalWriter:
         registry: AttemptRegistry,
         topic: str | None,
         *,
+        partitions_keys: bool = True,
         flush_timeout_s: float = _FLUSH_TIMEOUT_S,
     ) -> None:
         self._pool = pool
+        self._partitions_keys = partitions_keys
         self._flush_timeout_s = flush_timeout_s
         self._scope = scope
         self._registry = registry
@@ -144,7 +151,10 @@ class TransactionalWriter:
         self._lease = lease
         failpoint("after-begin")
         return RecordSender(
-            lease.producer.client, self._delivery, queue_full_timeout_s=_FLUSH_TIMEOUT_S
+            lease.producer.client,
+            self._delivery,
+            queue_full_timeout_s=_FLUSH_TIMEOUT_S,
+            partition_count=lease.producer.partition_count if self._partitions_keys else None,
         )
 
     def _handle(
@@ -184,6 +194,7 @@ class PlainWriter:
         topic: str | None,
         *,
         guarantee: Guarantee,
+        partition_count: int | None,
         drop: Callable[[], None],
     ) -> None:
         self._client = client
@@ -196,6 +207,7 @@ class PlainWriter:
             client,
             self._delivery,
             queue_full_timeout_s=_FLUSH_TIMEOUT_S,
+            partition_count=partition_count,
             stops_at_errors=self._is_checked,
         )
 
@@ -263,7 +275,15 @@ class KafkaWriterFactory:
                 prefix=self.transactional_id_prefix, scope=scope, prepare=self._preparation()
             ),
         )
-        return TransactionalWriter(pool, scope, registry, self.topic)
+        return TransactionalWriter(
+            pool, scope, registry, self.topic, partitions_keys=self._partitions_keys
+        )
+
+    @property
+    def _partitions_keys(self) -> bool:
+        """Whether keys are partitioned as Java does: unless the user has chosen otherwise."""
+        chosen = self.connection.options.get("partitioner", LIBRDKAFKA_PARTITIONER)
+        return chosen == LIBRDKAFKA_PARTITIONER
 
     def _open_plain(self, scope: TaskScope) -> PlainWriter:
         idempotent = self.guarantee is Guarantee.AT_LEAST_ONCE
@@ -273,11 +293,16 @@ class KafkaWriterFactory:
             return _make_client(config)
 
         producers = process_plain_producers()
+        client = producers.client(scope, make)
+        count = None
+        if self.topic is not None and self._partitions_keys:
+            count = partition_count(client, self.topic)
         return PlainWriter(
-            producers.client(scope, make),
+            client,
             scope,
             self.topic,
             guarantee=self.guarantee,
+            partition_count=count,
             drop=lambda: producers.drop(scope),
         )
 
@@ -307,7 +332,8 @@ class _Preparation:
         producer = TransactionalProducer(_make_client, self._config, transactional_id)
         try:
             producer.prepare(timeout_s=_INIT_TIMEOUT_S)
-            producer.learn_topic(self._factory.topic)
+            if self._factory.topic is not None:
+                producer.learn_topic(self._factory.topic)
         except BaseException:
             producer.release()
             raise

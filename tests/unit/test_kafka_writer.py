@@ -261,12 +261,13 @@ def test_abort_is_silent_when_the_broker_does_not_answer(rig: Rig) -> None:
     assert [t.state for t in rig.cluster.transactions] == ["open"]
 
 
-def test_an_epoch_cannot_begin_with_a_row_that_no_record_can_hold(rig: Rig) -> None:
-    """A null topic is found, and named, before the first record."""
+def test_a_row_that_no_record_can_hold_is_named_by_its_source(rig: Rig) -> None:
+    """A null topic is found before the row is sent."""
     writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, None)
-    batch = pa.record_batch({"value": [b"a", b"b"], "topic": ["out", None]})
-    with pytest.raises(ConfigError, match="null topic"):
+    batch = pa.record_batch({"value": [b"a", b"b"], "topic": ["out", None], "offset": [120, 121]})
+    with pytest.raises(ConfigError, match="null topic") as caught:
         writer.write(batch)
+    assert caught.value.args[1]["source_offset"] == 121
 
 
 def test_the_statistics_of_a_topic_called_eos_do_not_hide_the_transaction() -> None:
@@ -284,7 +285,12 @@ def plain_writer(cluster: FakeCluster, guarantee: Guarantee) -> tuple[PlainWrite
     dropped: list[str] = []
     client = FakeClient(cluster, {})
     writer = PlainWriter(
-        client, SCOPE, "out", guarantee=guarantee, drop=lambda: dropped.append("client")
+        client,
+        SCOPE,
+        "out",
+        guarantee=guarantee,
+        partition_count=None,
+        drop=lambda: dropped.append("client"),
     )
     return writer, dropped
 
