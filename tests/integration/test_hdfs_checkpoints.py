@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,10 @@ def stopped_name_node(hdfs: EmbeddedHdfs, store: CheckpointStore) -> Iterator[Em
     wait_for(lambda: _answers(store), timeout_s=60, what="the NameNode answers again")
 
 
-def _answers(store: CheckpointStore) -> bool:
+def _answers(store: CheckpointStore, *, empty: bool = False) -> bool:
+    """Whether a look succeeds, and finds checkpoint 0 unless the store may be empty."""
     try:
-        return store.read(0) is not None
+        return store.read(0) is not None or empty
     except StorageError:
         return False
 
@@ -110,19 +111,63 @@ def test_late_rename_is_settled_by_looking(
     hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any
 ) -> None:
     """Rule 7: the answer is lost, the rename lands later; who gives up must look first."""
-    assert hdfs.name_node is not None
-    store = CheckpointStore(_HangsAtRename(uri, hadoop_client, hdfs.name_node))
-    assert store.publish(record(0), timeout_s=1) is PublishOutcome.UNKNOWN
-    hdfs.name_node.resume()
-    wait_for(lambda: _answers(store), timeout_s=60, what="the rename has landed by itself")
+    with ThreadPoolExecutor(1) as pool:
+        fs = _LosesTheAnswer(uri, hadoop_client, _name_node(hdfs), pool)
+        store = CheckpointStore(fs)
+        assert store.publish(record(0), timeout_s=0) is PublishOutcome.UNKNOWN
+        fs.let_it_land(timeout_s=60)
     given_up = store.publish(record(0, verdict=Verdict.ABORTED), timeout_s=20)
     assert given_up is PublishOutcome.TAKEN
     assert store.read(0) == record(0), "the decision stands, and must be taken as decided"
     assert store.publish(record(0), timeout_s=20) is PublishOutcome.OURS
 
 
+class _LosesTheAnswer(HadoopFileSystem):
+    """Freezes the NameNode when the rename is on its way, and gives up waiting at once."""
+
+    def __init__(
+        self, uri: str, jvm: Any, name_node: ServerProcess, pool: ThreadPoolExecutor
+    ) -> None:
+        super().__init__(uri, jvm)
+        self._name_node = name_node
+        self._pool = pool
+        self._on_its_way: Future[bool] | None = None
+
+    def read(self, path: str) -> bytes | None:
+        if self._on_its_way is not None and not self._on_its_way.done():
+            raise StorageError("no answer in time", {"path": path}, "Retry.")
+        return super().read(path)
+
+    def place(self, temporary: str, path: str) -> bool:
+        self._name_node.pause()
+        self._on_its_way = self._pool.submit(super().place, temporary, path)
+        raise StorageError("no answer in time", {"path": path}, "Retry.")
+
+    def let_it_land(self, *, timeout_s: float) -> None:
+        self._name_node.resume()
+        assert self._on_its_way is not None
+        assert self._on_its_way.result(timeout_s)
+
+
+def test_timed_out_rename_leaves_one_record_whichever_it_is(
+    hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any
+) -> None:
+    """Whether a call that timed out is still carried out is the NameNode's affair (both seen)."""
+    store = CheckpointStore(_HangsAtRename(uri, hadoop_client, _name_node(hdfs)))
+    assert store.publish(record(0), timeout_s=1) is PublishOutcome.UNKNOWN
+    _name_node(hdfs).resume()
+    abort = record(0, verdict=Verdict.ABORTED)
+    successor = open_store(uri, hadoop_client)
+    wait_for(lambda: _answers(successor, empty=True), timeout_s=60, what="it answers again")
+    given_up = successor.publish(abort, timeout_s=60)
+    standing = abort if given_up is PublishOutcome.OURS else record(0)
+    assert given_up is not PublishOutcome.UNKNOWN
+    assert store.read(0) == standing
+    assert store.publish(abort, timeout_s=20) is given_up
+
+
 class _HangsAtRename(HadoopFileSystem):
-    """Freezes the NameNode when the rename is on its way."""
+    """Freezes the NameNode when the rename is on its way; the client's time-outs do the rest."""
 
     def __init__(self, uri: str, jvm: Any, name_node: ServerProcess) -> None:
         super().__init__(uri, jvm)
@@ -131,6 +176,11 @@ class _HangsAtRename(HadoopFileSystem):
     def place(self, temporary: str, path: str) -> bool:
         self._name_node.pause()
         return super().place(temporary, path)
+
+
+def _name_node(hdfs: EmbeddedHdfs) -> ServerProcess:
+    assert hdfs.name_node is not None
+    return hdfs.name_node
 
 
 def test_unreachable_name_node_is_a_typed_error_in_time(hadoop_client: Any) -> None:
@@ -209,7 +259,7 @@ def test_store_works_through_the_jvm_of_a_spark_session(uri: str) -> None:
         [sys.executable, "-c", _IN_SPARK, uri],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
