@@ -195,9 +195,8 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
     Raises:
         ConfigError: without the text, which holds a password.
     """
-    head, _, rest = text.strip().partition(" ")
+    head, flag, rest = [*text.split(None, 2), "", "", ""][:3]
     family = _MODULES.get(head.rsplit(".", 1)[-1])
-    flag, _, rest = rest.strip().partition(" ")
     if family is None or flag.rstrip(";").lower() not in _FLAGS:
         raise _bad_jaas("it must name a login module of PLAIN, SCRAM or OAUTHBEARER")
     options: dict[str, str] = {}
