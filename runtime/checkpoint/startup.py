@@ -10,7 +10,7 @@ from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
 from runtime.checkpoint.recovery import History, Place
 from runtime.checkpoint.settling import lost_by_region, lost_error, unknown_error
-from runtime.checkpoint.steps import Repairer, Steps, commit_all, publish_record, repair_lost
+from runtime.checkpoint.steps import Repairer, Repairs, Steps, commit_all, publish_record
 from runtime.contracts import (
     Clock,
     CommitOutcome,
@@ -276,13 +276,21 @@ class StartSequence:
         checkpoint that is slow to settle.
         """
         job_uid = history.newest.job_uid
+        repairs = Repairs(
+            self._repairer,
+            self._store,
+            session=self._session,
+            job_uid=job_uid,
+            generation=generation,
+            timeout_s=self._settings.settle_timeout_s,
+        )
         open_records = recovery.to_settle(history)
         swept = False
         for position, record in enumerate(open_records):
             rest = tuple(self._store.effective_committables(record))
             since_s = self._clock()
             while rest:
-                rest = yield from self._commit(record, rest, since_s, generation)
+                rest = yield from self._commit(record, rest, since_s, repairs)
                 if rest and not swept and self._clock() - since_s >= _FIRST_TRY_S:
                     swept = yield from self._sweep(job_uid, generation, open_records[position:])
             yield "before-mark"
@@ -315,7 +323,7 @@ class StartSequence:
         record: CheckpointRecord,
         entries: tuple[StateEntry, ...],
         since_s: float,
-        generation: int,
+        repairs: Repairs,
     ) -> Steps[tuple[StateEntry, ...]]:
         """One try; what is still open afterwards."""
         limit_s = min(max(self._deadline_s - self._clock(), _PAUSE_S), _FIRST_TRY_S)
@@ -324,7 +332,7 @@ class StartSequence:
         lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         rest = tuple(e for e, report in answers if report.outcome is not CommitOutcome.COMMITTED)
         if lost:
-            rest = yield from self._repair(record, rest, lost, reports, generation)
+            rest = yield from self._repair(record, rest, lost, reports, repairs)
         elif rest:
             self._give_up_late(record, reports, since_s)
             yield "settle-retry"
@@ -337,7 +345,7 @@ class StartSequence:
         rest: tuple[StateEntry, ...],
         lost: list[StateEntry],
         reports: Iterable[CommitReport],
-        generation: int,
+        repairs: Repairs,
     ) -> Steps[tuple[StateEntry, ...]]:
         by_region = lost_by_region(_effective(self._store, record), lost)
         plans = {region.name: region for region in self._plan.regions}
@@ -346,15 +354,7 @@ class StartSequence:
             details = {report.detail for report in reports if report.detail}
             raise lost_error(record.checkpoint_id, by_region, details)
         action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
-        replaced = yield from repair_lost(
-            self._repairer,
-            self._store,
-            action,
-            session=self._session,
-            job_uid=record.job_uid,
-            generation=generation,
-            timeout_s=self._settings.settle_timeout_s,
-        )
+        replaced = yield from repairs.run(action)
         return tuple((replaced or {}).get(entry.payload, entry) for entry in rest)
 
     def _give_up_late(

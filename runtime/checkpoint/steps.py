@@ -46,6 +46,7 @@ __all__ = [
     "Hands",
     "RemoteStep",
     "Repairer",
+    "Repairs",
     "RunIdentity",
     "Steps",
     "by_sink",
@@ -87,8 +88,8 @@ class Repairer(Protocol):
     ) -> Mapping[bytes, StateEntry]:
         """Run the lost committables' ranges into new, pre-committed work; commit nothing.
 
-        Only asked for regions whose records are a function of their ranges. Repeated after a
-        failure: what an earlier call left open is swept.
+        Only asked for regions whose records are a function of their ranges, and once per loss and
+        run: work of a run that crashed in between belongs to an older generation and is swept.
 
         Returns:
             For each lost committable's payload the one that replaces it.
@@ -246,7 +247,14 @@ class Hands:
         self._settings = settings
         self._wall_ms = wall_ms
         self._before_decision = before_decision
-        self._repairer = repairer
+        self._repairs = Repairs(
+            repairer,
+            store,
+            session=identity.session,
+            job_uid=identity.job_uid,
+            generation=identity.generation,
+            timeout_s=settings.settle_timeout_s,
+        )
         self._record: CheckpointRecord | None = None
 
     def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
@@ -339,15 +347,7 @@ class Hands:
             log.warning("retired checkpoints could not be deleted: error=%s", err)
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
-        replaced = yield from repair_lost(
-            self._repairer,
-            self._store,
-            action,
-            session=self._identity.session,
-            job_uid=self._identity.job_uid,
-            generation=self._identity.generation,
-            timeout_s=self._settings.settle_timeout_s,
-        )
+        replaced = yield from self._repairs.run(action)
         outcome = PublishOutcome.UNKNOWN if replaced is None else PublishOutcome.OURS
         return Repaired(
             checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced or {}
@@ -364,37 +364,66 @@ class Hands:
         return swept
 
 
-def repair_lost(
-    repairer: Repairer | None,
-    store: MetadataStore,
-    action: Repair,
-    *,
-    session: str,
-    job_uid: str,
-    generation: int,
-    timeout_s: float,
-) -> Steps[Mapping[bytes, StateEntry] | None]:
-    """Both phases of a repair: new work, then its durable record; None when not certain yet."""
-    if repairer is None:
-        raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
-    replaced: dict[bytes, StateEntry] = {}
-    for lost in action.lost:
-        replaced |= repairer.repair(
-            action.checkpoint_id,
-            lost,
-            job_uid=job_uid,
-            generation=generation,
-            timeout_s=timeout_s,
-        )
-    yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
-    try:
-        outcome = store.publish_repair(action.checkpoint_id, replaced, session=session)
-        if outcome is PublishOutcome.TAKEN:  # an earlier try has landed: follow it
-            return _standing_repairs(store, action.checkpoint_id)
-    except (StorageError, UnreachableError) as err:
-        log.warning("repair is not durable: checkpoint_id=%d error=%s", action.checkpoint_id, err)
-        return None
-    return replaced if outcome is PublishOutcome.OURS else None
+class Repairs:
+    """Both phases of a repair (rule 11). Runs in whichever thread settles.
+
+    What was written again is kept until its record is durable: a second try publishes the same
+    work, for another copy of it would stay open, and hold back readers, until the next run.
+    """
+
+    def __init__(
+        self,
+        repairer: Repairer | None,
+        store: MetadataStore,
+        *,
+        session: str,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> None:
+        self._repairer = repairer
+        self._store = store
+        self._session = session
+        self._job_uid = job_uid
+        self._generation = generation
+        self._timeout_s = timeout_s
+        self._written: dict[Repair, dict[bytes, StateEntry]] = {}
+
+    def run(self, action: Repair) -> Steps[Mapping[bytes, StateEntry] | None]:
+        """Old payload -> what replaces it, once that is on record; None when not certain yet."""
+        replaced = self._written.get(action)
+        if replaced is None:
+            replaced = self._written[action] = self._write(action)
+        yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
+        try:
+            outcome = self._store.publish_repair(
+                action.checkpoint_id, replaced, session=self._session
+            )
+        except (StorageError, UnreachableError) as err:
+            log.warning(
+                "repair is not durable: checkpoint_id=%d error=%s", action.checkpoint_id, err
+            )
+            return None
+        if outcome is PublishOutcome.UNKNOWN:
+            return None
+        del self._written[action]
+        if outcome is PublishOutcome.TAKEN:  # another run has repaired it: follow that
+            return _standing_repairs(self._store, action.checkpoint_id)
+        return replaced
+
+    def _write(self, action: Repair) -> dict[bytes, StateEntry]:
+        if self._repairer is None:
+            raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
+        replaced: dict[bytes, StateEntry] = {}
+        for lost in action.lost:
+            replaced |= self._repairer.repair(
+                action.checkpoint_id,
+                lost,
+                job_uid=self._job_uid,
+                generation=self._generation,
+                timeout_s=self._timeout_s,
+            )
+        return replaced
 
 
 def _standing_repairs(store: MetadataStore, checkpoint_id: int) -> dict[bytes, StateEntry]:

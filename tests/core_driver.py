@@ -1,0 +1,242 @@
+"""The coordinator's core with small answers: remote steps happen at once unless a test says not."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.messages import (
+    AbortedWork,
+    AbortWork,
+    Acknowledged,
+    Action,
+    AskCut,
+    BarrierPolled,
+    Commit,
+    CommitReported,
+    CoreEvent,
+    GiveBarrier,
+    MarkCommitted,
+    Marked,
+    Publish,
+    Published,
+    RegionCut,
+    RegionRestarted,
+    RestartAsked,
+    Tick,
+    TriggerAsked,
+)
+from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    CheckpointKind,
+    Redistribution,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+)
+from tests.fakes import ManualClock
+
+__all__ = ["CoreDriver", "committable", "split"]
+
+T = TypeVar("T")
+
+
+def split(partition: int, start: int, end: int, *, source_id: str = "source") -> SplitRange:
+    """A range of the input."""
+    return SplitRange(
+        source_id=source_id,
+        topic="input",
+        topic_id="uuid",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def committable(name: str) -> StateEntry:
+    """A committable that only its name tells from others."""
+    return StateEntry(
+        operator_id="sink",
+        state_name="committables",
+        kind="fake",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=name.encode(),
+    )
+
+
+class CoreDriver:
+    """Runs a core on a manual clock and plays every remote, as long as ``auto`` is on.
+
+    Attributes:
+        log: every action, in order.
+        held: remote steps that were asked for while ``auto`` was off.
+    """
+
+    def __init__(
+        self,
+        settings: CheckpointSettings | None = None,
+        *,
+        regions: Sequence[RegionPlan] = (RegionPlan(name="main", source_ids=("source",)),),
+        partitions: int = 1,
+        generation: int = 0,
+    ) -> None:
+        self.clock = ManualClock()
+        self.auto = True
+        self.log: list[Action] = []
+        self.held: list[Action] = []
+        self.outcomes: dict[bytes, CommitOutcome] = {}
+        self.core = CoordinatorCore(
+            settings or CheckpointSettings(),
+            regions,
+            {
+                plan.name: RegionRecord(
+                    region=plan.name,
+                    generation=0,
+                    splits=tuple(split(p, 0, 0) for p in range(partitions)),
+                )
+                for plan in regions
+            },
+            generation=generation,
+            last_decided=0,
+        )
+        self._batch_ids: dict[tuple[str, int], int] = {}
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def tell(self, event: CoreEvent) -> list[Action]:
+        """One event; the actions it led to at once, without those of answered steps."""
+        actions = self.core.step(event, self.clock())
+        self._take(actions)
+        return actions
+
+    def _take(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self.log.append(action)
+            if isinstance(action, Publish | Commit | MarkCommitted | AbortWork):
+                if self.auto:
+                    self.answer(action)
+                else:
+                    self.held.append(action)
+
+    def answer(self, action: Action) -> None:
+        """The remote does what it was asked for."""
+        event: CoreEvent
+        if isinstance(action, Publish):
+            event = Published(checkpoint_id=action.checkpoint_id, outcome=PublishOutcome.OURS)
+        elif isinstance(action, Commit):
+            event = CommitReported(
+                checkpoint_id=action.checkpoint_id,
+                committables=action.committables,
+                reports=tuple(
+                    CommitReport(
+                        outcome=self.outcomes.get(entry.payload, CommitOutcome.COMMITTED),
+                        detail=entry.payload.decode(),
+                    )
+                    for entry in action.committables
+                ),
+            )
+        elif isinstance(action, MarkCommitted):
+            event = Marked(checkpoint_id=action.checkpoint_id, durable=True)
+        elif isinstance(action, AbortWork):
+            event = AbortedWork(checkpoint_id=action.checkpoint_id)
+        else:
+            raise AssertionError(action)
+        self._take(self.core.step(event, self.clock()))
+
+    def tick(self, seconds: float = 0.0) -> list[Action]:
+        """Time passes."""
+        self.clock.advance(seconds)
+        return self.tell(Tick())
+
+    # --- a region -------------------------------------------------------------------------------
+
+    def poll(
+        self,
+        end: int = 0,
+        *,
+        region: str = "main",
+        generation: int = 0,
+        finished: bool = False,
+    ) -> Barrier | None:
+        """The region polls; its source has records up to ``end`` in each partition."""
+        for action in self.tell(BarrierPolled(region=region, generation=generation)):
+            if isinstance(action, GiveBarrier):
+                return action.barrier
+            if isinstance(action, AskCut):
+                cut = RegionCut(
+                    checkpoint_id=action.checkpoint_id,
+                    region=region,
+                    generation=generation,
+                    splits=tuple(
+                        split(s.partition, s.end_offset, max(end, s.end_offset))
+                        for s in action.positions
+                    ),
+                    finished=finished,
+                )
+                given = [a for a in self.tell(cut) if isinstance(a, GiveBarrier)]
+                return given[0].barrier if given else None
+        return None
+
+    def ack(
+        self, barrier: Barrier | None = None, *, region: str = "main", generation: int = 0
+    ) -> BatchKey:
+        """The region acknowledges its next batch."""
+        number = self._batch_ids.get((region, generation), 0) + 1
+        batch = BatchKey(region=region, generation=generation, batch_id=number)
+        self.tell(Acknowledged(ack=self.acknowledgement(batch, barrier)))
+        self._batch_ids[region, generation] = number
+        return batch
+
+    def acknowledgement(self, batch: BatchKey, barrier: Barrier | None = None) -> Acknowledgement:
+        """With one committable named after the batch."""
+        return Acknowledgement(
+            batch=batch,
+            checkpoint_id=None if barrier is None else barrier.checkpoint_id,
+            region=RegionRecord(
+                region=batch.region,
+                generation=batch.generation,
+                batch_id=batch.batch_id,
+                splits=() if barrier is None else barrier.splits,
+                committables=(committable(f"{batch.region}.{batch.generation}.{batch.batch_id}"),),
+            ),
+        )
+
+    def epoch(self, end: int) -> Barrier:
+        """One whole checkpoint of one region."""
+        self.tick()
+        barrier = self.poll(end)
+        assert barrier is not None, "no barrier was due"
+        self.ack(barrier)
+        return barrier
+
+    def epoch_batch(self, end: int) -> BatchKey:
+        """As `epoch`; the batch."""
+        self.tick()
+        return self.ack(self.poll(end))
+
+    def restart(self, region: str = "main") -> int:
+        """A region comes back; its new generation."""
+        self.tell(RestartAsked(region=region))
+        return self.seen(RegionRestarted)[-1].generation
+
+    def trigger(self, kind: CheckpointKind, asked_by: str) -> None:
+        """Somebody asks for a checkpoint."""
+        self.tell(TriggerAsked(kind=kind, asked_by=asked_by))
+
+    def tell_poll(self) -> list[Action]:
+        """The answer to a poll, without a cut."""
+        return self.tell(BarrierPolled(region="main", generation=0))
+
+    def asked_cut(self) -> AskCut:
+        """What a poll asks the region to cut."""
+        return next(action for action in self.tell_poll() if isinstance(action, AskCut))
+
+    # --- what happened --------------------------------------------------------------------------
+
+    def seen(self, kind: type[T]) -> list[T]:
+        """Actions of a kind so far."""
+        return [action for action in self.log if isinstance(action, kind)]

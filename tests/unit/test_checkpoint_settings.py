@@ -1,0 +1,220 @@
+"""Each setting of the coordinator, with a test that fails when it is ignored."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from runtime.checkpoint.messages import EndJob, Publish, Report, Retire, TriggerBarrier
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.checkpoint.states import State
+from runtime.errors import CheckpointFailedError, ConfigError
+from runtime.model import CheckpointKind, Verdict
+from tests.core_driver import CoreDriver
+
+FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0)
+
+
+def test_interval_separates_barriers() -> None:
+    """A barrier is not given before the interval has passed since the last one."""
+    driver = CoreDriver(dataclasses.replace(FAST, interval_s=5.0))
+    driver.epoch(3)
+    driver.tick(4.9)
+    assert driver.poll(6) is None
+    driver.tick(0.2)
+    assert driver.poll(6) is not None
+
+
+def test_interval_counts_from_barrier_to_barrier() -> None:
+    """A slow checkpoint does not push the next barrier back."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    barrier = driver.poll(3)
+    driver.tick(0.9)
+    driver.ack(barrier)
+    driver.tick(0.2)
+    assert driver.poll(6) is not None
+
+
+def test_first_barrier_is_due_at_once() -> None:
+    """A start does not wait for an interval first."""
+    driver = CoreDriver(dataclasses.replace(FAST, interval_s=3600.0))
+    driver.tick()
+    assert driver.poll(1) is not None
+
+
+def test_without_an_interval_only_acknowledgements_trigger() -> None:
+    """The drop-in: no barrier by time, and a checkpoint at once for each batch (rule 8)."""
+    driver = CoreDriver(dataclasses.replace(FAST, interval_s=None))
+    driver.tick(3600.0)
+    assert driver.poll(5) is None
+    driver.ack()
+    (published,) = driver.seen(Publish)
+    assert published.asked_by == "spark"
+    assert published.verdict is Verdict.DECIDED
+
+
+def test_timeout_aborts_what_is_not_acknowledged() -> None:
+    """Its place gets an ABORTED record, and the region's late batch is refused."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.poll(3)
+    driver.tick(9.9)
+    assert not driver.seen(Publish)
+    driver.tick(0.2)
+    (published,) = driver.seen(Publish)
+    assert published.verdict is Verdict.ABORTED
+    assert "expired" in published.reason
+
+
+def test_an_idle_barrier_does_not_expire() -> None:
+    """Without records nothing is published, however long (design: idle intervals)."""
+    driver = CoreDriver(FAST)
+    for _ in range(100):
+        driver.tick(10.0)
+        assert driver.poll(0) is None
+    assert not driver.seen(Publish)
+    barrier = driver.poll(1)
+    assert barrier is not None
+    assert barrier.checkpoint_id == 1
+
+
+def test_minimum_pause_holds_the_next_barrier_back() -> None:
+    """Counted from the end of the checkpoint before, whatever the interval says."""
+    driver = CoreDriver(dataclasses.replace(FAST, min_pause_s=4.0))
+    driver.tick()
+    barrier = driver.poll(3)
+    driver.tick(2.0)
+    driver.ack(barrier)
+    driver.tick(3.9)
+    assert driver.poll(6) is None
+    driver.tick(0.2)
+    assert driver.poll(6) is not None
+
+
+@pytest.mark.parametrize("tolerable", [0, 1, 3])
+def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
+    """Consecutive failures are counted, and the error says what is missing."""
+    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=tolerable))
+    generation = 0
+    for _ in range(tolerable):
+        generation = _expire_and_restart(driver, generation)
+        assert not driver.seen(EndJob)
+    driver.tick(1.0)
+    driver.poll(3, generation=generation)
+    driver.tick(10.1)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, CheckpointFailedError)
+    assert "main" in str(end.error)
+
+
+def test_a_decision_resets_the_count_of_failures() -> None:
+    """Only failures in a row count."""
+    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
+    generation = 0
+    for end in (3, 6, 9):
+        generation = _expire_and_restart(driver, generation)
+        driver.tick(1.0)
+        driver.ack(driver.poll(end, generation=generation), generation=generation)
+    assert not driver.seen(EndJob)
+
+
+def _expire_and_restart(driver: CoreDriver, generation: int) -> int:
+    driver.tick(1.0)
+    assert driver.poll(100, generation=generation) is not None
+    driver.tick(10.1)
+    return driver.restart()
+
+
+def test_retained_reaches_the_store() -> None:
+    """How many checkpoints are kept is the store's to do, with the job's number."""
+    driver = CoreDriver(dataclasses.replace(FAST, retained=7))
+    driver.epoch(3)
+    assert driver.seen(Retire) == [Retire(retained=7)]
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_at_most_so_many_checkpoints_are_under_way(limit: int) -> None:
+    """The map of pending checkpoints holds ``max_concurrent``, by default one."""
+    driver = CoreDriver(
+        dataclasses.replace(FAST, max_concurrent=limit),
+        regions=[
+            RegionPlan(name="main", source_ids=("source",)),
+            RegionPlan(name="slow", source_ids=("source",)),
+        ],
+    )
+    for end in (3, 6, 9, 12):
+        driver.tick(1.0)
+        barrier = driver.poll(end)
+        if barrier is not None:
+            driver.ack(barrier)
+    begun = driver.seen(TriggerBarrier)
+    assert [found.checkpoint_id for found in begun] == list(range(1, limit + 1))
+    assert CheckpointSettings().max_concurrent == 1
+
+
+def test_max_records_limits_a_cut() -> None:
+    """A region's limit is handed to its sources with every cut."""
+    driver = CoreDriver(
+        FAST, regions=[RegionPlan(name="main", source_ids=("source",), max_records=50)]
+    )
+    driver.tick()
+    assert driver.asked_cut().max_records == 50
+
+
+def test_each_trigger_carries_its_kind_and_who_asked() -> None:
+    """Both stand in the record."""
+    driver = CoreDriver(FAST)
+    driver.trigger(CheckpointKind.SAVEPOINT, "user")
+    driver.poll(0)
+    (published,) = driver.seen(Publish)
+    assert (published.kind, published.asked_by) == (CheckpointKind.SAVEPOINT, "user")
+    driver.clock.advance(1.0)
+    driver.epoch(5)
+    assert (driver.seen(Publish)[1].kind, driver.seen(Publish)[1].asked_by) == (
+        CheckpointKind.CHECKPOINT,
+        "interval",
+    )
+
+
+def test_progress_tells_every_state_with_its_time() -> None:
+    """Listeners see the way of a checkpoint, with durations from the barrier on."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    barrier = driver.poll(3)
+    driver.clock.advance(2.0)
+    driver.ack(barrier)
+    told = [report.progress for report in driver.seen(Report) if report.progress.checkpoint_id == 1]
+    assert [progress.state for progress in told] == [
+        State.ARMED,
+        State.ALIGNING,
+        State.PRE_COMMITTED,
+        State.DECIDING,
+        State.DECIDED,
+        State.COMMITTED,
+        State.MARKED,
+    ]
+    assert (told[-1].records, told[-1].acked_s, told[-1].marked_s) == (3, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interval_s": -1.0},
+        {"timeout_s": 0.0},
+        {"min_pause_s": -0.1},
+        {"tolerable_failures": -1},
+        {"retained": 0},
+        {"max_concurrent": 0},
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    """Before anything starts."""
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        CheckpointSettings(**wrong)
+
+
+def test_two_regions_of_one_name_are_refused() -> None:
+    """A region's name is its identity in every record."""
+    with pytest.raises(ConfigError, match="main"):
+        JobPlan(name="job", regions=(RegionPlan(name="main"), RegionPlan(name="main")))

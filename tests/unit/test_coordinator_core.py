@@ -1,0 +1,678 @@
+"""The coordinator's decisions, one promise at a time, on a manual clock."""
+
+import dataclasses
+
+import pytest
+
+from runtime.checkpoint.messages import (
+    AbortWork,
+    Acknowledged,
+    Commit,
+    EndJob,
+    FailBatches,
+    MarkCommitted,
+    Marked,
+    NothingDue,
+    Publish,
+    Published,
+    RegionFailed,
+    RegionRestarted,
+    Repair,
+    Repaired,
+    RestartAsked,
+    ReturnBatches,
+    SplitsDiscovered,
+    StepFailed,
+    StopAsked,
+    TellPositions,
+)
+from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
+from runtime.checkpoint.regions import Fate
+from runtime.contracts import CommitOutcome, PublishOutcome
+from runtime.errors import (
+    DeliveryError,
+    FencedError,
+    IllegalTransitionError,
+    TransactionLostError,
+    TransactionUnknownError,
+    UnreachableError,
+    WrongJobError,
+)
+from runtime.model import BatchKey, CheckpointKind, Verdict
+from tests.core_driver import CoreDriver, committable, split
+
+FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0, retry_s=0.1, max_retry_s=0.4)
+TWO = (
+    RegionPlan(name="main", source_ids=("source",)),
+    RegionPlan(name="side", source_ids=("source",)),
+)
+UNKNOWN = PublishOutcome.UNKNOWN
+
+
+# --- the order of the steps -----------------------------------------------------------------------
+
+
+def test_a_checkpoint_takes_its_steps_in_order() -> None:
+    """Decision, commit, mark, return, group offsets: never in another order (design section 4)."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    order = [
+        type(action)
+        for action in driver.log
+        if isinstance(action, Publish | Commit | MarkCommitted | ReturnBatches | TellPositions)
+    ]
+    assert order == [Publish, Commit, MarkCommitted, ReturnBatches, TellPositions]
+
+
+def test_no_step_begins_before_the_one_before_is_answered() -> None:
+    """Each remote step is asked for only when its predecessor is certain."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    for expected in (Publish, Commit, MarkCommitted):
+        (step,) = driver.held
+        assert isinstance(step, expected)
+        assert not driver.seen(ReturnBatches)
+        driver.held.clear()
+        driver.answer(step)
+    assert driver.seen(ReturnBatches)
+
+
+def test_the_decision_waits_for_every_region() -> None:
+    """One region's acknowledgement decides nothing."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    assert not driver.seen(Publish)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    (published,) = driver.seen(Publish)
+    assert [record.region for record in published.regions] == ["main", "side"]
+
+
+def test_a_region_without_records_acknowledges_same_offsets() -> None:
+    """Rule 26: at most one batch per region and checkpoint, and none where nothing is read."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    assert driver.poll(0, region="side") is None
+    (published,) = driver.seen(Publish)
+    assert published.regions[1].batch_id is None
+    assert published.regions[1].committables == ()
+
+
+def test_a_stateful_region_is_cut_also_without_records() -> None:
+    """Issue: one barrier is one batch, and time must pass for a stateful query."""
+    driver = CoreDriver(
+        FAST, regions=[RegionPlan(name="main", source_ids=("source",), stateful=True)]
+    )
+    driver.tick()
+    barrier = driver.poll(0)
+    assert barrier is not None
+    assert all(found.is_empty for found in barrier.splits)
+
+
+def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
+    """Contract of `poll_barrier`."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    barrier = driver.poll(3)
+    assert driver.poll(9) == barrier
+    driver.ack(barrier)
+    assert driver.poll(9) is None
+
+
+def test_the_next_barrier_goes_on_where_the_last_ended() -> None:
+    """No offset is cut twice and none is skipped."""
+    driver = CoreDriver(FAST, partitions=2)
+    driver.epoch(3)
+    driver.tick(1.0)
+    barrier = driver.poll(8)
+    assert barrier is not None
+    assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 8), (3, 8)]
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+def test_a_place_is_published_only_behind_a_place_of_our_own() -> None:
+    """Rule 6: places are dense; n+1 waits for n, whichever is acknowledged first."""
+    driver = CoreDriver(dataclasses.replace(FAST, max_concurrent=2), regions=TWO)
+    driver.auto = False
+    driver.tick()
+    driver.ack(driver.poll(3))
+    assert driver.poll(0, region="side") is None  # same offsets: checkpoint 1 is decided now
+    (first,) = driver.held
+    driver.tick(1.0)
+    driver.ack(driver.poll(5, region="side"), region="side")
+    assert driver.held == [first]
+    driver.held.clear()
+    driver.answer(first)
+    assert [step for step in driver.held if isinstance(step, Publish)] == []
+    assert isinstance(driver.held[0], Commit)
+
+
+def test_a_taken_place_stops_everything() -> None:
+    """Rule 6: the stale coordinator finds its place taken; it commits, aborts, starts nothing."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.TAKEN))
+    (end,) = driver.seen(EndJob)
+    (failed,) = driver.seen(FailBatches)
+    assert isinstance(end.error, FencedError)
+    assert failed.batches == (batch,)
+    driver.tick(3600.0)
+    assert not driver.seen(Commit)
+    assert not driver.seen(AbortWork)
+    with pytest.raises(FencedError):
+        driver.poll(9)
+
+
+def test_an_unanswered_publish_is_repeated_and_never_aborted() -> None:
+    """Rule 7: the record may be there; neither time nor a failure aborts a DECIDING checkpoint."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    for _ in range(5):
+        driver.held.clear()
+        driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
+        driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("stopped")))
+        driver.tick(20.0)
+        (again,) = driver.held
+        assert again == driver.seen(Publish)[0]
+    assert not driver.seen(AbortWork)
+    driver.auto = True
+    driver.answer(driver.held[-1])
+    assert driver.core.last_committed == 1
+
+
+def test_pauses_between_tries_grow_up_to_a_bound() -> None:
+    """A broken store is not hammered."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    pauses = []
+    for _ in range(5):
+        driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
+        deadline = driver.core.deadline_s()
+        assert deadline is not None
+        pauses.append(round(deadline - driver.clock(), 6))
+        driver.tick(1.0)
+    assert pauses == [0.1, 0.2, 0.4, 0.4, 0.4]
+
+
+def test_nothing_is_aborted_before_its_abort_is_on_record() -> None:
+    """Section 4: the ABORTED record first, then the transactions."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.auto = False
+    driver.tick()
+    batch = driver.ack(driver.poll(3))
+    driver.poll(3, region="side")
+    driver.tick(10.1)
+    assert not driver.seen(AbortWork)
+    driver.answer(driver.held[0])
+    (aborted,) = driver.seen(AbortWork)
+    assert aborted.committables == (committable(f"main.0.{batch.batch_id}"),)
+
+
+# --- committing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [CommitOutcome.PENDING, CommitOutcome.UNKNOWN])
+def test_commit_is_tried_until_everything_is_committed(outcome: CommitOutcome) -> None:
+    """Step 5: the mark waits; later tries ask for the verdict first (rule 5)."""
+    driver = CoreDriver(FAST)
+    driver.outcomes[b"main.0.1"] = outcome
+    driver.epoch(3)
+    driver.tick(0.2)
+    driver.tick(0.5)
+    assert not driver.seen(MarkCommitted)
+    del driver.outcomes[b"main.0.1"]
+    driver.tick(0.5)
+    assert driver.seen(MarkCommitted)
+    assert [commit.after_crash for commit in driver.seen(Commit)] == [False, True, True, True]
+
+
+def test_only_what_is_not_committed_is_tried_again() -> None:
+    """A committed transaction is not asked for twice."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.outcomes[b"side.0.1"] = CommitOutcome.PENDING
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    driver.tick(0.2)
+    assert driver.seen(Commit)[1].committables == (committable("side.0.1"),)
+
+
+def test_a_lost_transaction_stops_the_job_with_its_ranges() -> None:
+    """Rule 11: a lost transaction is never a log line."""
+    driver = CoreDriver(FAST)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.epoch(3)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, TransactionLostError)
+    assert "input-0:[0,3)" in str(end.error)
+    assert not driver.seen(MarkCommitted)
+    driver.tick(3600.0)
+    assert len(driver.seen(Commit)) == 1
+
+
+def test_an_unknown_transaction_stops_the_job_after_a_while() -> None:
+    """Rule 5: unknown is asked again, and then a human is called; never repaired."""
+    driver = CoreDriver(dataclasses.replace(FAST, unknown_timeout_s=5.0, on_lost=OnLost.REPAIR))
+    driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
+    driver.epoch(3)
+    driver.tick(4.0)
+    assert not driver.seen(EndJob)
+    driver.tick(2.0)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, TransactionUnknownError)
+    assert not driver.seen(Repair)
+
+
+def test_a_checkpoint_that_stays_pending_ends_the_run_but_stays_decided() -> None:
+    """Nothing is lost: the next start commits it."""
+    driver = CoreDriver(dataclasses.replace(FAST, settle_timeout_s=30.0))
+    driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
+    driver.epoch(3)
+    for _ in range(40):
+        driver.tick(1.0)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, UnreachableError)
+    assert "next start" in str(end.error)
+
+
+CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
+REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
+
+
+def test_repair_commits_the_replacement_only_once_it_is_on_record() -> None:
+    """Rule 11: two phases; the replacement is committed like any other."""
+    driver = CoreDriver(REPAIRING, regions=CHAINED)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.epoch(3)
+    (repair,) = driver.seen(Repair)
+    (lost,) = repair.lost
+    assert lost.committables == (committable("main.0.1"),)
+    assert len(driver.seen(Commit)) == 1
+    driver.tell(Repaired(checkpoint_id=1, outcome=UNKNOWN, replaced={}))
+    driver.tick(1.0)
+    assert len(driver.seen(Repair)) == 2
+    driver.tell(
+        Repaired(
+            checkpoint_id=1,
+            outcome=PublishOutcome.OURS,
+            replaced={b"main.0.1": committable("replacement")},
+        )
+    )
+    assert driver.seen(Commit)[1].committables == (committable("replacement"),)
+    assert driver.core.last_committed == 1
+
+
+def test_repair_aborts_later_work_of_the_region_first() -> None:
+    """Rule 11: or its records would come before the repaired ones."""
+    driver = CoreDriver(
+        dataclasses.replace(REPAIRING, max_concurrent=2),
+        regions=(*CHAINED, RegionPlan(name="slow", source_ids=("source",), chained=True)),
+    )
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.auto = False
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.poll(0, region="slow")
+    driver.tick(1.0)
+    later = driver.poll(6)
+    assert later is not None
+    assert later.checkpoint_id == 2
+    driver.ack(later)
+    driver.auto = True
+    driver.answer(driver.held[0])
+    assert driver.seen(Repair)
+    (failed,) = driver.seen(FailBatches)
+    assert [batch.batch_id for batch in failed.batches] == [2]
+
+
+def test_repair_is_refused_where_it_is_not_exact() -> None:
+    """Rule 11: a region that is not chained cannot be recomputed alone."""
+    driver = CoreDriver(REPAIRING)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.epoch(3)
+    assert not driver.seen(Repair)
+    assert isinstance(driver.seen(EndJob)[0].error, TransactionLostError)
+
+
+def test_a_mark_that_is_not_durable_is_tried_again() -> None:
+    """Step 6: callbacks return only behind the mark."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    for _ in range(2):
+        driver.answer(driver.held.pop(0))
+    driver.tell(Marked(checkpoint_id=1, durable=False))
+    assert not driver.seen(ReturnBatches)
+    driver.tick(1.0)
+    assert len(driver.seen(MarkCommitted)) == 2
+
+
+# --- who a batch is -------------------------------------------------------------------------------
+
+
+def test_an_older_generation_is_refused_and_changes_nothing() -> None:
+    """Rule 12: every message carries the region's generation."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    barrier = driver.poll(3)
+    driver.tell(RestartAsked(region="main"))
+    before = driver.core.status()
+    with pytest.raises(FencedError):
+        driver.ack(barrier)
+    with pytest.raises(FencedError):
+        driver.poll(3)
+    with pytest.raises(FencedError):
+        driver.core.require_wanted(BatchKey(region="main", generation=0, batch_id=1))
+    assert driver.core.status() == before
+
+
+def test_an_acknowledgement_may_be_repeated() -> None:
+    """Before and after the decision: the answer may have been lost."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    barrier = driver.poll(3)
+    batch = driver.ack(barrier)
+    again = Acknowledged(ack=driver.acknowledgement(batch, barrier))
+    driver.tell(again)
+    driver.poll(0, region="side")
+    driver.tell(again)
+    assert driver.core.last_committed == 1
+    driver.tick(5.0)
+    assert len(driver.seen(Publish)) == 1
+
+
+def test_a_batch_that_no_barrier_asked_for_joins_the_next_checkpoint() -> None:
+    """Rule 8: known by (region, generation, batch id), never by the label in the offset."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    batch = driver.ack(None)
+    assert not driver.core.is_decided(batch)
+    driver.tick(1.0)
+    assert driver.core.is_decided(batch)
+    assert driver.seen(Publish)[1].checkpoint_id == 2
+
+
+def test_it_joins_a_checkpoint_that_is_under_way() -> None:
+    """Whatever id its offset claims."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.ack(None, region="side")
+    driver.ack(driver.poll(3))
+    assert [r.batch_id for r in driver.seen(Publish)[0].regions] == [1, 1]
+
+
+def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None:
+    """Its logs begin anew: batch 1 of a new generation is another batch."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    driver.tell(RestartAsked(region="main"))
+    generation = driver.seen(RegionRestarted)[0].generation
+    assert driver.core.is_decided(BatchKey(region="main", generation=0, batch_id=1))
+    assert not driver.core.is_decided(BatchKey(region="main", generation=generation, batch_id=1))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        RegionPlan(name="main", source_ids=("source",), stateful=True),
+        RegionPlan(name="main", source_ids=("source",), keeps_logs=True),
+    ],
+)
+def test_batch_ids_that_go_on_are_recognised_in_the_next_life(plan: RegionPlan) -> None:
+    """Rule 8 and 21: Spark replays its last batch under a new generation."""
+    driver = CoreDriver(FAST, regions=[plan])
+    driver.epoch(3)
+    driver.tell(RestartAsked(region="main"))
+    generation = driver.seen(RegionRestarted)[0].generation
+    assert driver.core.is_decided(BatchKey(region="main", generation=generation, batch_id=1))
+    assert not driver.core.is_decided(BatchKey(region="main", generation=generation, batch_id=2))
+
+
+def test_a_batch_over_decided_ranges_is_refused() -> None:
+    """It would double them, whatever its identity claims."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    batch = BatchKey(region="main", generation=0, batch_id=9)
+    ack = driver.acknowledgement(batch)
+    doubled = dataclasses.replace(
+        ack, region=dataclasses.replace(ack.region, splits=(split(0, 2, 5),))
+    )
+    with pytest.raises(IllegalTransitionError, match="input-0"):
+        driver.tell(Acknowledged(ack=doubled))
+
+
+def test_a_second_batch_before_the_first_is_decided_is_a_bug() -> None:
+    """Refused, and nothing changes."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    driver.ack(None)
+    with pytest.raises(IllegalTransitionError):
+        driver.ack(None)
+
+
+def test_an_unknown_region_is_refused() -> None:
+    """The message comes from another job."""
+    with pytest.raises(WrongJobError, match="other"):
+        CoreDriver(FAST).poll(3, region="other")
+
+
+# --- failures and new lives -----------------------------------------------------------------------
+
+
+def test_a_failed_region_takes_its_open_checkpoint_down_and_comes_back() -> None:
+    """Its next generation is the id of the ABORTED record: larger, durable, never used again."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    driver.tick(1.0)
+    driver.poll(7)
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("task failed")))
+    assert driver.seen(Publish)[1].verdict is Verdict.ABORTED
+    driver.tell(RestartAsked(region="main"))
+    (restarted,) = driver.seen(RegionRestarted)
+    assert restarted.generation == 2
+    assert [s.end_offset for s in restarted.restored.splits] == [3]
+    driver.tick(1.0)
+    barrier = driver.poll(7, generation=2)
+    assert barrier is not None
+    assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 7)]
+
+
+def test_a_new_life_waits_until_the_old_one_is_settled() -> None:
+    """Rule 12: a decided checkpoint is committed before any task of the next attempt starts."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    driver.answer(driver.held.pop(0))
+    driver.tell(RestartAsked(region="main"))
+    assert not driver.seen(RegionRestarted)
+    driver.auto = True
+    for step in list(driver.held):
+        driver.answer(step)
+    (restarted,) = driver.seen(RegionRestarted)
+    assert [s.end_offset for s in restarted.restored.splits] == [3]
+
+
+def test_a_restart_wakes_the_callback_that_waits() -> None:
+    """Rule 12: also when its batch is decided already; raising is always safe."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    driver.tell(RestartAsked(region="main"))
+    (failed,) = driver.seen(FailBatches)
+    assert failed.batches == (batch,)
+    assert isinstance(failed.error, FencedError)
+
+
+def test_other_regions_of_an_aborted_checkpoint_come_back_as_well() -> None:
+    """Their batches were part of it; a region without a batch in it goes on undisturbed."""
+    third = RegionPlan(name="idle", source_ids=("source",))
+    driver = CoreDriver(FAST, regions=(*TWO, third))
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.poll(0, region="idle")
+    driver.poll(3, region="side")
+    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
+    is_open = {view.region: view.is_open for view in driver.core.status().regions}
+    assert is_open == {"main": False, "side": False, "idle": True}
+
+
+def test_a_permanent_error_stops_the_job_with_itself() -> None:
+    """A record that the broker refuses is refused again: nothing of its epoch is decided."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.poll(3)
+    error = DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
+    driver.tell(RegionFailed(region="main", generation=0, error=error, permanent=True))
+    (end,) = driver.seen(EndJob)
+    assert end.error is error
+    assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
+
+
+def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
+    """Callback, query and engine all report it."""
+    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
+    driver.tick()
+    for _ in range(5):
+        driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    assert not driver.seen(EndJob)
+
+
+def test_a_step_that_can_not_succeed_ends_the_job() -> None:
+    """For instance a store that refuses the credentials."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    error = WrongJobError("another job's directory", {}, "Choose another.")
+    driver.tell(StepFailed(checkpoint_id=1, error=error))
+    assert driver.seen(EndJob)[0].error is error
+    assert driver.core.is_idle
+
+
+# --- stopping and ending --------------------------------------------------------------------------
+
+
+def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
+    """Undecided work is aborted on record; a decision is carried through."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.poll(3, region="side")
+    driver.tell(StopAsked())
+    assert driver.seen(Publish)[0].verdict is Verdict.ABORTED
+    assert driver.seen(AbortWork)[0].committables
+    assert driver.core.is_idle
+
+
+def test_a_stop_of_an_idle_job_publishes_nothing() -> None:
+    """An armed barrier is not worth a record."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.poll(0)
+    driver.tell(StopAsked())
+    assert not driver.seen(Publish)
+    assert driver.core.is_idle
+
+
+def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
+    """The last epoch's checkpoint is the final one."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    (published,) = driver.seen(Publish)
+    assert (published.kind, published.asked_by) == (CheckpointKind.FINAL, "end")
+    assert driver.seen(EndJob) == [EndJob(error=None)]
+    assert isinstance(driver.tell_poll()[0], NothingDue)
+
+
+def test_a_bounded_job_without_records_ends_too() -> None:
+    """Nothing to read is read to its end."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    assert driver.poll(0, finished=True) is None
+    assert not driver.seen(Publish)
+    assert driver.poll(0, region="side", finished=True) is None
+    assert driver.poll(0, finished=True) is None
+    assert driver.seen(Publish)[0].kind is CheckpointKind.FINAL
+    assert driver.seen(EndJob) == [EndJob(error=None)]
+
+
+def test_a_job_goes_on_while_one_region_has_more_to_read() -> None:
+    """A checkpoint is final only when it ends every region."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    driver.ack(driver.poll(2, region="side"), region="side")
+    assert driver.seen(Publish)[0].kind is CheckpointKind.CHECKPOINT
+    assert not driver.seen(EndJob)
+    driver.tick(1.0)
+    driver.ack(driver.poll(5, region="side", finished=True), region="side")
+    driver.poll(3, finished=True)
+    assert driver.seen(Publish)[1].kind is CheckpointKind.FINAL
+
+
+# --- splits and sweeps ----------------------------------------------------------------------------
+
+
+def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
+    """They are read from their first record on, once."""
+    driver = CoreDriver(FAST, regions=TWO, partitions=0)
+    found = tuple(split(number, 0, 0) for number in range(3))
+    driver.tell(SplitsDiscovered(source_id="source", splits=found))
+    driver.tell(SplitsDiscovered(source_id="source", splits=found))
+    driver.tick()
+    barrier = driver.poll(4)
+    assert barrier is not None
+    assert [s.partition for s in barrier.splits] == [0, 2]
+    driver.ack(barrier)
+    driver.poll(0, region="side")
+    regions = driver.seen(Publish)[0].regions
+    assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1]]
+
+
+def test_splits_of_another_source_are_nobodys() -> None:
+    """A region reads only its own sources."""
+    driver = CoreDriver(FAST)
+    driver.tell(SplitsDiscovered(source_id="other", splits=(split(7, 0, 0, source_id="other"),)))
+    assert driver.core.status().regions[0].splits == {"input-0": 0}
+
+
+def test_a_sweep_leaves_open_batches_alone() -> None:
+    """Rule 4: open, decided and unmarked; settled ones may be swept, and discarded ones."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    assert driver.core.fate(batch) is Fate.OPEN
+    driver.answer(driver.held.pop(0))
+    view = driver.core.sweep_view("job", ())
+    assert driver.core.fate(batch) is Fate.OPEN
+    assert view.protected == (committable("main.0.1"),)
+    driver.auto = True
+    driver.answer(driver.held.pop(0))
+    assert driver.core.fate(batch) is Fate.SETTLED
+    assert driver.core.sweep_view("job", ()).protected == ()
+    later = dataclasses.replace(batch, batch_id=2)
+    assert driver.core.fate(later) is Fate.OPEN
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    assert driver.core.fate(later) is Fate.DISCARDED
+    driver.tell(RestartAsked(region="main"))
+    assert driver.core.fate(later) is Fate.OUTDATED
+
+
+def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
+    """Nothing of a settled checkpoint is kept."""
+    driver = CoreDriver(FAST)
+    for number in range(2_000):
+        driver.epoch(3 * (number + 1))
+        driver.tick(1.0)
+        driver.log.clear()
+    assert driver.core.last_committed == 2_000
+    assert driver.core.settled_through >= 2_000
+    assert len(driver.core.status().pending) <= 1
