@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.kafka._client import AdminClient, KafkaException, make_admin, translate
+from connectors.kafka._client import (
+    AdminClient,
+    KafkaException,
+    TopicPartition,
+    make_admin,
+    make_consumer,
+    make_producer,
+    translate,
+)
 from connectors.kafka.client_options import Role
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.coordination import KafkaSinkCoordinator
@@ -18,6 +26,7 @@ from connectors.kafka.transaction_wire import TransactionWire
 from runtime.contracts import CommitOutcome, SinkContext
 from runtime.errors import AuthenticationError, StreamError, UnreachableError
 from tests.kafka_fixture import SecureKafka
+from tests.kafka_records import create_topic, unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable
 
 pytestmark = pytest.mark.integration
@@ -221,3 +230,25 @@ def test_a_broker_that_cannot_be_trusted_or_understood_is_unreachable(
     wire.close()
 
     assert "kafka.security.protocol" in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_producers_and_consumers_log_in_too(secure_kafka: SecureKafka, mechanism: str) -> None:
+    """A transactional producer and a consumer made as executors make them, from Java's options."""
+    connection = KafkaConnection.of(_options(secure_kafka, mechanism))
+    topic = create_topic(secure_kafka.plain_bootstrap)
+    producer = make_producer(
+        {**connection.librdkafka(Role.PRODUCER), "transactional.id": unique("id")}
+    )
+    producer.init_transactions(15)
+    producer.begin_transaction()
+    producer.produce(topic, b"hello")
+    producer.commit_transaction(15)
+    consumer = make_consumer({**connection.librdkafka(Role.CONSUMER), "group.id": unique("group")})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+
+    message = consumer.poll(15)
+
+    assert message is not None
+    assert message.value() == b"hello"
+    consumer.close()
