@@ -1,5 +1,6 @@
 """From the pipelines of a `Job` to operators, regions and the coordinator's plan. Pure."""
 
+import enum
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -121,7 +122,7 @@ def job_plan(
     cluster_ids: Sequence[str],
 ) -> JobPlan:
     """The job as the coordinator sees it; settings with every secret redacted."""
-    settings = {f"checkpoint.{key}": str(value) for key, value in asdict(checkpoints).items()}
+    settings = {f"checkpoint.{key}": _text(value) for key, value in asdict(checkpoints).items()}
     for region in regions:
         connectors: list[Source | Sink] = [region.pipeline.source, *region.pipeline.sinks]
         for connector in connectors:
@@ -146,3 +147,7 @@ def job_plan(
         sluice_version=version("sluice"),
         spark_version=spark_version,
     )
+
+
+def _text(value: object) -> str:
+    return str(value.value) if isinstance(value, enum.Enum) else str(value)

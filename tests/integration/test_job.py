@@ -76,7 +76,7 @@ def test_retained_checkpoints_are_bounded(
     store = open_store(str(tmp_path))
     records = [store.read(place) for place in store.places()]
     decided = [r for r in records if r is not None and r.verdict is Verdict.DECIDED]
-    assert values(read(kafka.bootstrap, sink)) == [f"{n}!".encode() for n in range(5)]
+    assert values(kafka.bootstrap, sink) == [f"{n}!".encode() for n in range(5)]
     assert len(decided) <= 4  # 3, and checkpoint 0, the first record of the first session
 
 
@@ -97,7 +97,7 @@ def test_transform_runs_any_frame_code(
         )
     )
     job.run()
-    found = sorted(int(v or b"") for v in values(read(kafka.bootstrap, sink)))
+    found = sorted(int(v or b"") for v in values(kafka.bootstrap, sink))
     assert found == list(range(0, 100, 2))
 
 
@@ -121,7 +121,7 @@ def test_state_goes_on_after_a_restart(
             KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=prefix)
         )
         job.run()
-    found = [int(v or b"") for v in values(read(kafka.bootstrap, sink))]
+    found = [int(v or b"") for v in values(kafka.bootstrap, sink)]
     assert found[-1] == 20
     assert found == sorted(set(found))
 
