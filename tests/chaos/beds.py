@@ -40,8 +40,14 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 
 
 def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
-    """A kill at each: at its first hit where there is one only, else in a later epoch."""
-    return [Kill(failpoint=name, hit=1 if name in AT_START else hit) for name in failpoints]
+    """A kill at each: at its first hit where there is one only, else in a later epoch.
+
+    The very first run has no seal: its first record is checkpoint 0. So a run comes before.
+    """
+    before = [Kill(failpoint="after-mark", hit=hit)] if failpoints[0] in AT_START else []
+    return before + [
+        Kill(failpoint=name, hit=1 if name in AT_START else hit) for name in failpoints
+    ]
 
 
 def twice(failpoint: str) -> list[Kill]:
