@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 from connectors.kafka._client import (
     AdminClient,
     ClusterMetadata,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -27,6 +26,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.client_options import Role
+from connectors.kafka.group_offsets import GroupOffsets
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import TopicFacts
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RETRY_PAUSE_S = 0.1
+# Shorter than most callers' patience, so that a refused log-in is told before that ends.
+_ATTEMPT_S = 5.0
 
 # A partition between two leaders, or a coordinator between two brokers: true a moment later.
 _PASSING = frozenset(
@@ -139,6 +141,7 @@ class KafkaCluster:
         )
         self._pause = pause
         self._client: AdminClient | None = None
+        self._groups: dict[str, GroupOffsets] = {}
         self._refused: StreamError | None = None
         self._lock = threading.Lock()
 
@@ -184,45 +187,31 @@ class KafkaCluster:
         self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
         """See `SourceCluster`."""
-        request = ConsumerGroupTopicPartitions(
-            group_id, [TopicPartition(topic, number) for topic, number in sorted(keys)]
-        )
-
-        def ask(left_s: float) -> Mapping[PartitionKey, int]:
-            future = self._admin().list_consumer_group_offsets([request], request_timeout=left_s)[
-                group_id
-            ]
-            return {
-                (found.topic, found.partition): found.offset
-                for found in _result(future, left_s).topic_partitions
-                if found.error is None and found.offset >= 0
-            }
-
-        return self._asked(ask, timeout_s)
+        group = self._group(group_id)
+        return self._asked(lambda left_s: group.read(keys, timeout_s=left_s), timeout_s)
 
     def commit(
         self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
     ) -> None:
         """See `SourceCluster`."""
-        request = ConsumerGroupTopicPartitions(
-            group_id,
-            [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()],
-        )
-
-        def ask(left_s: float) -> None:
-            future = self._admin().alter_consumer_group_offsets([request], request_timeout=left_s)[
-                group_id
-            ]
-            for answer in _result(future, left_s).topic_partitions:
-                if answer.error is not None:
-                    raise KafkaException(answer.error)
-
-        self._asked(ask, timeout_s)
+        group = self._group(group_id)
+        self._asked(lambda left_s: group.publish(offsets, timeout_s=left_s), timeout_s)
 
     def close(self) -> None:
         """See `SourceCluster`."""
         with self._lock:
             self._client = None
+            groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.close()
+
+    def _group(self, group_id: str) -> GroupOffsets:
+        with self._lock:
+            if group_id not in self._groups:
+                self._refused = None
+                config = {**self._connection.librdkafka(Role.CONSUMER), "error_cb": self._note}
+                self._groups[group_id] = GroupOffsets(config, group_id)
+            return self._groups[group_id]
 
     def _admin(self) -> AdminClient:
         with self._lock:
@@ -268,10 +257,11 @@ class KafkaCluster:
         """Ask until answered or the time is up: a leader that moves is no reason to stop."""
         deadline_s = time.monotonic() + timeout_s
         while True:
-            left_s = max(0.1, deadline_s - time.monotonic())
+            left_s = max(0.1, min(deadline_s - time.monotonic(), _ATTEMPT_S))
             try:
                 return ask(left_s)
             except (KafkaException, FutureTimeoutError) as err:
+                self._admin().poll(0)  # serves `_note`
                 if self._refused is not None:
                     raise self._refused from err
                 failure = _failure(err, self._where())
@@ -348,7 +338,8 @@ def _offsets(
 
 
 def _is_absence(err: KafkaException) -> bool:
-    return isinstance(translate(err), SourceChangedError)
+    # "No leaders found" is what a request about deleted partitions alone is answered with.
+    return isinstance(translate(err), SourceChangedError) or "No leaders found" in str(err)
 
 
 def _existing(found: Mapping[PartitionKey, OffsetFact | None]) -> dict[PartitionKey, OffsetFact]:

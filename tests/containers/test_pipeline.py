@@ -15,14 +15,16 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 _PROGRESS_S = 120.0
 
 
-def _await_progress(scenario: Scenario, records: int) -> None:
-    """Wait until a read_committed reader has seen so many records more."""
+def _await_progress(scenario: Scenario, program: Program, records: int) -> None:
+    """Wait until a read_committed reader has seen so many records more; the program must live."""
     target = scenario.observer.total + records
-    wait_for(
-        lambda: scenario.observer.total >= target,
-        timeout_s=START_S if not scenario.observer.total else _PROGRESS_S,
-        what=f"{records} more records in the output",
-    )
+
+    def seen() -> bool:
+        assert program.exit_code is None, program.log_tail()
+        return scenario.observer.total >= target
+
+    bound = _PROGRESS_S if scenario.observer.total else START_S
+    wait_for(seen, timeout_s=bound, what=f"{records} more records in the output")
 
 
 def _finish(scenario: Scenario, program: Program) -> None:
@@ -41,9 +43,9 @@ def test_pipeline_outlives_a_broker_lost_for_good(
     """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled."""
     with Scenario(COPY, own_cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
-        _await_progress(scenario, 300)
+        _await_progress(scenario, program, 300)
         own_cluster.lose(own_cluster.leader(scenario.topics.output))
-        _await_progress(scenario, 1000)
+        _await_progress(scenario, program, 1000)
         _finish(scenario, program)
 
 
@@ -53,14 +55,14 @@ def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     """Each leader in turn is killed and started again under load."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
-        _await_progress(scenario, 300)
+        _await_progress(scenario, program, 300)
         for partition in range(scenario.setting.partitions):
             victim = cluster.leader(scenario.topics.output, partition)
             cluster.kill(victim)
-            _await_progress(scenario, 500)
+            _await_progress(scenario, program, 500)
             cluster.start(victim)
             cluster.await_in_sync(scenario.topics.output)
-            _await_progress(scenario, 300)
+            _await_progress(scenario, program, 300)
         _finish(scenario, program)
 
 
@@ -70,13 +72,13 @@ def test_killed_pipeline_recovers_while_a_broker_is_down(
     """Both die at once; the next run finds and ends the dead one's transactions on two brokers."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
-        _await_progress(scenario, 300)
+        _await_progress(scenario, program, 300)
         victim = cluster.leader(scenario.topics.output)
         program.kill()
         cluster.kill(victim)
         second = scenario.start()
-        _await_progress(scenario, 500)
+        _await_progress(scenario, second, 500)
         cluster.start(victim)
         cluster.await_in_sync(scenario.topics.output)
-        _await_progress(scenario, 300)
+        _await_progress(scenario, second, 300)
         _finish(scenario, second)

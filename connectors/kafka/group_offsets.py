@@ -1,0 +1,75 @@
+"""Offsets of one consumer group, read and published without being a member of it."""
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from connectors.kafka._client import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+    make_consumer,
+)
+from connectors.kafka.positions import PartitionKey
+
+__all__ = ["GroupOffsets"]
+
+_POLL_S = 0.05
+
+
+class GroupOffsets:
+    """A group's offsets. Driver, one thread at a time.
+
+    A consumer that never joins, and not the admin client: when the broker that coordinates the
+    group goes away in the midst of an admin request, librdkafka 2.16 ends the whole process by a
+    failed assertion (its issue 4605; seen when a broker of three was killed).
+    """
+
+    def __init__(self, config: Mapping[str, object], group_id: str) -> None:
+        self._group_id = group_id
+        self._answers: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+        self._consumer: Consumer = make_consumer(
+            {
+                **config,
+                "group.id": group_id,
+                "enable.auto.commit": False,
+                "on_commit": lambda error, places: self._answers.append((error, places)),
+            }
+        )
+
+    def read(self, keys: Collection[PartitionKey], *, timeout_s: float) -> dict[PartitionKey, int]:
+        """Committed offsets; partitions without one are absent. Raises `KafkaException`."""
+        places = [TopicPartition(topic, number) for topic, number in sorted(keys)]
+        try:
+            found = self._consumer.committed(places, timeout_s)
+        except KafkaException:
+            self._consumer.poll(0)  # serves the callback that learns of a refused log-in
+            raise
+        _raise_first(place.error for place in found)
+        return {
+            (place.topic, place.partition): place.offset for place in found if place.offset >= 0
+        }
+
+    def publish(self, offsets: Mapping[PartitionKey, int], *, timeout_s: float) -> None:
+        """Commit offsets and wait for the answer. Raises `KafkaException`, `TimeoutError`."""
+        places = [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()]
+        self._answers.clear()
+        # A synchronous commit would wait without a bound.
+        self._consumer.commit(offsets=places, asynchronous=True)
+        deadline_s = time.monotonic() + timeout_s
+        while not self._answers:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"offsets of group {self._group_id} were not confirmed")
+            self._consumer.poll(_POLL_S)
+        error, answered = self._answers.pop()
+        _raise_first([error, *(place.error for place in answered)])
+
+    def close(self) -> None:
+        """Release connections."""
+        self._consumer.close()
+
+
+def _raise_first(errors: Iterable[KafkaError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise KafkaException(error)
