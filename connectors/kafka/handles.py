@@ -82,9 +82,10 @@ class TransactionalId:
             return None
         prefix, job_uid, place, owner, slot = head
         region, _, generation = place.rpartition(".")
-        if not (generation.isdecimal() and slot.isdecimal() and prefix and region):
+        numbers = generation + slot
+        if not (generation and slot and numbers.isascii() and numbers.isdecimal()):
             return None
-        if not (job_uid and owner):
+        if not (prefix and region and job_uid and owner):
             return None
         return cls(
             prefix=prefix,

@@ -39,6 +39,8 @@ class Judgement:
     detail: str = ""
 
 
+_LAST_EPOCH = 32_766  # one below the largest int16, which only fencing uses
+
 _State, _Step = TransactionState, EpochStep
 
 TABLE: Mapping[tuple[TransactionState, EpochStep], CommitOutcome] = {
@@ -82,9 +84,11 @@ def is_visible(handle: TransactionIdentity, described: TransactionDescription | 
     An id is not initialised again before its markers are written, so any later attempt, and an id
     that has expired, mean that the markers are out.
     """
-    if described is None or described.producer_id != handle.producer_id:
+    if described is None:
         return True
     step = _step(handle, described)
+    if step is EpochStep.OTHER and described.producer_id != handle.producer_id:
+        return True
     if step is EpochStep.OTHER:
         return described.producer_epoch > handle.producer_epoch
     if step is EpochStep.SAME:
@@ -95,6 +99,14 @@ def is_visible(handle: TransactionIdentity, described: TransactionDescription | 
 
 def _step(handle: TransactionIdentity, described: TransactionDescription) -> EpochStep:
     if described.producer_id != handle.producer_id:
-        return EpochStep.OTHER
+        return EpochStep.NEXT if _rolled_over(handle, described) else EpochStep.OTHER
     difference = described.producer_epoch - handle.producer_epoch
     return {0: EpochStep.SAME, 1: EpochStep.NEXT}.get(difference, EpochStep.OTHER)
+
+
+def _rolled_over(handle: TransactionIdentity, described: TransactionDescription) -> bool:
+    # There is no epoch after the last one, so EndTxn version 5 goes on with a new producer id at
+    # epoch 0 (measured: (103, 32766), committed, is described as CompleteCommit of (104, 0)).
+    # An id that is used every few seconds gets there within a day.
+    ended = described.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    return ended and handle.producer_epoch == _LAST_EPOCH and described.producer_epoch == 0

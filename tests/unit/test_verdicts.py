@@ -117,3 +117,27 @@ def test_rule_24_an_expired_or_renewed_id_was_completed() -> None:
     """Rule 24: ids expire, and change their producer id, only when nothing is open."""
     assert is_visible(HANDLE, None)
     assert is_visible(HANDLE, _described(_S.EMPTY, 0, producer_id=91))
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "outcome"),
+    [
+        (_S.COMPLETE_COMMIT, 0, CommitOutcome.COMMITTED),
+        (_S.COMPLETE_ABORT, 0, CommitOutcome.ABORTED),
+        (_S.COMPLETE_COMMIT, 1, CommitOutcome.UNKNOWN),
+        (_S.EMPTY, 0, CommitOutcome.UNKNOWN),
+        (_S.ONGOING, 0, CommitOutcome.UNKNOWN),
+    ],
+)
+def test_rule_5_the_last_epoch_rolls_over_to_a_new_producer_id(
+    state: TransactionState, epoch: int, outcome: CommitOutcome
+) -> None:
+    """Rule 5: measured: (103, 32766), ended by version 5, is described as (104, 0)."""
+    last = TransactionIdentity(
+        transactional_id=HANDLE.transactional_id, producer_id=103, producer_epoch=32_766
+    )
+    judgement = judge(last, _described(state, epoch, producer_id=104))
+
+    assert judgement.outcome is outcome
+    assert not judgement.open
+    assert judge(HANDLE, _described(state, 0)).outcome is CommitOutcome.UNKNOWN
