@@ -227,13 +227,13 @@ class CoreDriver:
         """Somebody asks for a checkpoint."""
         self.tell(TriggerAsked(kind=kind, asked_by=asked_by))
 
-    def tell_poll(self) -> list[Action]:
+    def tell_poll(self, generation: int = 0) -> list[Action]:
         """The answer to a poll, without a cut."""
-        return self.tell(BarrierPolled(region="main", generation=0))
+        return self.tell(BarrierPolled(region="main", generation=generation))
 
-    def asked_cut(self) -> AskCut:
+    def asked_cut(self, generation: int = 0) -> AskCut:
         """What a poll asks the region to cut."""
-        return next(action for action in self.tell_poll() if isinstance(action, AskCut))
+        return next(a for a in self.tell_poll(generation) if isinstance(a, AskCut))
 
     # --- what happened --------------------------------------------------------------------------
 

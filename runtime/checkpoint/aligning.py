@@ -66,7 +66,9 @@ def next_trigger_s(book: Book) -> float | None:
     interval_s = book.settings.interval_s
     if interval_s is None or book.is_over or not _has_room(book):
         return None
-    by_interval = float("-inf") if book.last_barrier_s is None else book.last_barrier_s + interval_s
+    is_behind = any(region.is_behind(book.settings) for region in book.regions.values())
+    is_due = is_behind or book.last_barrier_s is None
+    by_interval = float("-inf") if is_due else (book.last_barrier_s or 0.0) + interval_s
     pause_s = book.settings.min_pause_s
     by_pause = float("-inf") if book.last_end_s is None else book.last_end_s + pause_s
     return max(by_interval, by_pause)
@@ -106,7 +108,7 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
                 region=event.region,
                 generation=region.generation,
                 positions=region.positions(),
-                max_records=region.plan.max_records,
+                max_records=region.epoch_limit(book.settings),
             )
         )
 
@@ -126,6 +128,7 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
         book.out.append(GiveBarrier(barrier=known))
         return
     region.finished = event.finished
+    region.pace.is_behind = False
     if event.finished:
         checkpoint.finished.add(event.region)
     if checkpoint.state is State.ARMED and all(r.finished for r in book.regions.values()):
@@ -147,6 +150,7 @@ def _give_barrier(
     )
     checkpoint.barriers[event.region] = barrier
     region.cuts[checkpoint.checkpoint_id] = event.splits
+    region.pace.cut(event.splits, now_s)
     region.finished = event.finished
     if event.finished:
         checkpoint.finished.add(event.region)
@@ -220,6 +224,8 @@ def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s
     region = book.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
     region.cuts[checkpoint.checkpoint_id] = ack.region.splits
+    if ack.batch.region in checkpoint.barriers:
+        region.pace.finished(now_s, interval_s=book.settings.interval_s or 0.0)
     if checkpoint.state is State.ARMED:
         book.move(checkpoint, Event.BARRIER_CUT, now_s)
 

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore, JobStatus
 from runtime.checkpoint.desk import SourceDesk
+from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.checkpoint.housekeeping import Housekeeper, OwnerWatch
 from runtime.checkpoint.loop import CoreLoop, StepThread
 from runtime.checkpoint.messages import (
@@ -48,21 +49,7 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
 )
-from runtime.errors import (
-    AuthenticationError,
-    ConfigError,
-    DamagedCheckpointError,
-    DataLostError,
-    DeliveryError,
-    IllegalTransitionError,
-    SourceChangedError,
-    StreamError,
-    TransactionLostError,
-    TransactionUnknownError,
-    UnreachableError,
-    UnsupportedFormatError,
-    WrongJobError,
-)
+from runtime.errors import StreamError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import (
     Acknowledgement,
@@ -71,26 +58,11 @@ from runtime.model import (
     CheckpointKind,
 )
 
-__all__ = ["PERMANENT_ERRORS", "BarrierCoordinator"]
+__all__ = ["BarrierCoordinator"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-PERMANENT_ERRORS = (
-    AuthenticationError,
-    ConfigError,
-    DamagedCheckpointError,
-    DataLostError,
-    DeliveryError,
-    IllegalTransitionError,
-    SourceChangedError,
-    TransactionLostError,
-    TransactionUnknownError,
-    UnsupportedFormatError,
-    WrongJobError,
-)
-"""A region that fails with one of these would fail again: the job stops."""
 
 _STOP_S = 15.0
 _JOIN_S = 5.0
@@ -152,6 +124,7 @@ class BarrierCoordinator:
         )
         self._started: StartedJob | None = None
         self._loop: CoreLoop | None = None
+        self._hands: Hands | None = None
         self._steps: StepThread | None = None
         self._housekeeper: Housekeeper | None = None
         self._routes: ActionRoutes | None = None
@@ -227,6 +200,7 @@ class BarrierCoordinator:
             before_decision=self._owners.require,
             repairer=self._repairer,
         )
+        self._hands = hands
         self._steps = StepThread(hands, self._post)
         self._routes = ActionRoutes(
             steps=self._steps,
@@ -247,6 +221,10 @@ class BarrierCoordinator:
         )
         for thread in (self._steps, self._loop, self._housekeeper):
             thread.start()
+
+    def add_listener(self, listener: ProgressListener) -> None:
+        """Tell one more listener of everything from now on."""
+        self._listeners.add(listener)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether the job has ended; raises the error that ended it.
@@ -273,6 +251,7 @@ class BarrierCoordinator:
                 self._housekeeper.stop(timeout_s=_JOIN_S)
             if self._loop is not None and self._steps is not None:
                 self._settle_last(self._loop)
+                self._sweep_last(self._loop)
                 self._steps.stop(timeout_s=_JOIN_S)
                 self._loop.stop(timeout_s=_JOIN_S)
             self._listeners.stop(timeout_s=_JOIN_S)
@@ -295,6 +274,15 @@ class BarrierCoordinator:
                 return
             self._wake.wait(version, min(left_s, _JOIN_S))
             version = self._wake.version
+
+    def _sweep_last(self, loop: CoreLoop) -> None:
+        """What was given up must not hold back readers until the next start."""
+        if self._hands is None or loop.ask(lambda core: core.is_fenced):
+            return  # behind another run's seal nothing here is ours to abort
+        try:
+            self._sweep(self._hands)
+        except StreamError as err:
+            log.warning("the last sweep failed, the next start repeats it: error=%s", err)
 
     def __enter__(self) -> Self:
         return self

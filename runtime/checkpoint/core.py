@@ -25,6 +25,7 @@ from runtime.checkpoint.messages import (
     Tick,
     TriggerAsked,
 )
+from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.pending import DECIDED_OPEN
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
 from runtime.checkpoint.regions import Fate, RegionState, region_of
@@ -93,7 +94,12 @@ class CoordinatorCore:
         self._book = Book(
             settings=settings,
             regions={
-                plan.name: RegionState(plan=plan, generation=generation, record=records[plan.name])
+                plan.name: RegionState(
+                    plan=plan,
+                    generation=generation,
+                    record=records[plan.name],
+                    pace=Pace(limit=settings.first_epoch_records),
+                )
                 for plan in plans
             },
             last_place=generation,
@@ -145,6 +151,11 @@ class CoordinatorCore:
     def is_idle(self) -> bool:
         """Whether nothing is under way that can go on by itself."""
         return self._book.is_fenced or all(p.halted for p in self._book.pending.values())
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another session has taken over."""
+        return self._book.is_fenced
 
     @property
     def is_over(self) -> bool:

@@ -1,9 +1,9 @@
 """One checkpoint under way, as the coordinator's core keeps it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from runtime.checkpoint.messages import Progress
+from runtime.checkpoint.pacing import records_in
 from runtime.checkpoint.states import Event, State, advance
 from runtime.model import (
     Acknowledgement,
@@ -123,16 +123,10 @@ class PendingCheckpoint:
             asked_by=self.asked_by,
             state=self.state,
             regions=len(acknowledged),
-            records=_records(acknowledged),
+            records=sum(records_in(ack.region.splits) for ack in acknowledged),
             acked_s=since(self.acked_s),
             decided_s=since(self.decided_s),
             committed_s=since(self.committed_s),
             marked_s=since(self.marked_s),
             reason=self.reason,
         )
-
-
-def _records(acknowledged: Iterable[Acknowledgement]) -> int:
-    return sum(
-        split.end_offset - split.start_offset for ack in acknowledged for split in ack.region.splits
-    )

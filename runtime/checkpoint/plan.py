@@ -99,6 +99,11 @@ class CheckpointSettings:
         retained: newest decided checkpoints that are kept.
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
+        pace_epochs: limit an epoch to what its region writes in about one interval (one second at
+            least), learnt from the epochs before, so that a backlog becomes many epochs instead
+            of one that is too large for the timeout. While it catches up, the next barrier does
+            not wait for the interval.
+        first_epoch_records: that limit before anything is learnt.
         idle_poll_s: how often an armed barrier looks for something to cut.
         discovery_interval_s: how often sources are asked for new splits; None: never.
         sweep_interval_s: how often orphaned work is aborted.
@@ -119,6 +124,8 @@ class CheckpointSettings:
     retained: int = 3
     max_concurrent: int = 1
     on_lost: OnLost = OnLost.FAIL
+    pace_epochs: bool = True
+    first_epoch_records: int = 20_000
     idle_poll_s: float = 0.05
     discovery_interval_s: float | None = 10.0
     sweep_interval_s: float = 10.0
@@ -134,6 +141,7 @@ class CheckpointSettings:
             "timeout_s": self.timeout_s,
             "retained": self.retained,
             "max_concurrent": self.max_concurrent,
+            "first_epoch_records": self.first_epoch_records,
             "call_timeout_s": self.call_timeout_s,
             "sweep_interval_s": self.sweep_interval_s,
             "renew_interval_s": self.renew_interval_s,

@@ -27,10 +27,16 @@ class ListenerThread:
     """Hands progress to listeners, one at a time. When they are too slow, news is dropped."""
 
     def __init__(self, listeners: Sequence[ProgressListener]) -> None:
-        self._listeners = tuple(listeners)
+        self._listeners: tuple[ProgressListener, ...] = ()
         self._waiting: queue.Queue[Progress | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="sluice-progress", daemon=True)
-        if self._listeners:
+        for listener in listeners:
+            self.add(listener)
+
+    def add(self, listener: ProgressListener) -> None:
+        """One more, from now on. Called by one thread at a time."""
+        self._listeners = (*self._listeners, listener)
+        if len(self._listeners) == 1:
             self._thread.start()
 
     def tell(self, progress: Progress) -> None:

@@ -4,7 +4,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from runtime.checkpoint.plan import RegionPlan
+from runtime.checkpoint.pacing import Pace
+from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
 from runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord, RegionStatus, SplitRange
 
@@ -60,11 +61,13 @@ class RegionState:
         fence: the checkpoint id whose aborted record ends this life; the next generation.
         discarded: committables of ``held`` when the life ended without a fence yet.
         restart_asked: somebody waits for the next life.
+        pace: how large its epochs may be.
     """
 
     plan: RegionPlan
     generation: int
     record: RegionRecord
+    pace: Pace
     is_open: bool = True
     finished: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
@@ -90,6 +93,16 @@ class RegionState:
                 },
                 "This batch is no longer wanted; the region's next run reads its range again.",
             )
+
+    def epoch_limit(self, settings: CheckpointSettings) -> int | None:
+        """At most so many records per cut; the user's own limit stands above what was learnt."""
+        if self.plan.max_records is not None or not settings.pace_epochs:
+            return self.plan.max_records
+        return self.pace.limit
+
+    def is_behind(self, settings: CheckpointSettings) -> bool:
+        """Whether our own limit, not the user's, left records behind at the last cut."""
+        return self.plan.max_records is None and settings.pace_epochs and self.pace.is_behind
 
     def positions(self) -> tuple[SplitRange, ...]:
         """Where the next cut starts: the end of each split's last range."""

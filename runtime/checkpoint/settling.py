@@ -119,6 +119,9 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         },
         "It is read again. Raise the timeout, or lower the records per epoch.",
     )
+    for name in missing:
+        if name in checkpoint.barriers:
+            book.regions[name].pace.expired()
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     _count_failure(book, error, now_s)
 

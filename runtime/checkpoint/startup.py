@@ -22,7 +22,7 @@ from runtime.contracts import (
     SplitEnumerator,
     SweepView,
 )
-from runtime.errors import StorageError, UnreachableError
+from runtime.errors import DamagedCheckpointError, StorageError, UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, SplitRange, StateEntry, Verdict
 
 __all__ = ["Found", "StartSequence"]
@@ -153,11 +153,12 @@ class StartSequence:
         ids = self._store.places()
         places: list[Place] = []
         for checkpoint_id in reversed(ids):
-            place = self._place(checkpoint_id)
+            place = self._place(checkpoint_id, skip_damaged=restore_from is not None)
             if place is None:
                 continue
             places.append(place)
-            if place.is_committed and not place.is_superseded:
+            is_far_enough = restore_from is None or checkpoint_id <= restore_from
+            if place.is_committed and not place.is_superseded and is_far_enough:
                 break
         seen = {place.checkpoint_id for place in places}
         wanted = [] if restore_from is None else [restore_from]
@@ -169,8 +170,16 @@ class StartSequence:
         places.sort(key=lambda found: found.checkpoint_id, reverse=True)
         return History(ids=tuple(ids), places=tuple(places))
 
-    def _place(self, checkpoint_id: int) -> Place | None:
-        record = self._store.read(checkpoint_id)
+    def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:
+        """A place with its marks. A start from an older checkpoint needs no damaged record that
+        is committed already; one that is not cannot be settled, and stops the start."""
+        try:
+            record = self._store.read(checkpoint_id)
+        except DamagedCheckpointError:
+            if not (skip_damaged and self._store.is_committed(checkpoint_id)):
+                raise
+            log.warning("damaged checkpoint is left behind: checkpoint_id=%d", checkpoint_id)
+            return None
         if record is None:  # retired by a living run while we looked
             return None
         is_decided = record.verdict is Verdict.DECIDED

@@ -35,6 +35,7 @@ from runtime.model import BatchKey
 from runtime.service import wire
 from runtime.service.client import CoordinatorAddress
 from runtime.service.messages import AttemptBody, BarrierBody, BatchQuery, QueryBody
+from runtime.service.metrics import CheckpointMetrics
 
 __all__ = ["CoordinatorService", "QueryHandler"]
 
@@ -81,6 +82,8 @@ class CoordinatorService:
         self._token = token or secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
         self._registry = registry or CollectorRegistry()
+        if coordinator is not None:
+            coordinator.add_listener(CheckpointMetrics(self._registry))
         self._handlers: dict[str, QueryHandler] = {}
         self._socket = _listen(host, port)
         self._server = uvicorn.Server(

@@ -160,6 +160,55 @@ def test_max_records_limits_a_cut() -> None:
     )
     driver.tick()
     assert driver.asked_cut().max_records == 50
+    driver.ack(driver.poll(50))
+    assert driver.poll(100) is None  # the user's limit throttles: the interval holds
+
+
+def test_a_backlog_becomes_epochs_of_about_one_interval() -> None:
+    """The limit follows what the region writes, and catching up does not wait for the interval."""
+    driver = CoreDriver(dataclasses.replace(FAST, interval_s=2.0, first_epoch_records=1_000))
+    position, sizes = 0, []
+    driver.tick()
+    for _ in range(8):
+        limit = driver.asked_cut().max_records
+        assert limit is not None
+        sizes.append(limit)
+        position += limit
+        barrier = driver.poll(position)
+        driver.clock.advance(0.5 + limit / 10_000)  # Spark's own time, and 10,000 records a second
+        driver.ack(barrier)
+    assert sizes[0] == 1_000
+    assert 14_000 <= sizes[-1] <= 16_000  # 2 s = 0.5 s + 15,000 records
+
+
+def test_small_epochs_leave_the_limit_alone() -> None:
+    """Most of their time is Spark's own, so they say nothing about the rate."""
+    driver = CoreDriver(FAST)
+    for number in range(5):
+        driver.tick(1.0)
+        barrier = driver.poll(number + 1)
+        driver.clock.advance(9.0)
+        driver.ack(barrier)
+    driver.tick(1.0)
+    assert driver.asked_cut().max_records == FAST.first_epoch_records
+
+
+def test_an_expired_epoch_is_cut_smaller() -> None:
+    """Rule 9: too slow, aborted, the same range again would be too slow for ever."""
+    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=10))
+    driver.tick()
+    driver.poll(800)
+    driver.tick(10.1)
+    generation = driver.restart()
+    driver.tick(1.0)
+    assert driver.asked_cut(generation).max_records == 400
+
+
+def test_pacing_can_be_switched_off() -> None:
+    """Then an epoch takes whatever there is."""
+    driver = CoreDriver(dataclasses.replace(FAST, pace_epochs=False))
+    driver.tick()
+    assert driver.asked_cut().max_records is None
 
 
 def test_each_trigger_carries_its_kind_and_who_asked() -> None:

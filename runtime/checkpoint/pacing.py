@@ -1,0 +1,55 @@
+"""How many records an epoch may have: learnt from the epochs before. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runtime.model import SplitRange
+
+__all__ = ["Pace", "records_in"]
+
+_LEAST_TARGET_S = 1.0
+_LARGEST_CHANGE = 4
+
+
+def records_in(splits: Iterable[SplitRange]) -> int:
+    """Offsets in the ranges: an upper bound of the records."""
+    return sum(split.end_offset - split.start_offset for split in splits)
+
+
+@dataclass(slots=True)
+class Pace:
+    """A region's limit. It moves only when an epoch has reached it, or expired.
+
+    Small epochs say nothing about the rate, since most of their time is Spark's own.
+
+    Attributes:
+        limit: records of the next epoch.
+        is_behind: the last cut reached the limit: more is waiting.
+    """
+
+    limit: int
+    is_behind: bool = False
+    _cut_s: float = 0.0
+    _records: int = 0
+
+    def cut(self, splits: tuple[SplitRange, ...], now_s: float) -> None:
+        """A barrier was given."""
+        self._cut_s = now_s
+        self._records = records_in(splits)
+        # Shares of several partitions are rounded down, one record each at most.
+        self.is_behind = self._records > 0 and self._records + len(splits) >= self.limit
+
+    def finished(self, now_s: float, *, interval_s: float) -> None:
+        """Its batch is pre-committed: aim at one interval for the next one."""
+        if not self.is_behind:
+            return
+        took_s = max(now_s - self._cut_s, 1e-3)
+        factor = max(interval_s, _LEAST_TARGET_S) / took_s
+        self.limit = max(
+            1, int(self._records * min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE))
+        )
+
+    def expired(self) -> None:
+        """It was too much for the timeout: cut smaller (rule 9)."""
+        if self._records:
+            self.limit = max(1, min(self.limit, self._records) // 2)
