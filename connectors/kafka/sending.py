@@ -15,6 +15,7 @@ import time
 import pyarrow as pa
 
 from connectors.kafka._client import KafkaException
+from connectors.kafka.collector import without_collector
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import ProduceArguments, RecordColumns
@@ -62,19 +63,22 @@ class RecordSender:
             DeliveryError, AuthenticationError, FencedError: a record was refused, now or earlier.
         """
         for start in range(0, batch.num_rows, _CHUNK_ROWS):
-            chunk = batch.slice(start, _CHUNK_ROWS)
-            rows, partitions = by_partition(chunk, columns, self._partition_count)
-            try:
-                arguments = columns.arguments(rows, partitions)
-            except ConfigError as err:
-                raise self._delivery.located(err, rows) from err
-            self._send_chunk(rows, arguments)
-            self._client.poll(0)
-            self._check()
-            self.records += rows.num_rows
+            with without_collector():
+                self._send_rows(batch.slice(start, _CHUNK_ROWS), columns)
             failpoint("mid-write")
 
-    def _send_chunk(self, rows: pa.RecordBatch, arguments: ProduceArguments) -> None:
+    def _send_rows(self, batch: pa.RecordBatch, columns: RecordColumns) -> None:
+        rows, partitions = by_partition(batch, columns, self._partition_count)
+        try:
+            arguments = columns.arguments(rows, partitions)
+        except ConfigError as err:
+            raise self._delivery.located(err, rows) from err
+        self._hand_over(rows, arguments)
+        self._client.poll(0)
+        self._check()
+        self.records += rows.num_rows
+
+    def _hand_over(self, rows: pa.RecordBatch, arguments: ProduceArguments) -> None:
         sent = 0
         while sent < rows.num_rows:
             taken, refusal = self._produce(rows, arguments.tail(sent))
