@@ -16,7 +16,6 @@ from runtime.contracts import Clock
 from runtime.errors import (
     AuthenticationError,
     DeliveryError,
-    FencedError,
     StreamError,
     UnreachableError,
 )
@@ -241,7 +240,7 @@ class TransactionalProducer:
         Returns how many records went to each partition.
 
         Raises:
-            FencedError: the producer's id or epoch is no longer the registered one, or the
+            DeliveryError: the producer's id or epoch is no longer the registered one, or the
                 transaction is no longer open.
         """
         while self.client.poll(0):
@@ -253,7 +252,7 @@ class TransactionalProducer:
             identity.producer_epoch,
         )
         if not same or status.state != "InTransaction":
-            raise FencedError(
+            raise DeliveryError(
                 "the transaction is not the one that was begun",
                 {
                     "transactional_id": self.transactional_id,
