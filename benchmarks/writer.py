@@ -1,0 +1,212 @@
+"""``python -m benchmarks.writer``: one worker process, without Spark, against a loop by hand.
+
+Both read the same topic, append ``!`` to each value, and write it in one transaction per epoch of
+250,000 records; one process, so that the difference is the code and not the number of cores.
+"""
+
+import argparse
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+
+from benchmarks import machine, topics
+from benchmarks.figures import Figure, table
+from benchmarks.rig import PARTITIONS, Rig, open_rig
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
+from connectors.kafka.producers import process_pools
+from runtime.contracts import CommitOutcome, RegisteredAttempt, TaskScope
+from runtime.model import BatchKey, SplitRange
+
+_EPOCH_RECORDS = 250_000
+_VALUE_BYTES = 100
+_LEAST_RATE = 300_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    rate: float
+    cpu_us: float
+
+
+def main() -> None:
+    """Measure both, in turn, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.writer", description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes")
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+    measured_on = machine.describe()
+    figures = []
+    with open_rig() as rig:
+        source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+        topics.fill(
+            rig.connection,
+            source,
+            args.records,
+            value_bytes=_VALUE_BYTES,
+            partitions=PARTITIONS,
+        )
+        ways: dict[str, Callable[[Rig, str], _Sample]] = {
+            "reader, function and transactional writer": _worker,
+            "by hand with confluent-kafka": _by_hand,
+        }
+        samples: dict[str, list[_Sample]] = defaultdict(list)
+        for _ in range(args.repeat):
+            for name, measure in ways.items():
+                samples[name].append(measure(rig, source))
+    for name, found in samples.items():
+        goal = _LEAST_RATE if name.startswith("reader") else None
+        figures += [
+            Figure(
+                what=name,
+                runs=[s.rate for s in found],
+                unit="records/s",
+                goal="" if goal is None else f">= {goal:,.0f}",
+                least=goal,
+            ),
+            Figure(what=name, runs=[s.cpu_us for s in found], unit="us CPU/record"),
+        ]
+    for shown in table(figures, measured_on):
+        Console(highlight=False).print(shown)
+
+
+class _Registry:
+    """Takes every attempt; the real one asks the driver."""
+
+    def register(self, attempt: RegisteredAttempt) -> None:
+        """See `runtime.contracts.AttemptRegistry`."""
+
+
+def _exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    value = batch.column("value")
+    shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+def _worker(rig: Rig, source: str) -> _Sample:
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    reader = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[source]).reader()
+    sink = KafkaSink(
+        bootstrap_servers=rig.bootstrap, topic=output, transactional_id_prefix="bench-writer"
+    )
+    factory, coordinator = sink.writer_factory(), sink.coordinator()
+    ends = topics.ends(rig.connection, source)
+    job_uid = str(uuid.uuid4())
+    records = 0
+
+    def epoch(number: int, share: int) -> int:
+        splits = [
+            SplitRange(
+                source_id="s",
+                topic=source,
+                topic_id="",
+                partition=partition,
+                start_offset=min(end, (number - 1) * share),
+                end_offset=min(end, number * share),
+            )
+            for partition, end in ends.items()
+        ]
+        scope = TaskScope(
+            job_uid=job_uid,
+            operator_id="sink",
+            batch=BatchKey(region="r", generation=0, batch_id=number),
+            checkpoint_id=number,
+            committed_through=number - 1,
+        )
+        writer = factory.open(scope, _Registry())
+        for batch in reader.read(splits):
+            writer.write(_exclaim(batch))
+        entries = writer.pre_commit()
+        for report in coordinator.committer.commit(entries, timeout_s=30, after_crash=False):
+            if report.outcome is not CommitOutcome.COMMITTED:
+                raise RuntimeError(f"not committed: {report}")
+        return sum(s.end_offset - s.start_offset for s in splits)
+
+    share = _EPOCH_RECORDS // PARTITIONS
+    epoch(1, share)  # warm: connections, first producer
+    began, cpu = time.perf_counter(), time.process_time()
+    number = 2
+    while (written := epoch(number, share)) > 0:
+        records += written
+        number += 1
+    sample = _sample(records, began, cpu)
+    process_pools().close()
+    coordinator.close()
+    return sample
+
+
+def _by_hand(rig: Rig, source: str) -> _Sample:
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    common = {"bootstrap.servers": rig.bootstrap}
+    consumer = Consumer(
+        {
+            **common,
+            "group.id": f"bench-{uuid.uuid4()}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    producer = Producer(
+        {
+            **common,
+            "transactional.id": f"bench-{uuid.uuid4()}",
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+        }
+    )
+    producer.init_transactions(30)
+    total = sum(topics.ends(rig.connection, source).values())
+    consumer.assign([TopicPartition(source, partition, 0) for partition in range(PARTITIONS)])
+    records, began, cpu = 0, 0.0, 0.0
+    while records < total:
+        producer.begin_transaction()
+        in_epoch = 0
+        while in_epoch < _EPOCH_RECORDS and records + in_epoch < total:
+            in_epoch += _copy(producer, output, consumer.consume(10_000, 0.05))
+        producer.commit_transaction(30)
+        records += in_epoch
+        if not began:  # the first epoch warms up, as above
+            began, cpu, total, records = (
+                time.perf_counter(),
+                time.process_time(),
+                total - in_epoch,
+                0,
+            )
+    sample = _sample(records, began, cpu)
+    consumer.close()
+    return sample
+
+
+def _copy(producer: Producer, output: str, messages: list[Message]) -> int:
+    batches: dict[int, list[dict[str, object]]] = defaultdict(list)
+    for message in messages:
+        partition, value = message.partition(), message.value()
+        assert partition is not None
+        assert isinstance(value, bytes)
+        batches[partition].append({"key": message.key(), "value": value + b"!"})
+    for partition, batch in batches.items():
+        sent = 0
+        while sent < len(batch):
+            sent += producer.produce_batch(output, batch[sent:], partition=partition)
+            producer.poll(0)
+    return len(messages)
+
+
+def _sample(records: int, began: float, cpu: float) -> _Sample:
+    return _Sample(
+        rate=records / (time.perf_counter() - began),
+        cpu_us=(time.process_time() - cpu) / records * 1e6,
+    )
+
+
+if __name__ == "__main__":
+    main()
