@@ -141,6 +141,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._initial_given = False
         self._restored = False
+        self._published: tuple[SplitRange, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("_max_offsets", "_options", "_split_reader")
@@ -191,6 +192,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at_once=once,
         )
         if not new and all(split.is_empty for split in cut):
+            # Spark tells of a committed batch only when it has a next one; lag tools want it now.
+            self._publish(positions)
             return start
         barrier = Barrier(
             checkpoint_id=int(start["checkpoint"]) + 1, region=_REGION, generation=0, splits=cut
@@ -217,7 +220,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batch is committed: publish group offsets."""
-        self._enumerator.committed(offsets.decode(end).splits)
+        self._publish(offsets.decode(end).splits)
+
+    def _publish(self, positions: tuple[SplitRange, ...]) -> None:
+        if positions != self._published:
+            self._enumerator.committed(positions)
+            self._published = positions
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Ends of the partitions as last seen, for Spark's progress."""

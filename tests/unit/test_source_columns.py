@@ -21,7 +21,6 @@ from pyspark.sql.types import (
 from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of
 from runtime.errors import ConfigError
 
-
 Rows = list[dict[str, Any]]
 
 

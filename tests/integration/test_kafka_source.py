@@ -1,0 +1,502 @@
+"""The Kafka source against a real broker: starts, cuts, gaps, losses and changes."""
+
+import pickle
+import socket
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from connectors.kafka import KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.contracts import SplitEnumerator
+from runtime.errors import (
+    AuthenticationError,
+    DataLostError,
+    SourceChangedError,
+    UnreachableError,
+)
+from runtime.model import SplitRange
+from tests.kafka_fixture import SecureKafka, TopicFactory
+from tests.kafka_records import (
+    Record,
+    abandon_transaction,
+    add_partitions,
+    admin,
+    await_stable,
+    create_topic,
+    delete_topic,
+    end_offsets,
+    produce,
+    produce_transaction,
+    unique,
+)
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_S = 20.0
+Splits = tuple[SplitRange, ...]
+
+
+def source(kafka: EmbeddedKafka, topic: str, **arguments: Any) -> KafkaSource:
+    if not {"pattern", "partitions"} & set(arguments):
+        arguments["topics"] = [topic]
+    return KafkaSource(bootstrap_servers=kafka.bootstrap, **arguments)
+
+
+def start(made: KafkaSource) -> tuple[SplitEnumerator, Splits]:
+    enumerator = made.enumerator("s")
+    return enumerator, enumerator.resolve_start(timeout_s=TIMEOUT_S)
+
+
+def cut(enumerator: SplitEnumerator, positions: Splits, *, most: int | None = None) -> Splits:
+    return enumerator.cut(positions, max_records=most, timeout_s=TIMEOUT_S)
+
+
+def rows(made: KafkaSource, splits: Sequence[SplitRange]) -> list[dict[str, Any]]:
+    # Through pickle, as the reader reaches an executor.
+    reader = pickle.loads(pickle.dumps(made.reader()))
+    batches: list[pa.RecordBatch] = list(reader.read(splits))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def all_rows(made: KafkaSource) -> list[dict[str, Any]]:
+    enumerator, positions = start(made)
+    return rows(made, cut(enumerator, positions))
+
+
+def values(found: Sequence[dict[str, Any]]) -> list[bytes | None]:
+    return [row["value"] for row in found]
+
+
+def bounds(splits: Splits) -> dict[int, tuple[int, int]]:
+    return {split.partition: (split.start_offset, split.end_offset) for split in splits}
+
+
+# --- what is read -------------------------------------------------------------------------------
+
+
+def test_records_are_kept_byte_for_byte(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    """Null keys, null and empty values, repeated headers, and timestamps as they were written."""
+    name = topic()
+    written = [
+        Record(value=None, key=b"k", timestamp_ms=1_700_000_000_001),
+        Record(value=b"", key=None, timestamp_ms=1_700_000_000_000),
+        Record(value=b"\x00\xff\xfe", key=b"", timestamp_ms=1_700_000_000_002),
+        Record(
+            value=b"v",
+            headers=(("h", b"1"), ("h", b"1"), ("g", None), ("h", b"")),
+            timestamp_ms=1_700_000_000_003,
+        ),
+    ]
+    produce(kafka.bootstrap, name, written)
+    found = all_rows(source(kafka, name))
+    assert [(row["key"], row["value"]) for row in found] == [(r.key, r.value) for r in written]
+    assert [row["timestamp"] for row in found] == [
+        datetime.fromtimestamp((r.timestamp_ms or 0) / 1000, UTC) for r in written
+    ]
+    assert [row["headers"] for row in found[:3]] == [None, None, None]
+    assert [(h["key"], h["value"]) for h in found[3]["headers"]] == list(written[3].headers)
+    assert {row["topic"] for row in found} == {name}
+    assert [row["offset"] for row in found] == [0, 1, 2, 3]
+    assert {row["timestampType"] for row in found} == {0}
+
+
+def test_many_records_of_many_partitions_come_once_and_in_order(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Also when the same process reads epoch after epoch with the same consumer."""
+    name, count, partitions = topic(partitions=4), 20_000, 4
+    records = [Record(value=b"%d" % n, partition=n % partitions) for n in range(count)]
+    produce(kafka.bootstrap, name, records)
+    made = source(kafka, name, columns=["value", "partition", "offset"])
+    enumerator, positions = start(made)
+    found: list[dict[str, Any]] = []
+    for _ in range(50):
+        positions = cut(enumerator, positions, most=3_000)
+        found += rows(made, positions)
+        if len(found) >= count:
+            break
+    assert sorted(int(row["value"]) for row in found) == list(range(count))
+    for number in range(partitions):
+        mine = [row for row in found if row["partition"] == number]
+        assert [row["offset"] for row in mine] == list(range(len(mine)))
+
+
+def test_two_topics_in_one_read_are_kept_apart(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    first, second = topic(), topic(partitions=2)
+    produce(kafka.bootstrap, first, [b"a"])
+    produce(kafka.bootstrap, second, [Record(value=b"b", partition=1)])
+    made = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[first, second])
+    found = {(r["topic"], r["partition"], r["offset"], r["value"]) for r in all_rows(made)}
+    assert found == {(first, 0, 0, b"a"), (second, 1, 0, b"b")}
+
+
+def test_large_records_come_in_small_batches(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    name, size = topic(), 700_000
+    produce(kafka.bootstrap, name, [bytes([n]) * size for n in range(60)])
+    made = source(kafka, name, columns=["value"])
+    enumerator, positions = start(made)
+    batches = list(made.reader().read(cut(enumerator, positions)))
+    assert [row[0] for batch in batches for row in batch.column(0).to_pylist()] == list(range(60))
+    assert max(batch.nbytes for batch in batches[1:]) <= 24 * size + 4096
+
+
+def test_two_ranges_of_one_partition_are_both_read(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
+    made = source(kafka, name)
+    _, (whole,) = start(made)
+    parts = [
+        SplitRange(
+            source_id="s",
+            topic=name,
+            topic_id=whole.topic_id,
+            partition=0,
+            start_offset=a,
+            end_offset=b,
+        )
+        for a, b in ((0, 4), (4, 4), (4, 7))
+    ]
+    assert values(rows(made, parts)) == [b"%d" % n for n in range(7)]
+
+
+# --- where it starts ----------------------------------------------------------------------------
+
+
+def test_every_kind_of_start(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    """Rule 15: earliest, latest, committed, timestamp and specific, each as numbers."""
+    name, group = topic(partitions=2), unique("group")
+    produce(
+        kafka.bootstrap,
+        name,
+        [Record(value=b"%d" % n, partition=0, timestamp_ms=1_000_000 + n) for n in range(10)]
+        + [Record(value=b"x", partition=1, timestamp_ms=1_000_007)],
+    )
+    request = ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0, 6)])
+    client = admin(kafka.bootstrap)
+
+    def is_committed() -> bool:
+        client.alter_consumer_group_offsets([request])[group].result(10)
+        asked = ConsumerGroupTopicPartitions(group)
+        found = client.list_consumer_group_offsets([asked])[group].result(10)
+        return [partition.offset for partition in found.topic_partitions] == [6]
+
+    wait_for(is_committed, what="the group's offset")
+
+    def starts(**arguments: Any) -> dict[int, int]:
+        return {
+            split.partition: split.end_offset
+            for split in start(source(kafka, name, **arguments))[1]
+        }
+
+    assert starts() == {0: 0, 1: 0}
+    assert starts(starting_offsets="latest") == {0: 10, 1: 1}
+    assert starts(starting_offsets="committed", group_id=group) == {0: 6, 1: 0}
+    moment = datetime.fromtimestamp(1_000.004, UTC)
+    assert starts(starting_offsets=moment) == {0: 4, 1: 0}
+    assert starts(starting_offsets={name: {0: 3, 1: -1}}) == {0: 3, 1: 1}
+    assert starts(partitions={name: [1]}) == {1: 0}
+
+
+def test_latest_records_between_start_and_first_cut_are_read(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Rule 15: resolved once, so that nothing between start and first barrier is skipped."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"old"])
+    made = source(kafka, name, starting_offsets="latest")
+    enumerator, positions = start(made)
+    produce(kafka.bootstrap, name, [b"new"])
+    assert values(rows(made, cut(enumerator, positions))) == [b"new"]
+
+
+# --- gaps (rule 25) -----------------------------------------------------------------------------
+
+
+def test_cut_is_at_the_end_that_committed_readers_see(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Rule 25: an open transaction is not cut into; what it held comes when it is committed."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"before"])
+    open_producer = abandon_transaction(kafka.bootstrap, name, [b"held", b"held"])
+    produce(kafka.bootstrap, name, [b"behind"])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    first = cut(enumerator, positions)
+    assert bounds(first) == {0: (0, 1)}
+    assert values(rows(made, first)) == [b"before"]
+    open_producer.commit_transaction(30)
+    await_stable(kafka.bootstrap, name)
+    assert values(rows(made, cut(enumerator, first))) == [b"held", b"held", b"behind"]
+
+
+def test_range_ending_in_markers_and_aborted_records_ends(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Rule 25: no message reaches the end of such a range; a loop that counts would spin."""
+    name = topic()
+    produce_transaction(kafka.bootstrap, name, [b"a", b"b"])
+    produce_transaction(kafka.bootstrap, name, [b"x"] * 50, commit=False)
+    end = await_stable(kafka.bootstrap, name)[0]
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    whole = cut(enumerator, positions)
+    assert bounds(whole) == {0: (0, end)}
+    assert end == 2 + 1 + 50 + 1
+    assert values(rows(made, whole)) == [b"a", b"b"]
+    # Ranges that hold nothing but what nobody reads: a marker, aborted records, both.
+    for most in (1, 20, 1_000):
+        enumerator, positions = start(source(kafka, name, starting_offsets={name: {0: 2}}))
+        part = cut(enumerator, positions, most=most)
+        assert bounds(part) == {0: (2, min(2 + most, end))}
+        assert rows(made, part) == []
+    # And with more behind it, so that the partition's end is far away.
+    produce_transaction(kafka.bootstrap, name, [b"c"])
+    assert values(rows(made, whole)) == [b"a", b"b"]
+
+
+def test_gaps_of_compaction_are_passed(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    """Rule 25: progress is the next position, also where the last records of a range are gone."""
+    name = topic(
+        config={
+            "cleanup.policy": "compact",
+            "segment.bytes": "1048576",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.001",
+            "max.compaction.lag.ms": "100",
+        }
+    )
+    for n in range(20):
+        produce(kafka.bootstrap, name, [Record(key=b"same", value=b"%d" % n)])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    early = cut(enumerator, positions, most=10)
+    assert bounds(early) == {0: (0, 10)}
+
+    # A new segment makes the old one cleanable.
+    def kept() -> list[dict[str, Any]]:
+        produce(kafka.bootstrap, name, [Record(key=b"other", value=b"o")])
+        return rows(made, early)
+
+    assert wait_for(lambda: kept() == [], timeout_s=120, poll_s=1.0, what="compaction")
+    last = end_offsets(kafka.bootstrap, name)[0]
+    again = cut(enumerator, positions)
+    assert bounds(again) == {0: (0, last)}
+    assert b"19" in values(rows(made, again))
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+def delete_records(kafka: EmbeddedKafka, topic: str, before: int) -> None:
+    client = admin(kafka.bootstrap)
+    for future in client.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result(20)
+
+
+def test_retention_before_the_cut_stops_with_the_exact_range(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    delete_records(kafka, name, 4)
+    with pytest.raises(DataLostError) as caught:
+        cut(enumerator, positions)
+    assert f"{name}-0[0,4)" in str(caught.value)
+    with pytest.raises(DataLostError):
+        made.enumerator("s").restore(positions, timeout_s=TIMEOUT_S)
+
+
+def test_retention_between_cut_and_read_stops_with_the_exact_range(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Never another position instead: the reader reports what is gone."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    ranges = cut(enumerator, positions)
+    delete_records(kafka, name, 6)
+    with pytest.raises(DataLostError) as caught:
+        rows(made, ranges)
+    assert f"{name}-0[0,6)" in str(caught.value)
+    delete_records(kafka, name, 10)
+    with pytest.raises(DataLostError) as caught:
+        rows(made, ranges)
+    assert f"{name}-0[0,10)" in str(caught.value)
+
+
+def test_loss_is_passed_over_where_allowed(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    name = topic()
+    produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
+    made = source(kafka, name, options={"failOnDataLoss": "false"})
+    enumerator, positions = start(made)
+    ranges = cut(enumerator, positions)
+    delete_records(kafka, name, 6)
+    assert values(rows(made, ranges)) == [b"6", b"7", b"8", b"9"]
+    assert bounds(cut(enumerator, positions)) == {0: (6, 10)}
+    delete_records(kafka, name, 10)
+    assert rows(made, ranges) == []
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+def test_recreated_topic_stops_with_both_ids(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    name = topic()
+    produce(kafka.bootstrap, name, [b"old"])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    position = cut(enumerator, positions)
+    delete_topic(kafka.bootstrap, name)
+    create_topic(kafka.bootstrap, name)
+    produce(kafka.bootstrap, name, [b"new"] * 5)
+    (new,) = start(made)[1]
+    assert new.topic_id != position[0].topic_id
+    for act in (
+        lambda: cut(enumerator, position),
+        lambda: made.enumerator("s").restore(position, timeout_s=TIMEOUT_S),
+    ):
+        with pytest.raises(SourceChangedError) as caught:
+            act()
+        assert position[0].topic_id in str(caught.value)
+        assert new.topic_id in str(caught.value)
+
+
+def test_deleted_topic_stops_and_a_missing_one_is_named(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name = topic()
+    enumerator, positions = start(source(kafka, name))
+    delete_topic(kafka.bootstrap, name)
+    with pytest.raises(SourceChangedError, match=name):
+        cut(enumerator, positions)
+    with pytest.raises(SourceChangedError, match="no-such-topic"):
+        source(kafka, "no-such-topic").check(timeout_s=TIMEOUT_S)
+
+
+def test_added_partitions_are_read_from_their_first_record(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name = topic()
+    made = source(kafka, name, starting_offsets="latest")
+    enumerator, positions = start(made)
+    add_partitions(kafka.bootstrap, name, total=3)
+    produce(kafka.bootstrap, name, [Record(value=b"first", partition=2)])
+    new = wait_for(lambda: enumerator.discover(timeout_s=TIMEOUT_S), what="new partitions")
+    assert bounds(new) == {1: (0, 0), 2: (0, 0)}
+    assert values(rows(made, cut(enumerator, (*positions, *new)))) == [b"first"]
+
+
+def test_new_topic_of_a_pattern_is_read_from_its_first_record(kafka: EmbeddedKafka) -> None:
+    prefix = unique("pattern")
+    create_topic(kafka.bootstrap, f"{prefix}-a")
+    made = source(kafka, "", pattern=f"{prefix}-.*", starting_offsets="latest")
+    enumerator, positions = start(made)
+    assert [split.topic for split in positions] == [f"{prefix}-a"]
+    create_topic(kafka.bootstrap, f"{prefix}-b")
+    produce(kafka.bootstrap, f"{prefix}-b", [b"first"])
+    new = wait_for(lambda: enumerator.discover(timeout_s=TIMEOUT_S), what="the new topic")
+    assert values(rows(made, cut(enumerator, (*positions, *new)))) == [b"first"]
+
+
+def test_bounded_source_is_finished_at_the_end_it_found(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce_transaction(kafka.bootstrap, name, [b"a", b"b"])
+    end = await_stable(kafka.bootstrap, name)[0]
+    made = source(kafka, name, bounded=True)
+    enumerator, positions = start(made)
+    produce(kafka.bootstrap, name, [b"late"])
+    position = cut(enumerator, positions, most=1)
+    assert not enumerator.is_finished(position)
+    position = cut(enumerator, position)
+    assert bounds(position) == {0: (1, end)}
+    assert enumerator.is_finished(position)
+    assert all(split.is_empty for split in cut(enumerator, position))
+
+
+# --- around it ----------------------------------------------------------------------------------
+
+
+def test_group_offsets_are_published_for_lag_tools(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name, group = topic(), unique("group")
+    produce(kafka.bootstrap, name, [b"a", b"b"])
+    enumerator, positions = start(source(kafka, name, group_id=group))
+    enumerator.committed(cut(enumerator, positions))
+    request = ConsumerGroupTopicPartitions(group)
+    client = admin(kafka.bootstrap)
+    answer = client.list_consumer_group_offsets([request])[group].result(10)
+    assert [(p.topic, p.partition, p.offset) for p in answer.topic_partitions] == [(name, 0, 2)]
+
+
+def test_facts_of_a_check_name_the_cluster(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    assert source(kafka, topic()).check(timeout_s=TIMEOUT_S)["cluster_id"] == (
+        admin(kafka.bootstrap).list_topics(timeout=10).cluster_id
+    )
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def test_unreachable_brokers_are_an_error_in_time() -> None:
+    made = KafkaSource(
+        bootstrap_servers=f"127.0.0.1:{closed_port()}",
+        topics=["t"],
+        options={"kafkaConsumer.pollTimeoutMs": "1000"},
+    )
+    before_s = time.monotonic()
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1"):
+        made.check(timeout_s=2)
+    ghost = SplitRange(
+        source_id="s", topic="t", topic_id="x", partition=0, start_offset=0, end_offset=5
+    )
+    with pytest.raises(UnreachableError, match=r"t-0\[0,5\)"):
+        rows(made, [ghost])
+    assert time.monotonic() - before_s < 20
+
+
+def secure_source(secure_kafka: SecureKafka, name: str, password: str) -> KafkaSource:
+    return KafkaSource(
+        bootstrap_servers=secure_kafka.bootstrap,
+        topics=[name],
+        options={
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.username": secure_kafka.username,
+            "kafka.sasl.password": password,
+            "kafka.ssl.ca.location": str(secure_kafka.ca_file),
+        },
+    )
+
+
+def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(secure_kafka: SecureKafka) -> None:
+    name = create_topic(secure_kafka.plain_bootstrap)
+    produce(secure_kafka.plain_bootstrap, name, [b"secret"])
+    made = secure_source(secure_kafka, name, secure_kafka.password)
+    enumerator, positions = start(made)
+    ranges = cut(enumerator, positions)
+    assert values(rows(made, ranges)) == [b"secret"]
+    wrong = secure_source(secure_kafka, name, "canary-9917")
+    for act in (lambda: wrong.check(timeout_s=10), lambda: rows(wrong, ranges)):
+        with pytest.raises(AuthenticationError) as caught:
+            act()
+        assert "canary-9917" not in str(caught.value)
