@@ -271,6 +271,19 @@ class KafkaCluster:
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
             self._pause(_RETRY_PAUSE_S)
+            self._relearn(deadline_s - time.monotonic())
+
+    def _relearn(self, left_s: float) -> None:
+        """Ask any broker for the cluster's view.
+
+        An admin client asks the broker that it believes to be the controller, and by itself never
+        learns that this one is gone: measured with librdkafka 2.16, no answer in 100 s and most
+        of a core spent on trying, but at once after a request for metadata.
+        """
+        try:
+            self._listed(max(0.1, min(left_s, _ATTEMPT_S)))
+        except KafkaException as err:
+            log.debug("no broker tells of the others: reason=%s", err)
 
 
 def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:
