@@ -5,6 +5,7 @@ turns a barrier into Spark's offset and an offset into tasks.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,14 @@ from pyspark.sql.types import StructType
 
 from runtime import offsets
 from runtime.contracts import SplitReader
+from runtime.errors import UnreachableError
 from runtime.model import SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.tasks import SPLITS_SCHEMA, decode_splits, encode_splits
 
 __all__ = ["SourcePlan", "data_source_for", "deal", "probe_for"]
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 
@@ -78,9 +82,15 @@ class JobStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The barrier after ``start`` if one is due; else ``start``, and Spark runs no batch."""
         del limit  # the barrier is the limit
-        barrier = self._client.poll_barrier(
-            self._plan.region, self._plan.generation, wait_s=_POLL_S
-        )
+        try:
+            barrier = self._client.poll_barrier(
+                self._plan.region, self._plan.generation, wait_s=_POLL_S
+            )
+        except UnreachableError as err:
+            # The coordinator lives in the process that started this one; while it waits for
+            # brokers that do not answer it may be late, and asking again is all there is to do.
+            log.warning("no answer about a barrier yet: region=%s error=%s", self._plan.region, err)
+            return start
         return start if barrier is None else offsets.encode(barrier)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
