@@ -152,6 +152,7 @@ _OWNED: Mapping[str, str] = {
     "group.protocol": "Sluice assigns partitions itself.",
     "group.remote.assignor": "Sluice assigns partitions itself.",
     "partition.assignment.strategy": "Sluice assigns partitions itself.",
+    "transaction.timeout.ms": "Use the option transactionTimeout, which is checked at the start.",
     "transactional.id": "Use the option transactionalIdPrefix.",
 }
 

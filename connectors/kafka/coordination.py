@@ -18,7 +18,6 @@ __all__ = [
     "RESTART_BUDGET_S",
     "KafkaSinkCoordinator",
     "check_transaction_timeout",
-    "transaction_timeout_s",
 ]
 
 log = logging.getLogger(__name__)
@@ -187,15 +186,3 @@ def check_transaction_timeout(
             "Raise it: a decided transaction that times out before it is committed is lost.",
         )
     return chosen_s
-
-
-def transaction_timeout_s(
-    connection: KafkaConnection, requested_s: float | None, *, timeout_s: float
-) -> float | None:
-    """`check_transaction_timeout` against the cluster; what the writers' producers are given."""
-    wire = TransactionWire(connection)
-    try:
-        cluster = wire.cluster(timeout_s=timeout_s)
-    finally:
-        wire.close()
-    return check_transaction_timeout(requested_s, cluster)

@@ -124,6 +124,7 @@ def test_what_only_a_java_client_can_do_is_refused_with_an_alternative(name: str
     ("option", "value"),
     [
         ("kafka.transactional.id", "mine"),
+        ("kafka.transaction.timeout.ms", "1000"),
         ("kafka.group.id", "mine"),
         ("kafka.enable.auto.commit", "true"),
         ("kafka.auto.offset.reset", "latest"),
