@@ -104,6 +104,7 @@ class FakeClient:
         self.epoch = -1
         self.state = "Init"
         self.transaction: FakeTransaction | None = None
+        self._fatal: KafkaError | None = None
 
     def init_transactions(self, timeout: float) -> None:
         del timeout
@@ -152,6 +153,9 @@ class FakeClient:
         return served
 
     def _deliver(self) -> int:
+        fatal, self._fatal = self._fatal, None
+        if fatal is not None:
+            raise KafkaException(fatal)
         queue, self._queue = self._queue, []
         for callback, message in queue:
             error = self._cluster.refuse(message)
@@ -178,8 +182,11 @@ class FakeClient:
             self.transaction.state = "aborted"
 
     def fail(self, error: KafkaError) -> None:
-        """The client itself gives up."""
-        self._on_error(error)
+        """The client itself gives up: a fatal error is raised by the next call that serves."""
+        if error.fatal():
+            self._fatal = error
+        else:
+            self._on_error(error)
 
     def purge(self) -> None:
         self._queue.clear()

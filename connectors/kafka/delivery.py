@@ -106,10 +106,11 @@ class DeliveryLog:
         Raises:
             DeliveryError, AuthenticationError, FencedError: with topic, partition, code and source.
         """
-        failure = self._failure
+        failure, fatal = self._failure, self._client_error
         if failure is None:
+            if fatal is not None and fatal.fatal():
+                raise self.error(fatal, _ranges_text(self._scope.source_ranges))
             return
-        fatal = self._client_error
         if fatal is not None and failure.error.code() in _CONSEQUENCES:
             failure.error = fatal
         rows, row = failure.rows, failure.row

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from connectors.kafka.transactional_producer import Client
+from connectors.kafka.transactional_producer import Client, serve
 from runtime.contracts import TaskScope
 
 __all__ = ["PlainProducers", "process_plain_producers"]
@@ -46,7 +46,7 @@ def _key(scope: TaskScope) -> _Key:
 
 def _close(client: Client) -> None:
     client.purge()
-    while client.poll(0):
+    while serve(client, 0, lambda _: None):
         pass  # each record's report frees what the report needed; the rest goes with the object
 
 

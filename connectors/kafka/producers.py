@@ -17,7 +17,7 @@ from connectors.kafka.handles import TransactionalId
 from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import Clock, TaskScope
-from runtime.errors import FencedError, StreamError, UnreachableError
+from runtime.errors import DeliveryError, FencedError, StreamError, UnreachableError
 
 __all__ = ["Background", "Lease", "Prepare", "ProducerPool", "ProducerPools", "process_pools"]
 
@@ -175,8 +175,15 @@ class ProducerPool:
     def _discard_old(self) -> None:
         # A topic may have new partitions, and a load balancer may have dropped the connection.
         oldest = self._clock() - _MAX_IDLE_S
-        for slot in [s for s, ready in self._ready.items() if ready.since_s < oldest]:
-            ready = self._ready.pop(slot)
+        for slot, ready in list(self._ready.items()):
+            if ready.since_s < oldest:
+                self._discard(slot, ready)
+
+    def _discard(self, slot: int, ready: _Ready) -> None:
+        with self._changed:
+            if self._ready.get(slot) is not ready:
+                return
+            del self._ready[slot]
             ready.taken.set()
             self._book.record(slot, SlotEvent.DISCARD)
             self._release_later(ready.producer)
@@ -205,12 +212,10 @@ class ProducerPool:
         try:
             producer = self._prepare(self._id_of(slot))
         except StreamError as err:
-            log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, err)
-            with self._changed:
-                self._book.record(slot, SlotEvent.FAILED)
-                self._failures += 1
-                self._failure = err
-                self._changed.notify_all()
+            self._not_ready(slot, err)
+            return
+        except Exception as err:  # noqa: BLE001 - a task waits for it, and must be told
+            self._not_ready(slot, _unexpected(err))
             return
         ready = _Ready(producer, self._clock(), threading.Event())
         with self._changed:
@@ -221,7 +226,16 @@ class ProducerPool:
             self._ready[slot] = ready
             self._changed.notify_all()
         while self._keep_alive_s and not ready.taken.wait(self._keep_alive_s):
-            producer.keep_alive()
+            if not producer.keep_alive():
+                self._discard(slot, ready)
+
+    def _not_ready(self, slot: int, error: StreamError) -> None:
+        log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, error)
+        with self._changed:
+            self._book.record(slot, SlotEvent.FAILED)
+            self._failures += 1
+            self._failure = error
+            self._changed.notify_all()
 
     def _id_of(self, slot: int) -> str:
         return str(
@@ -234,6 +248,16 @@ class ProducerPool:
                 slot=slot,
             )
         )
+
+
+def _unexpected(err: Exception) -> StreamError:
+    error = DeliveryError(
+        "a producer could not be made",
+        {"cause": repr(err)},
+        "Look at the log of the executor, then start again from the last checkpoint.",
+    )
+    error.__cause__ = err
+    return error
 
 
 class ProducerPools:

@@ -19,7 +19,7 @@ from connectors.kafka.collector import without_collector
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import ProduceArguments, RecordColumns
-from connectors.kafka.transactional_producer import Client
+from connectors.kafka.transactional_producer import Client, serve
 from runtime.contracts import Clock
 from runtime.errors import ConfigError, DeliveryError
 from runtime.failpoints import failpoint
@@ -74,7 +74,7 @@ class RecordSender:
         except ConfigError as err:
             raise self._delivery.located(err, rows) from err
         self._hand_over(rows, arguments)
-        self._client.poll(0)
+        serve(self._client, 0, self._delivery.client_failed)
         self._check()
         self.records += rows.num_rows
 
@@ -137,7 +137,7 @@ class RecordSender:
         deadline = self._clock() + self._queue_full_timeout_s
         full = len(self._client)
         while len(self._client) >= full:
-            self._client.poll(0.05)
+            serve(self._client, 0.05, self._delivery.client_failed)
             self._check()
             if self._clock() > deadline:
                 raise DeliveryError(
@@ -165,7 +165,7 @@ def flush(
     """
     deadline = clock() + timeout_s
     while True:
-        left = client.flush(_FLUSH_STEP_S)
+        left = _flush_step(client, delivery)
         if stops_at_errors or not left:
             delivery.check()
         if not left:
@@ -176,3 +176,11 @@ def flush(
                 {"unconfirmed_records": left, "timeout_s": timeout_s},
                 "Check that the brokers take records; nothing of this epoch is visible.",
             )
+
+
+def _flush_step(client: Client, delivery: DeliveryLog) -> int:
+    try:
+        return client.flush(_FLUSH_STEP_S)
+    except KafkaException as err:  # as in `serve`
+        delivery.client_failed(err.args[0])
+        return len(client)

@@ -28,6 +28,7 @@ __all__ = [
     "partition_count",
     "read_outputs",
     "read_status",
+    "serve",
 ]
 
 STATISTICS_INTERVAL_MS = 20
@@ -122,6 +123,15 @@ def read_outputs(statistics: str) -> tuple[OutputCount, ...]:
     )
 
 
+def serve(client: Client, timeout_s: float, failed: Callable[[KafkaError], None]) -> int:
+    """`poll`, which raises a fatal error instead of calling back with it."""
+    try:
+        return client.poll(timeout_s)
+    except KafkaException as err:
+        failed(err.args[0])
+        return 0
+
+
 def partition_count(client: Client, topic: str) -> int | None:
     """How many partitions a topic has now; None when it cannot be told.
 
@@ -207,7 +217,7 @@ class TransactionalProducer:
             try:
                 self.client.init_transactions(_INIT_STEP_S)
             except KafkaException as err:
-                self.client.poll(0)  # serves the error callback, which knows the reason better
+                self._serve(0)  # the error callback knows the reason better
                 reason = self._reason(err)
                 refused = isinstance(reason, AuthenticationError) and self._clock() > refused_after
                 if err.args[0].retriable() and self._clock() < deadline and not refused:
@@ -217,6 +227,8 @@ class TransactionalProducer:
 
     def _reason(self, err: KafkaException) -> StreamError:
         where = {"transactional_id": self.transactional_id}
+        if self.last_error is not None and self.last_error.fatal():
+            return translate(self.last_error, where)
         error = translate(err, where)
         if isinstance(error, UnreachableError) and self.last_error is not None:
             # Refused credentials show here only as a time-out.
@@ -243,7 +255,7 @@ class TransactionalProducer:
             DeliveryError: the producer's id or epoch is no longer the registered one, or the
                 transaction is no longer open.
         """
-        while self.client.poll(0):
+        while self._serve(0):
             pass  # statistics made before this call say nothing about the time after the flush
         status = self._next_status(self._clock() + timeout_s, is_wanted=lambda _: True)
         identity = self.identity
@@ -269,7 +281,7 @@ class TransactionalProducer:
     ) -> TransactionStatus:
         seen = self._seen
         while True:
-            self.client.poll(0.1)
+            self._serve(0.1)
             if self._seen != seen:
                 status = read_status(self._statistics)
                 seen = self._seen
@@ -286,11 +298,18 @@ class TransactionalProducer:
         """Fetch a topic's metadata now, so that its first record does not wait for it."""
         self.partition_count = partition_count(self.client, topic)
 
-    def keep_alive(self) -> None:
-        """Serve callbacks while it waits: statistics pile up, tokens expire."""
+    def keep_alive(self) -> bool:
+        """Serve callbacks while it waits: statistics pile up, tokens expire.
+
+        False when the client has given up for good.
+        """
         client = self._client
         if client is not None:
-            client.poll(0)
+            serve(client, 0, self._on_error)
+        return self.last_error is None or not self.last_error.fatal()
+
+    def _serve(self, timeout_s: float) -> int:
+        return serve(self.client, timeout_s, self._on_error)
 
     def abort(self, *, timeout_s: float) -> bool:
         """Abort natively; True when the broker acknowledged it. Never raises.
@@ -312,7 +331,7 @@ class TransactionalProducer:
         client, self._client = self._client, None
         if client is not None and len(client):
             client.purge()
-            while client.poll(0):
+            while serve(client, 0, self._on_error):
                 pass  # each record's report frees what the report needed
 
     def _on_statistics(self, statistics: str) -> None:

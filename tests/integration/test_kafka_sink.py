@@ -19,10 +19,23 @@ from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import TransactionState
 from connectors.kafka.writer import KafkaWriterFactory
 from runtime.contracts import CommitOutcome, RegisteredAttempt, SinkWriter, TaskScope
-from runtime.errors import AuthenticationError, DeliveryError, UnreachableError
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeliveryError,
+    FencedError,
+    UnreachableError,
+)
 from runtime.model import BatchKey, SplitRange, StateEntry
 from tests.kafka_fixture import SecureKafka, TopicFactory
-from tests.kafka_records import await_stable, create_topic, read, unique, values
+from tests.kafka_records import (
+    abandon_transaction,
+    await_stable,
+    create_topic,
+    read,
+    unique,
+    values,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -326,6 +339,31 @@ def test_after_a_refused_epoch_the_next_attempt_is_clean(
     refused(region, rows(value=[b"a", b"x" * 3000]))
     commit(kafka, region.write(rows(value=[b"a"]), task="0.1"))
     assert values(kafka.bootstrap, name) == [b"a"]
+
+
+def test_a_fenced_writer_pre_commits_nothing(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    """Whoever takes its id over, its task stops as fenced."""
+    name = topic()
+    region = region_of(kafka, name)
+    writer = region.open()
+    writer.write(rows(value=[b"a"]))
+    taken = TransactionIdentity.parse(region.attempts[0].resource).transactional_id
+    thief = abandon_transaction(kafka.bootstrap, name, [b"thief"], transactional_id=taken)
+    writer.write(rows(value=[b"b"]))
+    with pytest.raises(FencedError):
+        writer.pre_commit()
+    writer.abort()
+    thief.commit_transaction(30)
+    assert values(kafka.bootstrap, name) == [b"thief"]
+
+
+def test_a_timeout_beyond_the_brokers_maximum_is_named(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """A typed error at once, not a producer that never becomes ready."""
+    region = region_of(kafka, topic(), transaction_timeout_s=100_000)
+    with pytest.raises(ConfigError, match="larger than the maximum"):
+        region.write(rows(value=[b"a"]))
 
 
 def test_many_epochs_leave_two_ids(kafka: EmbeddedKafka, topic: TopicFactory) -> None:

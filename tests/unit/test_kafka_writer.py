@@ -201,6 +201,14 @@ def test_the_client_own_error_explains_records_that_were_thrown_away(rig: Rig) -
         write_and_pre_commit(rig, records(b"b"))
 
 
+def test_a_fatal_error_of_the_client_stops_the_epoch(rig: Rig) -> None:
+    """It is raised by whatever call serves next; no record needs to be refused for it."""
+    rig.writer.write(records(b"a"))
+    rig.client.fail(kafka_error("_FENCED", fatal=True))
+    with pytest.raises(FencedError):
+        rig.writer.pre_commit()
+
+
 def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig) -> None:
     """Rule 3: the identity must be unchanged after the flush."""
     rig.writer.write(records(b"a"))

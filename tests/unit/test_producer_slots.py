@@ -21,6 +21,7 @@ from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import TaskScope
 from runtime.errors import (
     AuthenticationError,
+    DeliveryError,
     FencedError,
     IllegalTransitionError,
     UnreachableError,
@@ -185,6 +186,17 @@ def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
     cluster, threads = FakeCluster(init_error=kafka_error("_AUTHENTICATION")), Threads()
     pool = pool_of(cluster, scope(), threads)
     with pytest.raises(AuthenticationError):
+        pool.take(scope(), timeout_s=10)
+
+
+def test_a_producer_that_cannot_be_made_at_all_is_an_error_of_the_task() -> None:
+    """Whatever goes wrong in a background thread, the task does not wait for its time-out."""
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        raise RuntimeError(transactional_id)
+
+    pool = ProducerPool(prefix="p", scope=scope(), prepare=prepare, background=Threads())
+    with pytest.raises(DeliveryError, match="could not be made"):
         pool.take(scope(), timeout_s=10)
 
 
