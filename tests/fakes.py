@@ -149,7 +149,8 @@ class FakeBroker:
 
     def ongoing(self) -> list[Transaction]:
         """Open transactions: they hold back readers."""
-        return [t for t in self.transactions.values() if t.state is TransactionState.ONGOING]
+        known = list(self.transactions.values())  # other threads add to it
+        return [t for t in known if t.state is TransactionState.ONGOING]
 
 
 def transactional_id(job_uid: str, batch: BatchKey, owner: str) -> str:
@@ -405,9 +406,9 @@ class FakeStore:
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`."""
         self.on_call("publish")
-        standing = self.records.setdefault(record.checkpoint_id, record)
-        if standing is record:
+        if record.checkpoint_id not in self.records:
             self.history.append(record)
+        standing = self.records.setdefault(record.checkpoint_id, record)
         if self.lose_answer():
             raise StorageError("the answer was lost", {}, "Ask again.")
         return PublishOutcome.OURS if standing == record else PublishOutcome.TAKEN

@@ -114,6 +114,8 @@ class Housekeeper:
         except FencedError as err:
             self._fenced(err)
             return False
+        except Exception:  # as above
+            log.exception("owner record was not renewed; tried again")
         return True
 
     def _sweep_once(self) -> None:
@@ -121,3 +123,5 @@ class Housekeeper:
             self._sweep()
         except StreamError as err:  # the next sweep comes in any case
             log.warning("sweep failed: error=%s", err)
+        except Exception:  # a client's own bug must not end sweeping for the rest of the run
+            log.exception("sweep failed; the next one tries again")

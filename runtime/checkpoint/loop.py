@@ -91,16 +91,18 @@ class CoreLoop:
 
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         actions = core.step(event, self._clock())
-        if actions:
-            self._on_actions(actions)
+        self._on_actions(actions)
         return actions
 
     def _post(self, event: CoreEvent) -> None:
         try:
             self._step(self._core, event)
-        except StreamError as err:
+        except Exception as err:
             log.exception("coordinator stops by an error of its own: event=%s", type(event))
-            self._step(self._core, StopAsked(error=err))
+            try:
+                self._step(self._core, StopAsked(error=err))
+            except StreamError:
+                log.exception("coordinator could not stop in order; the next start recovers")
 
     def _run(self) -> None:
         while True:

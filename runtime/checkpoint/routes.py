@@ -10,10 +10,13 @@ from runtime.checkpoint.loop import StepThread
 from runtime.checkpoint.messages import (
     AbortWork,
     Action,
+    AskCut,
     Commit,
     EndJob,
     FailBatches,
+    GiveBarrier,
     MarkCommitted,
+    NothingDue,
     Progress,
     Publish,
     RegionRestarted,
@@ -40,6 +43,7 @@ __all__ = ["ActionRoutes"]
 log = logging.getLogger(__name__)
 
 _REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
+_ANSWERS = (AskCut, GiveBarrier, NothingDue)
 _WATCHED = 3
 
 
@@ -101,7 +105,8 @@ class ActionRoutes:
         """Hand each action to whom it concerns, in order."""
         for action in actions:
             self._route(action)
-        self._wake.notify()
+        if any(not isinstance(action, _ANSWERS) for action in actions) or not actions:
+            self._wake.notify()
 
     def _route(self, action: Action) -> None:
         if isinstance(action, _REMOTE):

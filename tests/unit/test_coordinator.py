@@ -1,0 +1,539 @@
+"""The coordinator with its threads, on fakes: what engines, tasks and listeners rely on."""
+
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.messages import Progress
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan, StartedJob
+from runtime.checkpoint.states import State
+from runtime.contracts import SinkCoordinator
+from runtime.errors import (
+    ConfigError,
+    DataLostError,
+    DeliveryError,
+    FencedError,
+    SourceChangedError,
+    StorageError,
+    UnreachableError,
+)
+from runtime.model import Barrier, BatchKey, CheckpointKind, CheckpointRecord, Verdict
+from tests.fakes import (
+    FakeBroker,
+    FakeSink,
+    FakeSource,
+    FakeStore,
+    TransactionState,
+    attempt_of,
+    transactional_id,
+)
+from tests.region_threads import RegionThread
+from tests.waiting import wait_for
+
+QUICK = CheckpointSettings(
+    interval_s=0.01, timeout_s=20.0, retry_s=0.01, idle_poll_s=0.01, discovery_interval_s=0.0
+)
+
+
+class Job:
+    """A job on fakes; everything is stopped by the fixture."""
+
+    def __init__(self, stack: list[Callable[[], None]]) -> None:
+        self.store = FakeStore()
+        self.broker = FakeBroker()
+        self.sink = FakeSink(self.broker)
+        self.source = FakeSource("source", {0: 0, 1: 0})
+        self.regions: tuple[str, ...] = ("main",)
+        self._stack = stack
+
+    def coordinator(
+        self,
+        settings: CheckpointSettings = QUICK,
+        *,
+        sink: SinkCoordinator | None = None,
+        listeners: tuple["_Listener", ...] = (),
+    ) -> BarrierCoordinator:
+        """Not started yet."""
+        made = BarrierCoordinator(
+            JobPlan(
+                name="job",
+                regions=tuple(
+                    RegionPlan(name=name, source_ids=("source",), sink_ids=("sink",))
+                    for name in self.regions
+                ),
+            ),
+            self.store,
+            sinks={"sink": sink or FakeSink(self.broker)},
+            sources={"source": self.source},
+            settings=settings,
+            listeners=listeners,
+        )
+        self._stack.append(made.stop)
+        return made
+
+    def started(
+        self, settings: CheckpointSettings = QUICK
+    ) -> tuple[BarrierCoordinator, StartedJob]:
+        """Started."""
+        made = self.coordinator(settings)
+        return made, made.start(10.0)
+
+    def region(
+        self,
+        coordinator: BarrierCoordinator,
+        name: str = "main",
+        *,
+        generation: int | None = None,
+        before_ack: Callable[[Barrier], None] = lambda _: None,
+    ) -> RegionThread:
+        """A region's query, running."""
+        started = coordinator.started
+        assert started is not None
+        return RegionThread(
+            coordinator,
+            self.broker,
+            region=name,
+            generation=started.generation if generation is None else generation,
+            before_ack=before_ack,
+        ).start()
+
+    def visible(self) -> dict[int, list[int]]:
+        """Input offsets as a read_committed reader finds them, by partition."""
+        return {
+            partition: [value[1] for value in self.broker.read_committed(partition)]  # type: ignore[index]
+            for partition in self.source.ends
+        }
+
+    def expected(self) -> dict[int, list[int]]:
+        """All of them."""
+        return {partition: list(range(end)) for partition, end in self.source.ends.items()}
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    """Stops every coordinator of the test."""
+    stack: list[Callable[[], None]] = []
+    yield Job(stack)
+    for stop in reversed(stack):
+        stop()
+
+
+class _Listener:
+    def __init__(self, *, raises: bool = False) -> None:
+        self.seen: list[Progress] = []
+        self._raises = raises
+
+    def on_progress(self, progress: Progress) -> None:
+        self.seen.append(progress)
+        if self._raises:
+            raise RuntimeError("a listener's own bug")
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(20.0)
+
+
+def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> None:
+    wait_for(lambda: coordinator.last_committed >= checkpoint_id, poll_s=0.002)
+
+
+# --- the whole way --------------------------------------------------------------------------------
+
+
+def test_a_bounded_job_ends_when_readers_see_everything(job: Job) -> None:
+    """Final checkpoint, visibility awaited (rule 24), group offsets told, checkpoints retired."""
+    job.source.ends.update({0: 50, 1: 70})
+    job.source.bounded = True
+    sink = FakeSink(job.broker)
+    coordinator = job.coordinator(sink=sink)
+    coordinator.start(10.0)
+    region = job.region(coordinator)
+    assert coordinator.wait(20.0)
+    coordinator.stop()
+    region.stop()
+    assert job.visible() == job.expected()
+    assert job.store.history[-1].kind is CheckpointKind.FINAL
+    assert job.source.group == job.source.ends
+    assert sink.calls.index("await_visible") > sink.calls.index("commit")
+    assert sink.closed
+    assert job.source.closed
+
+
+def test_two_regions_share_a_source_and_a_checkpoint(job: Job) -> None:
+    """Each reads its own splits; one decision holds both."""
+    job.regions = ("left", "right")
+    job.source.ends.update({0: 40, 1: 40})
+    job.source.bounded = True
+    coordinator, _ = job.started()
+    regions = [job.region(coordinator, name) for name in job.regions]
+    assert coordinator.wait(20.0)
+    coordinator.stop()
+    for region in regions:
+        region.stop()
+    assert job.visible() == job.expected()
+    assert all(len(record.regions) == 2 for record in job.store.history)
+
+
+def test_new_partitions_are_read_from_their_first_record(job: Job) -> None:
+    """They join the least loaded region while the job runs."""
+    coordinator, started = job.started()
+    region = job.region(coordinator)
+    job.source.ends[2] = 9
+    wait_for(lambda: job.broker.read_committed(2) == [(2, n) for n in range(9)], poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+    assert started.generation == 0
+
+
+def test_an_idle_job_writes_nothing(job: Job) -> None:
+    """An epoch without data costs no transaction and no record."""
+    coordinator, _ = job.started()
+    region = job.region(coordinator)
+    polls = len(job.source.limits)
+    wait_for(lambda: len(job.source.limits) > polls + 5, poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+    assert [record.checkpoint_id for record in job.store.history] == [0]
+    assert not job.broker.transactions
+
+
+def test_retained_checkpoints_are_bounded(job: Job) -> None:
+    """Besides the first record of each session, only the newest are kept (rule 29)."""
+    coordinator, _ = job.started()
+    region = job.region(coordinator)
+    for number in range(1, 13):
+        job.source.ends[0] = number
+        _await_committed(coordinator, number)
+    wait_for(lambda: len(job.store.places()) <= 4, poll_s=0.01)
+    assert job.store.places() == [0, 10, 11, 12]
+    coordinator.cancel()
+    region.stop()
+
+
+def test_a_savepoint_is_taken_when_asked_for_and_kept(job: Job) -> None:
+    """Also of an idle job; its id comes back to who asked."""
+    coordinator, _ = job.started()
+    region = job.region(coordinator)
+    checkpoint_id = coordinator.trigger(CheckpointKind.SAVEPOINT, asked_by="user")
+    wait_for(lambda: coordinator.last_committed == checkpoint_id, poll_s=0.01)
+    record = job.store.read(checkpoint_id)
+    assert record is not None
+    assert (record.kind, record.asked_by) == (CheckpointKind.SAVEPOINT, "user")
+    coordinator.cancel()
+    region.stop()
+
+
+# --- other coordinators ---------------------------------------------------------------------------
+
+
+def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> None:
+    """Rule 6: pre-committed by the old one, aborted by the new one, decided by nobody."""
+    job.source.ends.update({0: 5, 1: 5})
+    old, _ = job.started()
+    hold = threading.Event()
+    region = job.region(old, before_ack=lambda _: _wait(hold))
+    wait_for(lambda: len(job.broker.ongoing()) == 1, poll_s=0.01)
+    new, started = job.started()
+    hold.set()
+    with pytest.raises(FencedError):
+        old.wait(20.0)
+    region.join()
+    assert isinstance(region.error, FencedError)
+    assert job.visible() == {0: [], 1: []}
+    second = job.region(new)
+    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
+    assert started.generation == 1
+    assert old.status().state == "fenced"
+    old.stop()
+    new.cancel()
+    second.stop()
+
+
+def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) -> None:
+    """Rule 22: looked at before a decision when it was not renewed lately, as after a pause."""
+    coordinator, _ = job.started(
+        CheckpointSettings(interval_s=0.01, renew_interval_s=0.05, idle_poll_s=0.01)
+    )
+    job.source.ends[0] = 3
+    region = job.region(coordinator)
+    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
+    job.broker.owners["fake"] = ("other job", "fake:///other", "other session")
+    with pytest.raises(FencedError):
+        coordinator.wait(20.0)
+    job.source.ends[0] = 9
+    region.join()
+    assert job.visible()[0] == [0, 1, 2]
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
+    """Its open work is aborted; the other region is never touched; everything is read once."""
+    job.regions = ("left", "right")
+    coordinator, _ = job.started()
+    right = job.region(coordinator, "right")
+    failing = threading.Event()
+
+    def fail_once(barrier: Barrier) -> None:
+        if not failing.is_set():
+            failing.set()
+            raise UnreachableError("a broker went away", {}, "Try again.")
+
+    left = job.region(coordinator, "left", before_ack=fail_once)
+    job.source.ends[0] = 7
+    left.join()
+    restarted = coordinator.restart_region("left", timeout_s=20.0)
+    again = job.region(coordinator, "left", generation=restarted.generation)
+    job.source.ends[1] = 4
+    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
+    assert restarted.generation > 0
+    aborted = job.store.records.get(restarted.generation)
+    assert aborted is None or aborted.verdict is Verdict.ABORTED
+    assert right.error is None
+    coordinator.cancel()
+    right.stop()
+    again.stop()
+
+
+def test_what_a_failed_task_left_open_is_swept_while_the_job_runs(job: Job) -> None:
+    """Rule 4: registered, decided without it, aborted by the next sweep; readers go on."""
+    coordinator, started = job.started(
+        CheckpointSettings(interval_s=0.01, idle_poll_s=0.01, sweep_interval_s=0.05)
+    )
+
+    def leave_one_open(barrier: Barrier) -> None:
+        batch = BatchKey(region="main", generation=0, batch_id=barrier.checkpoint_id)
+        lost = job.broker.init(transactional_id(started.job_uid, batch, f"lost-{batch.batch_id}"))
+        coordinator.register(attempt_of(lost, batch))
+        job.broker.append(lost, 0, (0, "never"))
+
+    region = job.region(coordinator, before_ack=leave_one_open)
+    job.source.ends[0] = 3
+    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
+    job.source.ends[0] = 6
+    wait_for(lambda: job.visible()[0] == list(range(6)), poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SourceChangedError("the topic was recreated", {"topic": "t"}, "Look."),
+        DataLostError("retention was faster", {"topic": "t"}, "Look."),
+    ],
+)
+def test_a_source_that_lost_records_stops_the_job(
+    job: Job, error: SourceChangedError | DataLostError
+) -> None:
+    """The error of the cut is the job's error, for everybody who waits."""
+    coordinator, _ = job.started()
+    job.source.error = error
+    region = job.region(coordinator)
+    with pytest.raises(type(error)):
+        coordinator.wait(20.0)
+    region.join()
+    assert isinstance(region.error, type(error))
+
+
+def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
+    """An unreachable broker is no reason to stop a running job."""
+    coordinator, _ = job.started()
+    job.source.error = UnreachableError("no answer", {}, "Wait.")
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    wait_for(lambda: len(job.source.limits) > 3, poll_s=0.01)
+    job.source.error = None
+    wait_for(lambda: job.visible()[0] == [0, 1, 2, 3], poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+
+
+def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:
+    """Rule 1: with the error of the task, which names topic, partition and offset."""
+
+    def refuse(barrier: Barrier) -> None:
+        raise DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
+
+    coordinator, _ = job.started()
+    job.source.ends[0] = 4
+    region = job.region(coordinator, before_ack=refuse)
+    with pytest.raises(DeliveryError, match="offset=2"):
+        coordinator.wait(20.0)
+    region.join()
+    coordinator.stop()
+    assert job.visible()[0] == []
+    assert not job.broker.ongoing()
+
+
+def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
+    """No endless repetition of what can not succeed."""
+    coordinator, _ = job.started()
+
+    def refuse(name: str) -> None:
+        raise ConfigError("the store cannot promise it", {"call": name}, "Use another.")
+
+    job.store.on_call = refuse
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    with pytest.raises(ConfigError):
+        coordinator.wait(20.0)
+    coordinator.stop()
+    region.stop()
+    job.store.on_call = lambda _: None
+
+
+def test_lost_answers_of_the_store_are_settled_by_asking_again(job: Job) -> None:
+    """One record for each place, byte for byte the same at every try."""
+    answers = iter([True, False, True, True, False])
+    coordinator, _ = job.started()
+    job.store.lose_answer = lambda: next(answers, False)
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    wait_for(lambda: job.visible()[0] == [0, 1, 2, 3], poll_s=0.01)
+    assert [record.checkpoint_id for record in job.store.history] == [0, 1]
+    coordinator.cancel()
+    region.stop()
+
+
+# --- waiting and stopping -------------------------------------------------------------------------
+
+
+def test_a_cancel_wakes_every_callback_and_poller(job: Job) -> None:
+    """Rule 12: the callback waits only on what a cancel sets first."""
+    coordinator, _ = job.started()
+    job.source.ends[0] = 4
+    job.store.lose_answer = lambda: True
+    region = job.region(coordinator)
+    wait_for(lambda: len(job.store.history) == 2, poll_s=0.01)
+    coordinator.cancel()
+    region.join()
+    assert isinstance(region.error, FencedError)
+    job.store.lose_answer = lambda: False
+
+
+def test_waiting_for_a_batch_that_nobody_acknowledged_fails_at_once(job: Job) -> None:
+    """A callback never hangs on a batch that cannot be committed."""
+    coordinator, _ = job.started()
+    with pytest.raises(FencedError):
+        coordinator.await_committed(BatchKey(region="main", generation=0, batch_id=7))
+
+
+def test_waiting_has_a_bound(job: Job) -> None:
+    """And says that the batch may be decided."""
+    coordinator, _ = job.started()
+    job.source.ends[0] = 4
+    waited: list[BaseException] = []
+
+    def look(barrier: Barrier) -> None:
+        batch = BatchKey(region="main", generation=0, batch_id=1)
+        try:
+            coordinator.await_committed(batch, timeout_s=0.01)
+        except (FencedError, UnreachableError) as err:
+            waited.append(err)
+
+    region = job.region(coordinator, before_ack=look)
+    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
+    assert waited
+    coordinator.cancel()
+    region.stop()
+
+
+def test_a_stop_may_be_repeated_and_needs_no_start(job: Job) -> None:
+    """Engines stop in every state."""
+    coordinator = job.coordinator()
+    coordinator.stop()
+    coordinator.stop()
+    with pytest.raises(UnreachableError):
+        coordinator.poll_barrier("main", 0, wait_s=0.0)
+
+
+def test_a_stop_leaves_nothing_open(job: Job) -> None:
+    """What a running batch has opened is aborted, so that readers need no restart."""
+    coordinator, _ = job.started()
+    job.source.ends[0] = 4
+    hold = threading.Event()
+    region = job.region(coordinator, before_ack=lambda _: _wait(hold))
+    wait_for(lambda: len(job.broker.ongoing()) == 1, poll_s=0.01)
+    coordinator.stop()
+    assert not job.broker.ongoing()
+    hold.set()
+    region.join()
+    assert isinstance(region.error, FencedError)
+
+
+# --- listeners and memory -------------------------------------------------------------------------
+
+
+def test_listeners_only_listen(job: Job) -> None:
+    """One that raises disturbs neither the job nor the others."""
+    bad, good = _Listener(raises=True), _Listener()
+    coordinator = job.coordinator(listeners=(bad, good))
+    coordinator.start(10.0)
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    wait_for(lambda: any(seen.state is State.MARKED for seen in good.seen), poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+    coordinator.stop()
+    (marked,) = [seen for seen in good.seen if seen.state is State.MARKED]
+    assert marked.records == 4
+    assert marked.decided_s is not None
+    assert marked.marked_s is not None
+    assert marked.decided_s <= marked.marked_s
+
+
+def test_memory_stays_flat_over_many_epochs(job: Job) -> None:
+    """Nothing of a settled epoch is kept: waiters, attempts, records, positions."""
+    coordinator, _ = job.started(
+        CheckpointSettings(interval_s=0.0, idle_poll_s=0.001, sweep_interval_s=0.01)
+    )
+    region = job.region(coordinator)
+    job.store.history = _Forgetful()
+
+    def run_to(checkpoint_id: int) -> int:
+        for number in range(coordinator.last_committed + 1, checkpoint_id + 1):
+            job.source.ends[0] = number
+            _await_committed(coordinator, number)
+        job.broker.logs.clear()
+        job.broker.transactions.clear()
+        job.broker.latest.clear()
+        job.source.limits.clear()
+        region.barriers.clear()
+        return tracemalloc.get_traced_memory()[0]
+
+    run_to(50)
+    tracemalloc.start()
+    try:
+        before = run_to(100)
+        after = run_to(400)
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000
+    coordinator.cancel()
+    region.stop()
+
+
+class _Forgetful(list[CheckpointRecord]):
+    """A history that is not one: the fake's own memory must not count."""
+
+    def append(self, record: CheckpointRecord) -> None:
+        """Forget it."""
+
+
+def test_nothing_is_swallowed_when_a_start_fails(job: Job) -> None:
+    """The error comes out, and a stop still works."""
+
+    def refuse(name: str) -> None:
+        raise StorageError("no space left", {"call": name}, "Make room.")
+
+    job.store.on_call = refuse
+    coordinator = job.coordinator()
+    with pytest.raises(UnreachableError):
+        coordinator.start(0.2)
+    assert not any(t.state is TransactionState.ONGOING for t in job.broker.transactions.values())
+    coordinator.stop()
