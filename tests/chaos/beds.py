@@ -14,20 +14,22 @@ AT_START = frozenset({"before-seal", "after-seal", "before-sweep", "after-sweep"
 """Reached once, at the start of a run; the others in every epoch."""
 
 CHAINS: Mapping[str, tuple[str, ...]] = {
-    "start": ("before-seal", "after-seal", "before-sweep", "after-sweep"),
-    "cut": ("before-trigger", "after-trigger", "before-cut", "after-cut"),
-    "write": ("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
-    "acknowledge": ("after-pre-commit", "before-ack", "after-ack"),
-    "decide": (
-        "before-decision",
-        "before-publish",
-        "after-temp-sync",
-        "after-link",
-        "after-publish",
-        "after-decision",
+    "start and cut": (
+        *("before-seal", "after-seal", "before-sweep", "after-sweep"),
+        *("before-trigger", "after-trigger", "before-cut", "after-cut"),
     ),
-    "commit": ("before-commit", "mid-commit", "after-commit"),
-    "mark": ("before-mark", "before-committed-mark", "after-committed-mark", "after-mark"),
+    "write and acknowledge": (
+        *("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
+        *("after-pre-commit", "before-ack", "after-ack"),
+    ),
+    "decide": (
+        *("before-decision", "before-publish", "after-temp-sync"),
+        *("after-link", "after-publish", "after-decision"),
+    ),
+    "commit and mark": (
+        *("before-commit", "mid-commit", "after-commit"),
+        *("before-mark", "before-committed-mark", "after-committed-mark", "after-mark"),
+    ),
     "return": ("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
 }
 """Failpoints by the step of the protocol they stand around (docs/protocol.md)."""

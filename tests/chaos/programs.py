@@ -21,6 +21,7 @@ __all__ = [
     "COPY",
     "COUNT",
     "DROP_IN",
+    "MORTAL_COPY",
     "SECURE_COPY",
     "STAND_IN",
     "WINDOWED",
@@ -99,6 +100,9 @@ WINDOWED_DROP_IN = Subject(
     name="windowed-drop-in",
     script=Path(__file__).with_name("windowed_drop_in.py"),
     judge=_judge_windows,
+)
+MORTAL_COPY = Subject(
+    name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
 )
 SECURE_COPY = Subject(
     name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy
