@@ -18,7 +18,7 @@ from runtime.errors import (
 )
 from runtime.model import SplitRange
 
-__all__ = ["DeliveryLog", "OnDelivery", "source_position"]
+__all__ = ["DeliveryLog", "OnDelivery", "is_consequence", "source_position"]
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -32,6 +32,11 @@ def _code(name: str) -> int:
 _TOO_LARGE = _code("MSG_SIZE_TOO_LARGE")
 # Records thrown away because of an error that another report, or the client itself, names.
 _CONSEQUENCES = frozenset({_code("_PURGE_QUEUE"), _code("_PURGE_INFLIGHT"), _code("_STATE")})
+
+
+def is_consequence(error: KafkaError) -> bool:
+    """Whether the error only follows from another one, which tells the reason."""
+    return error.code() in _CONSEQUENCES
 
 
 @dataclass(slots=True)
@@ -99,6 +104,12 @@ class DeliveryLog:
         what, where, remedy = error.args
         row = where.pop("row", None)
         return ConfigError(what, {**where, **self._source(rows, row), **self._task()}, remedy)
+
+    @property
+    def knows_cause(self) -> bool:
+        """Whether a record's report, or a fatal error, has told why the epoch fails."""
+        reported = self._failure is not None and not is_consequence(self._failure.error)
+        return reported or (self._client_error is not None and self._client_error.fatal())
 
     def check(self) -> None:
         """Raise the error of this epoch, if there is one.

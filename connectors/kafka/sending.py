@@ -14,9 +14,9 @@ import time
 
 import pyarrow as pa
 
-from connectors.kafka._client import KafkaException
+from connectors.kafka._client import KafkaError, KafkaException
 from connectors.kafka.collector import without_collector
-from connectors.kafka.delivery import DeliveryLog
+from connectors.kafka.delivery import DeliveryLog, is_consequence
 from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import ProduceArguments, RecordColumns
 from connectors.kafka.transactional_producer import Client, serve
@@ -27,6 +27,7 @@ from runtime.failpoints import failpoint
 __all__ = ["RecordSender", "flush"]
 
 _CHUNK_ROWS = 10_000
+_CAUSE_S = 1.0
 _FLUSH_STEP_S = 0.15  # from 0.2 on the client adds steps of its own
 
 
@@ -118,6 +119,7 @@ class RecordSender:
             return 0
         topic, partition = next(iter(rest.topics)), next(iter(rest.partitions))
         if isinstance(refusal, KafkaException):
+            self._await_cause(refusal.args[0])
             self._delivery.refused(
                 refusal.args[0], topic=topic, partition=partition, rows=rows, row=row
             )
@@ -128,6 +130,12 @@ class RecordSender:
             {"topic": topic, "partition": partition, "row": row, "reason": refusal},
             "Correct the record; nothing of this epoch is visible.",
         ) from refusal
+
+    def _await_cause(self, error: KafkaError) -> None:
+        """A client in a failed state refuses what follows; why is in a report still to be served."""
+        deadline = self._clock() + _CAUSE_S
+        while is_consequence(error) and not self._delivery.knows_cause and self._clock() < deadline:
+            serve(self._client, 0.05, self._delivery.client_failed)
 
     def _check(self) -> None:
         if self._stops_at_errors:
