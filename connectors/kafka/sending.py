@@ -132,7 +132,7 @@ class RecordSender:
         ) from refusal
 
     def _await_cause(self, error: KafkaError) -> None:
-        """A client in a failed state refuses what follows; why is in a report still to be served."""
+        """A failed client refuses what follows; why is in a report still to be served."""
         deadline = self._clock() + _CAUSE_S
         while is_consequence(error) and not self._delivery.knows_cause and self._clock() < deadline:
             serve(self._client, 0.05, self._delivery.client_failed)
