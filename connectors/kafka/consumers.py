@@ -58,18 +58,24 @@ class ConsumerPool:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._idle: list[PooledConsumer] = []
+        self._inherited: list[PooledConsumer] = []
 
     def borrow(self, connection: KafkaConnection, *, read_committed: bool) -> PooledConsumer:
         """A consumer without assignment."""
         key = _Key(connection=connection, read_committed=read_committed)
-        if self._pid != os.getpid():
-            # Threads and sockets of a client do not survive a fork.
-            self._pid, self._idle = os.getpid(), []
-        for pooled in self._idle:
+        self._leave_to_parent()
+        for pooled in list(self._idle):
             if pooled.key == key:
                 self._idle.remove(pooled)
                 return pooled
         return _connect(key)
+
+    def _leave_to_parent(self) -> None:
+        """After a fork the clients have no threads here: to use or even to free one would hang."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._inherited += self._idle
+            self._idle = []
 
     def give_back(self, pooled: PooledConsumer) -> None:
         """Keep for the next epoch; the oldest idle one is closed when there are too many."""

@@ -58,9 +58,15 @@ class RangeProgress:
         self._positions = np.maximum(self._positions, self._received)
         return None if wanted.all() else wanted
 
-    def move_to(self, slot: int, offset: int) -> None:
-        """Go on at ``offset``, if that lies ahead: the partition's end, or behind a loss."""
-        self._positions[slot] = max(self._positions[slot], offset)
+    def move_to(self, slot: int, offset: int) -> bool:
+        """Go on at ``offset``, if that lies ahead: the partition's end, or behind a loss.
+
+        Whether it does; an end that is reported again is no progress.
+        """
+        ahead = offset > self.position(slot)
+        if ahead:
+            self._positions[slot] = offset
+        return ahead
 
     def position(self, slot: int) -> int:
         """The next offset to read."""

@@ -192,8 +192,10 @@ class _Reading:
             if error is None:
                 continue
             if slot is not None and error.code() == PARTITION_EOF:
-                self._moved_at_s = time.monotonic()
-                self._progress.move_to(slot, event.offset() or 0)
+                if self._progress.move_to(slot, event.offset() or 0):
+                    self._moved_at_s = time.monotonic()
+                else:
+                    self._refuse_silence()
             elif slot is not None and error.name() in _OUT_OF_RANGE:
                 self._go_on_behind_loss(slot)
             elif error.name() in _FINAL or error.fatal():

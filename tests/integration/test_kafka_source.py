@@ -1,5 +1,6 @@
 """The Kafka source against a real broker: starts, cuts, gaps, losses and changes."""
 
+import dataclasses
 import pickle
 import socket
 import time
@@ -472,6 +473,22 @@ def test_unreachable_brokers_are_an_error_in_time() -> None:
     with pytest.raises(UnreachableError, match=r"t-0\[0,5\)"):
         rows(made, [ghost])
     assert time.monotonic() - before_s < 20
+
+
+def test_range_that_readers_may_not_see_fails_instead_of_ending_short(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Rule 25: an end is reached, or the read fails in time; it never spins or stops early."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"a"])
+    producer = abandon_transaction(kafka.bootstrap, name, [b"b"])
+    made = source(kafka, name, options={"kafkaConsumer.pollTimeoutMs": "1000"})
+    _, (whole,) = start(made)
+    with pytest.raises(UnreachableError, match=r"-0\[0,2\)"):
+        rows(made, [dataclasses.replace(whole, end_offset=2)])
+    producer.commit_transaction(30)
+    await_stable(kafka.bootstrap, name)
+    assert values(rows(made, [dataclasses.replace(whole, end_offset=2)])) == [b"a", b"b"]
 
 
 def secure_source(secure_kafka: SecureKafka, name: str, password: str) -> KafkaSource:
