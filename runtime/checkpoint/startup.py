@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
 _FIRST_TRY_S = 3.0
+_CHECK_S = 15.0  # what cannot be reached is said well within 30 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ class StartSequence:
     def _check(self) -> tuple[str, ...]:
         found = set(self._plan.cluster_ids)
         for sink in self._sinks.values():
-            facts = sink.check(timeout_s=self._left_s())
+            facts = sink.check(timeout_s=min(self._left_s(), _CHECK_S))
             if "cluster_id" in facts:
                 found.add(facts["cluster_id"])
         return tuple(sorted(found))

@@ -36,6 +36,7 @@ __all__ = ["JobResult", "run_job"]
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
+_CHECK_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _WATCH_S = 0.1
 _INTERRUPTED = 130  # as a shell reports Ctrl-C
 _SPARK_DEFAULT_BATCHES = 100  # spark.sql.streaming.minBatchesToRetain
@@ -100,7 +101,7 @@ def run_job(job: Job) -> JobResult:
 
 def _clusters(regions: Sequence[Region]) -> list[str]:
     """Checks every source, changing nothing; the ids of the clusters they read."""
-    checks = [region.pipeline.source.check(timeout_s=_START_TIMEOUT_S) for region in regions]
+    checks = [region.pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for region in regions]
     return [facts["cluster_id"] for facts in checks if facts.get("cluster_id")]
 
 
