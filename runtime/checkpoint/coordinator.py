@@ -49,7 +49,7 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
 )
-from runtime.errors import StreamError, UnreachableError
+from runtime.errors import UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import (
     Acknowledgement,
@@ -261,8 +261,8 @@ class BarrierCoordinator:
             ):
                 try:
                     close()
-                except StreamError as err:
-                    log.warning("a connection was not closed: error=%s", err)
+                except Exception:  # a stop goes on with the others
+                    log.exception("a connection was not closed")
 
     def _settle_last(self, loop: CoreLoop) -> None:
         deadline_s = time.monotonic() + _STOP_S
@@ -281,8 +281,8 @@ class BarrierCoordinator:
             return  # behind another run's seal nothing here is ours to abort
         try:
             self._sweep(self._hands)
-        except StreamError as err:
-            log.warning("the last sweep failed, the next start repeats it: error=%s", err)
+        except Exception:  # a stop goes on: connections have to be closed
+            log.exception("the last sweep failed, the next start repeats it")
 
     def __enter__(self) -> Self:
         return self

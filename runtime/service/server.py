@@ -86,6 +86,7 @@ class CoordinatorService:
             coordinator.add_listener(CheckpointMetrics(self._registry))
         self._handlers: dict[str, QueryHandler] = {}
         self._socket = _listen(host, port)
+        self._port: int = self._socket.getsockname()[1]
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._app(),
@@ -103,8 +104,8 @@ class CoordinatorService:
     @property
     def address(self) -> str:
         """``http://host:port``."""
-        port = self._socket.getsockname()[1]
-        return f"http://{self._host}:{port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
 
     @property
     def coordinator_address(self) -> CoordinatorAddress:

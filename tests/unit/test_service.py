@@ -1,0 +1,417 @@
+"""The coordinator over HTTP: who may ask, what comes back, and what happens when nobody answers."""
+
+import dataclasses
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import urllib3
+
+from runtime import errors
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.contracts import RegisteredAttempt
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+    WrongJobError,
+)
+from runtime.model import Barrier, BatchKey, SplitRange
+from runtime.service import wire
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.service.server import CoordinatorService
+from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore
+from tests.region_threads import RegionThread
+from tests.waiting import wait_for
+
+BATCH = BatchKey(region="main", generation=0, batch_id=1)
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    """Five records in one partition."""
+    return FakeSource("source", {0: 5})
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    """Shared by the job's sink and its tasks."""
+    return FakeBroker()
+
+
+@pytest.fixture
+def coordinator(source: FakeSource, broker: FakeBroker) -> Iterator[BarrierCoordinator]:
+    """A started job on fakes."""
+    made = BarrierCoordinator(
+        JobPlan(
+            name="job",
+            regions=(RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",)),),
+        ),
+        FakeStore(),
+        sinks={"sink": FakeSink(broker)},
+        sources={"source": source},
+        settings=CheckpointSettings(interval_s=0.01),
+    )
+    made.start(10.0)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def service(coordinator: BarrierCoordinator) -> Iterator[CoordinatorService]:
+    """Its service."""
+    with CoordinatorService(coordinator) as made:
+        yield made
+
+
+@pytest.fixture
+def client(service: CoordinatorService) -> Iterator[CoordinatorClient]:
+    """A client of it."""
+    with CoordinatorClient(service.coordinator_address, deadline_s=5.0) as made:
+        yield made
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: FakeSource) -> None:
+    """Whole: ranges, topic ids, and the same one again until it is acknowledged."""
+    barrier = client.poll_barrier("main", 0, wait_s=0.2)
+    assert barrier is not None
+    assert (barrier.checkpoint_id, barrier.generation) == (1, 0)
+    assert barrier.splits == source.cut(
+        [dataclasses.replace(barrier.splits[0], end_offset=0)], max_records=None, timeout_s=1.0
+    )
+    assert client.poll_barrier("main", 0, wait_s=0.2) == barrier
+
+
+def test_a_poll_without_records_waits_and_says_none(
+    client: CoordinatorClient, source: FakeSource
+) -> None:
+    """A short long-poll, no longer than asked for."""
+    source.ends[0] = 0
+    before_s = time.monotonic()
+    assert client.poll_barrier("main", 0, wait_s=0.1) is None
+    assert 0.1 <= time.monotonic() - before_s < 3.0
+
+
+def test_a_poll_returns_as_soon_as_there_is_something(
+    client: CoordinatorClient, source: FakeSource
+) -> None:
+    """An idle barrier is armed: records do not wait for the poll to end."""
+    source.ends[0] = 0
+    answers: list[Barrier | None] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=5.0))
+    )
+    before_s = time.monotonic()
+    thread.start()
+    wait_for(lambda: source.limits, poll_s=0.005)
+    source.ends[0] = 3
+    thread.join(10.0)
+    assert answers[0] is not None
+    assert time.monotonic() - before_s < 4.0
+
+
+def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
+    """Rule 4: before its first record; refused once nobody wants the batch."""
+    attempt = RegisteredAttempt(batch=BATCH, operator_id="sink", resource='["id", 1, 0]')
+    client.register(attempt)
+    client.register(attempt)
+    old = dataclasses.replace(attempt, batch=dataclasses.replace(BATCH, generation=-1))
+    with pytest.raises(FencedError, match="restarted"):
+        client.register(old)
+
+
+def test_a_writer_learns_that_its_batch_is_decided(
+    client: CoordinatorClient, coordinator: BarrierCoordinator, broker: FakeBroker
+) -> None:
+    """By (region, generation, batch id)."""
+    assert not client.is_decided(BATCH)
+    region = RegionThread(coordinator, broker).start()
+    wait_for(lambda: client.is_decided(BATCH), poll_s=0.01)
+    assert not client.is_decided(dataclasses.replace(BATCH, batch_id=2))
+    coordinator.cancel()
+    region.stop()
+
+
+def test_status_shows_the_job(client: CoordinatorClient) -> None:
+    """Ids, state, positions; for people and dashboards."""
+    client.poll_barrier("main", 0, wait_s=0.2)
+    job = client.status()["job"]
+    assert job["state"] == "running"
+    assert job["pending"][0]["state"] == "aligning"
+    assert job["regions"][0]["splits"] == {"input-0": 5}
+
+
+def test_metrics_count_checkpoints(
+    service: CoordinatorService, coordinator: BarrierCoordinator, broker: FakeBroker
+) -> None:
+    """In Prometheus' text form, behind the same token."""
+    region = RegionThread(coordinator, broker).start()
+
+    def text() -> str:
+        token = service.coordinator_address.token
+        response = urllib3.request(
+            "GET", f"{service.address}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        return response.data.decode()
+
+    wait_for(lambda: "sluice_checkpoints_committed_total 1.0" in text(), poll_s=0.01)
+    assert "sluice_offsets_committed_total 5.0" in text()
+    assert 'sluice_checkpoint_seconds_count{stage="decided"} 1.0' in text()
+    coordinator.cancel()
+    region.stop()
+
+
+class _Handler:
+    """A mounted handler that waits when told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.entered = threading.Semaphore(0)
+        self.leave = threading.Event()
+
+    def call(self, call: str, payload: Mapping[str, Any]) -> Any:
+        """See `runtime.service.server.QueryHandler`."""
+        self.calls.append((call, payload))
+        if call == "wait":
+            self.entered.release()
+            assert self.leave.wait(30.0)
+        if call == "fail":
+            raise WrongJobError("another job", {"uid": "x"}, "Choose.")
+        return {"batch": payload.get("batch")}
+
+
+def test_a_drop_in_query_reaches_its_handler() -> None:
+    """Without a coordinator of the service's own; errors keep their class."""
+    handler = _Handler()
+    with CoordinatorService() as service:
+        service.mount("key", handler)
+        with CoordinatorClient(service.coordinator_address) as client:
+            assert client.query("key", "commit", {"batch": 7}, timeout_s=5.0) == {"batch": 7}
+            with pytest.raises(WrongJobError, match="uid=x"):
+                client.query("key", "fail", {}, timeout_s=5.0)
+            with pytest.raises(ConfigError, match="mounted=key"):
+                client.query("other", "commit", {}, timeout_s=5.0)
+            assert client.status()["queries"] == ["key"]
+    assert handler.calls[0] == ("commit", {"batch": 7})
+
+
+def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator) -> None:
+    """Commits and long polls may fill the pool; whoever looks still gets an answer."""
+    handler = _Handler()
+    with CoordinatorService(coordinator) as service:
+        service.mount("key", handler)
+        address = service.coordinator_address
+        waiting = [
+            threading.Thread(
+                target=lambda: CoordinatorClient(address).query("key", "wait", {}, timeout_s=30.0)
+            )
+            for _ in range(60)
+        ]
+        for thread in waiting:
+            thread.start()
+        for _ in waiting:
+            assert handler.entered.acquire(timeout=20.0)
+        before_s = time.monotonic()
+        assert CoordinatorClient(address).status()["job"]["state"] == "running"
+        took_s = time.monotonic() - before_s
+        handler.leave.set()
+        for thread in waiting:
+            thread.join(20.0)
+    assert took_s < 2.0
+
+
+# --- who may ask ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"token": "guessed"}, AuthenticationError),
+        ({"leader_session_id": "an older run"}, FencedError),
+        ({"job_uid": "another job"}, FencedError),
+    ],
+)
+def test_only_who_belongs_to_this_run_is_answered(
+    service: CoordinatorService, wrong: dict[str, str], error: type[StreamError]
+) -> None:
+    """Each message names job and leader session, and carries the token."""
+    address = dataclasses.replace(service.coordinator_address, **wrong)
+    with CoordinatorClient(address) as client, pytest.raises(error):
+        client.poll_barrier("main", 0, wait_s=0.0)
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/batches/decided"])
+def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: str) -> None:
+    """Not even numbers."""
+    response = urllib3.request("GET", f"{service.address}{path}")
+    assert response.status == 401
+
+
+def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:
+    """It may end up in a log otherwise."""
+    address = service.coordinator_address
+    assert address.token not in repr(address)
+    with (
+        CoordinatorClient(dataclasses.replace(address, job_uid="x")) as client,
+        pytest.raises(FencedError) as caught,
+    ):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    assert address.token not in str(caught.value)
+
+
+def test_the_service_listens_on_loopback_unless_told(service: CoordinatorService) -> None:
+    """Nobody else on the network reaches it by accident."""
+    assert service.address.startswith("http://127.0.0.1:")
+
+
+def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorService) -> None:
+    """Fields are named, values are not."""
+    token = service.coordinator_address.token
+    response = urllib3.request(
+        "POST",
+        f"{service.address}/v1/barrier",
+        json={"job_uid": "u", "leader_session_id": "s", "secret": "value"},
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    assert response.status == 422
+    error = wire.error_from_json(response.json()["error"])
+    assert isinstance(error, ConfigError)
+    assert "body.secret" in str(error)
+    assert "value" not in str(error.args[1])
+
+
+# --- nobody answers -------------------------------------------------------------------------------
+
+
+def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> None:
+    """The service may come up after the first try."""
+    service = CoordinatorService(coordinator)
+    answers: list[Barrier | None] = []
+    client = CoordinatorClient(service.coordinator_address)
+    thread = threading.Thread(
+        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=0.2))
+    )
+    thread.start()
+    with service:
+        thread.join(20.0)
+    client.close()
+    assert len(answers) == 1
+
+
+def test_a_client_gives_up_at_its_deadline() -> None:
+    """With a typed error that names the address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = CoordinatorAddress(
+        address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
+    )
+    before_s = time.monotonic()
+    with (
+        CoordinatorClient(address, deadline_s=0.3) as client,
+        pytest.raises(UnreachableError, match=str(port)),
+    ):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    assert time.monotonic() - before_s < 5.0
+
+
+def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
+    """A service without a job answers that, not silence."""
+    with CoordinatorService() as service:
+        address = service.coordinator_address
+        with (
+            CoordinatorClient(address, deadline_s=0.3) as client,
+            pytest.raises(UnreachableError, match="no job is coordinated here"),
+        ):
+            client.poll_barrier("main", 0, wait_s=0.0)
+
+
+def test_an_occupied_port_is_one_clear_sentence() -> None:
+    """With host and port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MissingRequirementError, match=f"port={port}"):
+            CoordinatorService(port=port)
+
+
+def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
+    """And ends the address."""
+    service.stop()
+    service.stop()
+    with (
+        CoordinatorClient(service.coordinator_address, deadline_s=0.1) as client,
+        pytest.raises(UnreachableError),
+    ):
+        client.status()
+
+
+# --- what crosses the wire ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(set(errors.__all__)))
+def test_every_error_crosses_as_itself(name: str) -> None:
+    """Class, text and place; what JSON cannot hold becomes text."""
+    kind = getattr(errors, name)
+    sent = kind("what happened", {"batch": BATCH, "count": 3, "none": None}, "What to do.")
+    got = wire.error_from_json(wire.error_to_json(sent))
+    assert type(got) is kind
+    assert str(got) == str(sent)
+
+
+def test_an_error_of_a_later_version_is_still_an_error() -> None:
+    """Its class is not known here."""
+    got = wire.error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
+    assert type(got) is StreamError
+
+
+def test_a_barrier_crosses_whole() -> None:
+    """Also what is optional."""
+    barrier = Barrier(
+        checkpoint_id=4,
+        region="main",
+        generation=2,
+        splits=(
+            SplitRange(
+                source_id="s",
+                topic="t",
+                topic_id="u",
+                partition=1,
+                start_offset=2,
+                end_offset=2**53 + 1,
+                leader_epoch=3,
+                largest_timestamp_ms=4,
+            ),
+        ),
+    )
+    assert wire.barrier_from_json(wire.barrier_to_json(barrier)) == barrier
+
+
+def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:
+    """Into tasks and source runners."""
+    address = service.coordinator_address
+    assert pickle.loads(pickle.dumps(address)) == address
+
+
+def test_the_client_is_light() -> None:
+    """Every Python worker imports it: no server, no Spark, no Kafka client."""
+    code = (
+        "import sys; import runtime.service.client, runtime.service.drop_in_client; "
+        "print([m for m in ('fastapi','uvicorn','pydantic','pyspark','confluent_kafka','kafka',"
+        "'prometheus_client','fastavro') if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout.strip() == "[]"
