@@ -8,6 +8,7 @@ from runtime.embedded.program import Program
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.containers.kafka_cluster import KafkaCluster
+from tests.kafka_records import end_offsets
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
@@ -15,7 +16,9 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 _PROGRESS_S = 120.0
 
 
-def _await_progress(scenario: Scenario, program: Program, records: int) -> None:
+def _await_progress(
+    cluster: KafkaCluster, scenario: Scenario, program: Program, records: int
+) -> None:
     """Wait until a read_committed reader has seen so many records more; the program must live."""
     target = scenario.observer.total + records
 
@@ -24,7 +27,23 @@ def _await_progress(scenario: Scenario, program: Program, records: int) -> None:
         return scenario.observer.total >= target
 
     bound = _PROGRESS_S if scenario.observer.total else START_S
-    wait_for(seen, timeout_s=bound, what=f"{records} more records in the output")
+    try:
+        wait_for(seen, timeout_s=bound, what=f"{records} more records in the output")
+    except AssertionError as error:
+        error.add_note(_state(cluster, scenario))
+        raise
+
+
+def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
+    """What tells a reader that hangs from a transaction that hangs from a pipeline that hangs."""
+    output = scenario.topics.output
+    stable = end_offsets(cluster.bootstrap, output)
+    written = end_offsets(cluster.bootstrap, output, committed=False)
+    newest = max((path.name for path in scenario.checkpoint.glob("chk-*")), default="none")
+    return (
+        f"sent {scenario.feeder.sent}, seen {scenario.observer.total}, stable {stable}, "
+        f"written {written}, newest checkpoint {newest}"
+    )
 
 
 def _finish(scenario: Scenario, program: Program) -> None:
@@ -43,9 +62,9 @@ def test_pipeline_outlives_a_broker_lost_for_good(
     """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled."""
     with Scenario(COPY, own_cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
-        _await_progress(scenario, program, 300)
+        _await_progress(own_cluster, scenario, program, 300)
         own_cluster.lose(own_cluster.leader(scenario.topics.output))
-        _await_progress(scenario, program, 1000)
+        _await_progress(own_cluster, scenario, program, 1000)
         _finish(scenario, program)
 
 
@@ -55,14 +74,14 @@ def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     """Each leader in turn is killed and started again under load."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
-        _await_progress(scenario, program, 300)
+        _await_progress(cluster, scenario, program, 300)
         for partition in range(scenario.setting.partitions):
             victim = cluster.leader(scenario.topics.output, partition)
             cluster.kill(victim)
-            _await_progress(scenario, program, 500)
+            _await_progress(cluster, scenario, program, 500)
             cluster.start(victim)
             cluster.await_in_sync(scenario.topics.output)
-            _await_progress(scenario, program, 300)
+            _await_progress(cluster, scenario, program, 300)
         _finish(scenario, program)
 
 
@@ -72,13 +91,13 @@ def test_killed_pipeline_recovers_while_a_broker_is_down(
     """Both die at once; the next run finds and ends the dead one's transactions on two brokers."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
-        _await_progress(scenario, program, 300)
+        _await_progress(cluster, scenario, program, 300)
         victim = cluster.leader(scenario.topics.output)
         program.kill()
         cluster.kill(victim)
         second = scenario.start()
-        _await_progress(scenario, second, 500)
+        _await_progress(cluster, scenario, second, 500)
         cluster.start(victim)
         cluster.await_in_sync(scenario.topics.output)
-        _await_progress(scenario, second, 300)
+        _await_progress(cluster, scenario, second, 300)
         _finish(scenario, second)
