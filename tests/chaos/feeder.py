@@ -10,12 +10,12 @@ from runtime.checker import Payload
 
 __all__ = ["Feeder"]
 
-_CHUNK_RECORDS = 40
-_PAUSE_S = 0.04
+_CHUNK_RECORDS = 10
+_PAUSE_S = 0.05
 
 
 class Feeder:
-    """Sends the records of a `Payload` in a thread of its own, a chunk every 40 ms, until stopped.
+    """Sends the records of a `Payload` in a thread of its own, a chunk every 50 ms, until stopped.
 
     Every record is acknowledged before `stop` returns, so `sent` is what the topic holds.
     """
