@@ -153,6 +153,18 @@ def test_batch_read_between_given_offsets(
     assert frame.count() == 4
 
 
+def test_fewer_columns_are_read_when_fewer_are_declared(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka.bootstrap, name, [Record(key=b"k", value=b"v")])
+    reader = session.read.format("sluice-kafka").options(**options(kafka, name))
+    (row,) = reader.schema("value binary, offset bigint").load().collect()
+    assert (bytes(row.value), row.offset) == (b"v", 0)
+    with pytest.raises(PySparkException, match="valeu"):
+        reader.schema("valeu binary").load().collect()
+
+
 def test_batch_read_of_an_empty_topic_is_empty(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:

@@ -129,6 +129,24 @@ def test_many_records_of_many_partitions_come_once_and_in_order(
         assert [row["offset"] for row in mine] == list(range(len(mine)))
 
 
+def test_a_reader_that_is_given_up_leaves_a_sound_consumer(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """What was fetched for one read never shows up in the next one of this process."""
+    name = topic(partitions=2)
+    produce(kafka.bootstrap, name, [Record(value=b"%d" % n, partition=n % 2) for n in range(4_000)])
+    made = source(kafka, name, columns=["value"])
+    enumerator, positions = start(made)
+    whole = cut(enumerator, positions)
+    part = cut(enumerator, positions, most=10)
+    for _ in range(5):
+        given_up = made.reader().read(whole)
+        next(given_up)
+        del given_up
+        assert sorted(int(row["value"]) for row in rows(made, part)) == list(range(10))
+        assert len(rows(made, whole)) == 4_000
+
+
 def test_two_topics_in_one_read_are_kept_apart(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
     first, second = topic(), topic(partitions=2)
     produce(kafka.bootstrap, first, [b"a"])
