@@ -159,7 +159,7 @@ class Book:
             self.abort(first, Event.STOPPED, reason, now_s)
         for name in self.regions:
             self.close_region(name, reason, fence=None)
-        self.out.append(EndJob(error=error))
+        self.out.append(EndJob(error=error, finished=self.is_finished))
 
     def fence(self, error: BaseException) -> None:
         """Another session has taken over: change nothing more, wake everybody."""

@@ -336,9 +336,10 @@ class RegionRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
-    """The job is over: with an error, or finished."""
+    """The job is over: by an error, by a stop, or ``finished``: everything there was is read."""
 
     error: BaseException | None
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class ActionRoutes:
             case Report():
                 self._report(action.progress)
             case EndJob():
-                self._end(action.error)
+                self._end(action)
 
     def _remember(self, action: Commit) -> None:
         """The last checkpoints' committables, for the wait until readers see them."""
@@ -180,8 +180,8 @@ class ActionRoutes:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _end(self, error: BaseException | None) -> None:
-        reason = error or FencedError("the job has ended", {}, "Start it again for more.")
+    def _end(self, action: EndJob) -> None:
+        reason = action.error or FencedError("the job has ended", {}, "Start it again for more.")
         with self._lock:
             waiting: list[Future[RestartedRegion] | Future[int]] = [
                 *(answer for found in self._restarts.values() for answer in found),
@@ -191,10 +191,10 @@ class ActionRoutes:
             self._triggers.clear()
         for answer in waiting:
             answer.set_exception(reason)
-        if error is not None:
-            self._finish(error)
-        else:
+        if action.finished:
             self._steps.call(self._finish_visible)
+        else:
+            self._finish(action.error)
 
     def _finish(self, error: BaseException | None) -> None:
         self._error = error

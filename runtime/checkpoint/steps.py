@@ -40,7 +40,7 @@ from runtime.contracts import (
 )
 from runtime.errors import StorageError, StreamError, UnreachableError, WrongJobError
 from runtime.failpoints import VARIABLE, failpoint
-from runtime.model import CheckpointRecord, StateEntry, Verdict
+from runtime.model import CheckpointRecord, SplitRange, StateEntry, Verdict
 
 __all__ = [
     "Hands",
@@ -337,7 +337,7 @@ class Hands:
         for source_id, source in self._sources.items():
             mine = [split for split in action.positions if split.source_id == source_id]
             if mine:
-                source.committed(mine)
+                _tell_source(source, mine)
         yield "after-group-offsets"
 
     def _retire(self, action: Retire) -> None:
@@ -345,6 +345,8 @@ class Hands:
             self._store.retire(self._store.retirable(retain=action.retained))
         except StreamError as err:  # nothing depends on it; the next checkpoint tries again
             log.warning("retired checkpoints could not be deleted: error=%s", err)
+        except Exception:  # nor may a client's bug end the job here
+            log.exception("retired checkpoints could not be deleted")
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
         replaced = yield from self._repairs.run(action)
@@ -362,6 +364,13 @@ class Hands:
         )
         yield "after-sweep"
         return swept
+
+
+def _tell_source(source: SplitEnumerator, positions: Sequence[SplitRange]) -> None:
+    try:
+        source.committed(positions)
+    except Exception:  # lag tools read it, nothing else: no reason to end a job
+        log.exception("committed positions could not be published")
 
 
 class Repairs:

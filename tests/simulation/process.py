@@ -225,7 +225,7 @@ class Process:
             self._live(action.restored, action.generation)
         elif isinstance(action, EndJob):
             self.error = action.error
-            self.finished = action.error is None
+            self.finished = action.finished
 
     def repair(
         self,

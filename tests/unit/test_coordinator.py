@@ -452,6 +452,18 @@ def test_a_stop_may_be_repeated_and_needs_no_start(job: Job) -> None:
         coordinator.poll_barrier("main", 0, wait_s=0.0)
 
 
+def test_a_stop_by_the_user_does_not_wait_for_readers(job: Job) -> None:
+    """Only the end of a bounded job promises that everything is visible."""
+    sink = FakeSink(job.broker)
+    coordinator = job.coordinator(sink=sink)
+    coordinator.start(10.0)
+    coordinator.cancel()
+    assert coordinator.wait(20.0)
+    coordinator.stop()
+    assert "await_visible" not in sink.calls
+    assert coordinator.status().state == "stopped"
+
+
 def test_a_stop_leaves_nothing_open(job: Job) -> None:
     """What a running batch has opened is aborted, so that readers need no restart."""
     coordinator, _ = job.started()

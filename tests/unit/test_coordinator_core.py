@@ -588,7 +588,7 @@ def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     driver.ack(driver.poll(3, finished=True))
     (published,) = driver.seen(Publish)
     assert (published.kind, published.asked_by) == (CheckpointKind.FINAL, "end")
-    assert driver.seen(EndJob) == [EndJob(error=None)]
+    assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
     assert isinstance(driver.tell_poll()[0], NothingDue)
 
 
@@ -601,7 +601,7 @@ def test_a_bounded_job_without_records_ends_too() -> None:
     assert driver.poll(0, region="side", finished=True) is None
     assert driver.poll(0, finished=True) is None
     assert driver.seen(Publish)[0].kind is CheckpointKind.FINAL
-    assert driver.seen(EndJob) == [EndJob(error=None)]
+    assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
 
 
 def test_a_job_goes_on_while_one_region_has_more_to_read() -> None:
