@@ -60,8 +60,8 @@ test: lint ## everything a change must pass; without a Docker engine the contain
 test-containers: setup ## brokers in containers: killed, lost, cut off
 	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
 
-test-chaos: setup ## kill -9 of real processes at every failpoint
-	@$(PYTEST) -q tests -m chaos
+test-chaos: setup ## kill -9 of real processes at every failpoint, the long list too
+	@SLUICE_CHAOS=long $(PYTEST) -q tests -m chaos
 
 bench: setup ## throughput, latency and recovery, as a table
 	@$(BIN)/python -m benchmarks
