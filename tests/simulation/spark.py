@@ -11,6 +11,7 @@ from runtime.checkpoint.messages import (
     GiveBarrier,
     RegionCut,
     RegionFailed,
+    SplitsDiscovered,
 )
 from runtime.errors import (
     FencedError,
@@ -133,7 +134,13 @@ class Life:
             if barrier is not None:
                 return barrier.splits, barrier
 
+    def _discover(self) -> None:
+        found = self._process.source.discover(timeout_s=1)
+        if found:
+            self._process.tell(SplitsDiscovered(source_id="source", splits=found))
+
     def _poll(self) -> Generator[None, None, Barrier | None]:
+        self._discover()
         answers = self._process.tell(
             BarrierPolled(region=self.region, generation=self.generation), raises=True
         )

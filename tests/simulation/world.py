@@ -157,6 +157,8 @@ class World:
         """Records arrive, orphaned tasks write, transactions expire."""
         if self.roll(0.1):
             self.ends[self.random.choice(sorted(self.ends))] += self.random.randint(1, 5)
+        if len(self.ends) < self.profile.partitions + 2 and self.roll(0.005):
+            self.ends[len(self.ends)] = 0  # a partition is added
         if self.zombies and self.random.random() < 0.1:
             self.move_zombie()
         if self.roll(self.profile.expire) and (ongoing := self.broker.ongoing()):
