@@ -118,7 +118,7 @@ class CoordinatorCore:
             IllegalTransitionError: a bug, here or in the sender.
         """
         book = self._book
-        if book.is_fenced and not isinstance(event, BarrierPolled | Acknowledged | RestartAsked):
+        if book.is_fenced and not isinstance(event, _ASKING):
             return []
         book.out = []
         _dispatch(book, event, now_s)
@@ -293,6 +293,9 @@ def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
     for name in book.regions:
         book.cancel_waiting(name, error)
 
+
+_ASKING = (BarrierPolled, Acknowledged, RestartAsked, TriggerAsked)
+"""Somebody waits for an answer, if only for an error."""
 
 _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     Tick: _ticked,

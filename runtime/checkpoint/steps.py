@@ -284,8 +284,8 @@ class Hands:
             record = self._identity.record_of(action, now_ms=self._wall_ms())
             self._record = record
         if is_decision:
-            self._before_decision()
             yield "before-decision"
+            self._before_decision()  # behind the point: a process that was paused there looks again
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
         if is_decision:
             yield "after-decision"

@@ -166,6 +166,10 @@ def test_a_taken_place_stops_everything() -> None:
     assert not driver.seen(AbortWork)
     with pytest.raises(FencedError):
         driver.poll(9)
+    with pytest.raises(FencedError):
+        driver.trigger(CheckpointKind.CHECKPOINT, "user")
+    with pytest.raises(FencedError):
+        driver.restart()
 
 
 def test_an_unanswered_publish_is_repeated_and_never_aborted() -> None:
