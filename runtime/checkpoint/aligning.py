@@ -225,7 +225,7 @@ def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s
     checkpoint.acks[ack.batch.region] = ack
     region.cuts[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
-        region.pace.finished(now_s, interval_s=book.settings.interval_s or 0.0)
+        region.pace.finished(now_s, target_s=book.settings.epoch_target_s)
     if checkpoint.state is State.ARMED:
         book.move(checkpoint, Event.BARRIER_CUT, now_s)
 

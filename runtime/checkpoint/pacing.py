@@ -7,8 +7,7 @@ from runtime.model import SplitRange
 
 __all__ = ["Pace", "records_in"]
 
-_LEAST_TARGET_S = 1.0
-_LARGEST_CHANGE = 4
+_LARGEST_CHANGE = 10
 
 
 def records_in(splits: Iterable[SplitRange]) -> int:
@@ -39,12 +38,12 @@ class Pace:
         # Shares of several partitions are rounded down, one record each at most.
         self.is_behind = self._records > 0 and self._records + len(splits) >= self.limit
 
-    def finished(self, now_s: float, *, interval_s: float) -> None:
-        """Its batch is pre-committed: aim at one interval for the next one."""
+    def finished(self, now_s: float, *, target_s: float) -> None:
+        """Its batch is pre-committed: aim at ``target_s`` for the next one."""
         if not self.is_behind:
             return
         took_s = max(now_s - self._cut_s, 1e-3)
-        factor = max(interval_s, _LEAST_TARGET_S) / took_s
+        factor = target_s / took_s
         self.limit = max(
             1, int(self._records * min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE))
         )

@@ -99,10 +99,10 @@ class CheckpointSettings:
         retained: newest decided checkpoints that are kept.
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
-        pace_epochs: limit an epoch to what its region writes in about one interval (one second at
-            least), learnt from the epochs before, so that a backlog becomes many epochs instead
-            of one that is too large for the timeout. While it catches up, the next barrier does
-            not wait for the interval.
+        pace_epochs: limit an epoch to what its region writes in about ten intervals (ten seconds
+            at least, a quarter of the timeout at most), learnt from the epochs before, so that a
+            backlog becomes several epochs instead of one that is too large for the timeout.
+            While it catches up, the next barrier does not wait for the interval.
         first_epoch_records: that limit before anything is learnt.
         idle_poll_s: how often an armed barrier looks for something to cut.
         discovery_interval_s: how often sources are asked for new splits; None: never.
@@ -125,7 +125,7 @@ class CheckpointSettings:
     max_concurrent: int = 1
     on_lost: OnLost = OnLost.FAIL
     pace_epochs: bool = True
-    first_epoch_records: int = 20_000
+    first_epoch_records: int = 100_000
     idle_poll_s: float = 0.05
     discovery_interval_s: float | None = 10.0
     sweep_interval_s: float = 10.0
@@ -158,6 +158,12 @@ class CheckpointSettings:
             raise ConfigError(
                 "a checkpoint setting is out of range", wrong, "Use a value above zero."
             )
+
+    @property
+    def epoch_target_s(self) -> float:
+        """How long an epoch of a backlog should take: long enough that Spark's own time per batch
+        does not count, short enough for the timeout and for readers that wait."""
+        return min(max(10 * (self.interval_s or 0.0), 10.0), self.timeout_s / 4)
 
     @property
     def is_external(self) -> bool:

@@ -164,12 +164,14 @@ def test_max_records_limits_a_cut() -> None:
     assert driver.poll(100) is None  # the user's limit throttles: the interval holds
 
 
-def test_a_backlog_becomes_epochs_of_about_one_interval() -> None:
+def test_a_backlog_becomes_epochs_of_a_bounded_time() -> None:
     """The limit follows what the region writes, and catching up does not wait for the interval."""
-    driver = CoreDriver(dataclasses.replace(FAST, interval_s=2.0, first_epoch_records=1_000))
+    driver = CoreDriver(
+        CheckpointSettings(interval_s=60.0, timeout_s=40.0, first_epoch_records=1_000)
+    )
     position, sizes = 0, []
     driver.tick()
-    for _ in range(8):
+    for _ in range(6):
         limit = driver.asked_cut().max_records
         assert limit is not None
         sizes.append(limit)
@@ -177,8 +179,8 @@ def test_a_backlog_becomes_epochs_of_about_one_interval() -> None:
         barrier = driver.poll(position)
         driver.clock.advance(0.5 + limit / 10_000)  # Spark's own time, and 10,000 records a second
         driver.ack(barrier)
-    assert sizes[0] == 1_000
-    assert 14_000 <= sizes[-1] <= 16_000  # 2 s = 0.5 s + 15,000 records
+    assert sizes[:2] == [1_000, 10_000]
+    assert 94_000 <= sizes[-1] <= 96_000  # 10 s, a quarter of the timeout
 
 
 def test_small_epochs_leave_the_limit_alone() -> None:
