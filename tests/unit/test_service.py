@@ -230,7 +230,7 @@ def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator
         handler.leave.set()
         for thread in waiting:
             thread.join(20.0)
-    assert took_s < 2.0
+    assert took_s < 5.0
 
 
 # --- who may ask ----------------------------------------------------------------------------------
