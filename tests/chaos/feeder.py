@@ -24,7 +24,12 @@ class Feeder:
         self.payload = payload
         self.sent = 0
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2}
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "log_level": 0,
+            }
         )
         self._errors: list[KafkaError] = []
         self._stopping = threading.Event()
