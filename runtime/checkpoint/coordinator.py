@@ -37,10 +37,11 @@ from runtime.checkpoint.plan import (
     StartedJob,
 )
 from runtime.checkpoint.progress import ListenerThread, ProgressListener
+from runtime.checkpoint.repairs import Repairer
 from runtime.checkpoint.routes import ActionRoutes
 from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.steps import Hands, Repairer, RunIdentity, drive
+from runtime.checkpoint.steps import Hands, RunIdentity, drive
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import (
     Clock,

@@ -168,13 +168,7 @@ def published(book: Book, event: Published, now_s: float) -> None:
     checkpoint.in_flight = False
     if event.outcome is PublishOutcome.TAKEN:
         book.move(checkpoint, Event.PLACE_TAKEN, now_s)
-        book.fence(
-            FencedError(
-                "another coordinator has taken over this job",
-                {"checkpoint_id": event.checkpoint_id},
-                "Nothing was committed by this one; let the newer one run, or stop it first.",
-            )
-        )
+        book.fence(_taken_over(event.checkpoint_id))
         return
     book.last_place = event.checkpoint_id
     if checkpoint.state is State.ABORTING:
@@ -187,6 +181,14 @@ def published(book: Book, event: Published, now_s: float) -> None:
     for record in checkpoint.regions:
         book.regions[record.region].decided(event.checkpoint_id, record)
     checkpoint.remaining = tuple(e for r in checkpoint.regions for e in r.committables)
+
+
+def _taken_over(checkpoint_id: int) -> FencedError:
+    return FencedError(
+        "another coordinator has taken over this job",
+        {"checkpoint_id": checkpoint_id},
+        "Nothing undecided was committed by this one; let the newer one run, or stop it first.",
+    )
 
 
 def work_aborted(book: Book, event: AbortedWork, now_s: float) -> None:
@@ -319,10 +321,14 @@ def lost_error(
 def repaired(book: Book, event: Repaired, now_s: float) -> None:
     """What replaces the lost work is durable; commit it like any other."""
     checkpoint = book.pending[event.checkpoint_id]
-    if event.outcome is not PublishOutcome.OURS:
+    if event.outcome is PublishOutcome.UNKNOWN:
         _retry(book, checkpoint, now_s)
         return
     checkpoint.in_flight = False
+    if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
+        book.move(checkpoint, Event.PLACE_TAKEN, now_s)
+        book.fence(_taken_over(event.checkpoint_id))
+        return
 
     def follow(entries: Iterable[StateEntry]) -> tuple[StateEntry, ...]:
         return tuple(event.replaced.get(entry.payload, entry) for entry in entries)

@@ -2,35 +2,31 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from runtime.checkpoint import recovery
-from runtime.checkpoint.messages import Repair
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan
 from runtime.checkpoint.recovery import History, Place
-from runtime.checkpoint.settling import lost_by_region, lost_error, unknown_error
-from runtime.checkpoint.steps import Repairer, Repairs, Steps, commit_all, publish_record
+from runtime.checkpoint.repairs import Repairer, Repairs
+from runtime.checkpoint.settlement import Settlement
+from runtime.checkpoint.steps import Steps, publish_record
 from runtime.contracts import (
     Clock,
-    CommitOutcome,
-    CommitReport,
     MetadataStore,
     PublishOutcome,
     SinkContext,
     SinkCoordinator,
     SplitEnumerator,
-    SweepView,
 )
 from runtime.errors import DamagedCheckpointError, StorageError, UnreachableError
-from runtime.model import CheckpointRecord, RegionRecord, SplitRange, StateEntry, Verdict
+from runtime.model import CheckpointRecord, SplitRange, Verdict
 
 __all__ = ["Found", "StartSequence"]
 
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
-_FIRST_TRY_S = 3.0
 _CHECK_S = 15.0  # what cannot be reached is said well within 30 s
 
 
@@ -280,112 +276,28 @@ class StartSequence:
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
     def _settle(self, history: History, generation: int) -> Steps[None]:
-        """Commit what is decided, oldest first, before any task of this run starts.
-
-        Orphans are aborted as soon as one try was made, so that readers do not wait for a
-        checkpoint that is slow to settle.
-        """
         job_uid = history.newest.job_uid
-        repairs = Repairs(
-            self._repairer,
-            self._store,
-            session=self._session,
+        settlement = Settlement(
+            plan=self._plan,
+            settings=self._settings,
+            store=self._store,
+            sinks=self._sinks,
             job_uid=job_uid,
             generation=generation,
-            timeout_s=self._settings.settle_timeout_s,
-        )
-        open_records = recovery.to_settle(history)
-        swept = False
-        for position, record in enumerate(open_records):
-            rest = tuple(self._store.effective_committables(record))
-            since_s = self._clock()
-            while rest:
-                rest = yield from self._commit(record, rest, since_s, repairs)
-                if rest and not swept and self._clock() - since_s >= _FIRST_TRY_S:
-                    swept = yield from self._sweep(job_uid, generation, open_records[position:])
-            yield "before-mark"
-            self._store.mark_committed(record.checkpoint_id)
-            yield "after-mark"
-        if not swept:
-            yield from self._sweep(job_uid, generation, ())
-
-    def _sweep(
-        self, job_uid: str, generation: int, unsettled: Iterable[CheckpointRecord]
-    ) -> Steps[bool]:
-        view = SweepView(
-            job_uid=job_uid,
-            generations={region.name: generation for region in self._plan.regions},
-            protected=tuple(
-                entry
-                for record in unsettled
-                for entry in (*record.committables, *self._store.effective_committables(record))
+            repairs=Repairs(
+                self._repairer,
+                self._store,
+                session=self._session,
+                job_uid=job_uid,
+                generation=generation,
+                timeout_s=self._settings.settle_timeout_s,
             ),
-            orphans=(),
+            clock=self._clock,
+            pause=self._pause,
+            deadline_s=self._deadline_s,
         )
-        yield "before-sweep"
-        for sink in self._sinks.values():
-            sink.sweep(view, timeout_s=self._settings.call_timeout_s)
-        yield "after-sweep"
-        return True
-
-    def _commit(
-        self,
-        record: CheckpointRecord,
-        entries: tuple[StateEntry, ...],
-        since_s: float,
-        repairs: Repairs,
-    ) -> Steps[tuple[StateEntry, ...]]:
-        """One try; what is still open afterwards."""
-        limit_s = min(max(self._deadline_s - self._clock(), _PAUSE_S), _FIRST_TRY_S)
-        reports = yield from commit_all(self._sinks, entries, timeout_s=limit_s, after_crash=True)
-        answers = list(zip(entries, reports, strict=True))
-        lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
-        rest = tuple(e for e, report in answers if report.outcome is not CommitOutcome.COMMITTED)
-        if lost:
-            rest = yield from self._repair(record, rest, lost, reports, repairs)
-        elif rest:
-            self._give_up_late(record, reports, since_s)
-            yield "settle-retry"
-            self._pause(_PAUSE_S)
-        return rest
-
-    def _repair(
-        self,
-        record: CheckpointRecord,
-        rest: tuple[StateEntry, ...],
-        lost: list[StateEntry],
-        reports: Iterable[CommitReport],
-        repairs: Repairs,
-    ) -> Steps[tuple[StateEntry, ...]]:
-        by_region = lost_by_region(_effective(self._store, record), lost)
-        plans = {region.name: region for region in self._plan.regions}
-        chained = all(plans[found.region.region].chained for found in by_region)
-        if self._settings.on_lost is not OnLost.REPAIR or not chained:
-            details = {report.detail for report in reports if report.detail}
-            raise lost_error(record.checkpoint_id, by_region, details)
-        action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
-        replaced = yield from repairs.run(action)
-        return tuple((replaced or {}).get(entry.payload, entry) for entry in rest)
-
-    def _give_up_late(
-        self, record: CheckpointRecord, reports: Iterable[CommitReport], since_s: float
-    ) -> None:
-        found = list(reports)
-        unknown = [r.detail for r in found if r.outcome is CommitOutcome.UNKNOWN]
-        now_s = self._clock()
-        if now_s < self._deadline_s:
-            return
-        if unknown:
-            raise unknown_error(record.checkpoint_id, unknown)
-        raise UnreachableError(
-            "a decided checkpoint could not be committed in time",
-            {
-                "checkpoint_id": record.checkpoint_id,
-                "waited_s": round(now_s - since_s, 1),
-                "details": "; ".join(sorted({r.detail for r in found if r.detail})),
-            },
-            "Nothing is lost; start the job again when every broker answers.",
-        )
+        yield from settlement.run(recovery.to_settle(history))
+        self._deadline_s = settlement.deadline_s
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self._sources.items():
@@ -399,14 +311,4 @@ def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
         for region in record.regions
         for split in region.splits
         if split.source_id == source_id
-    ]
-
-
-def _effective(store: MetadataStore, record: CheckpointRecord) -> list[RegionRecord]:
-    """Regions with every repair applied to their committables."""
-    entries = store.effective_committables(record)
-    replaced = {old.payload: new for old, new in zip(record.committables, entries, strict=True)}
-    return [
-        replace(region, committables=tuple(replaced.get(e.payload, e) for e in region.committables))
-        for region in record.regions
     ]

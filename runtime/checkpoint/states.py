@@ -64,6 +64,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.DECIDED, Event.ALL_COMMITTED): State.COMMITTED,  # no abort: from here only forward
     (State.DECIDED, Event.COMMITTABLE_LOST): State.REPAIRING,
     (State.REPAIRING, Event.REPAIR_DURABLE): State.DECIDED,
+    (State.REPAIRING, Event.PLACE_TAKEN): State.FENCED,  # a newer run repairs it
     (State.COMMITTED, Event.MARK_DURABLE): State.MARKED,
 }
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -17,7 +17,6 @@ from runtime.checkpoint.messages import (
     Commit,
     CommitReported,
     CoreEvent,
-    LostCommittables,
     MarkCommitted,
     Marked,
     Publish,
@@ -28,7 +27,7 @@ from runtime.checkpoint.messages import (
     TellPositions,
 )
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan
-from runtime.checkpoint.settling import lost_error
+from runtime.checkpoint.repairs import Repairer, Repairs
 from runtime.contracts import (
     CommitOutcome,
     CommitReport,
@@ -45,8 +44,6 @@ from runtime.model import CheckpointRecord, SplitRange, StateEntry, Verdict
 __all__ = [
     "Hands",
     "RemoteStep",
-    "Repairer",
-    "Repairs",
     "RunIdentity",
     "Steps",
     "by_sink",
@@ -72,29 +69,6 @@ def drive(steps: Steps[T]) -> T:
             result: T = end.value
             return result
         failpoint(name)
-
-
-class Repairer(Protocol):
-    """Writes lost work again. Implemented by the engine that ran it; called on the driver."""
-
-    def repair(
-        self,
-        checkpoint_id: int,
-        lost: LostCommittables,
-        *,
-        job_uid: str,
-        generation: int,
-        timeout_s: float,
-    ) -> Mapping[bytes, StateEntry]:
-        """Run the lost committables' ranges into new, pre-committed work; commit nothing.
-
-        Only asked for regions whose records are a function of their ranges, and once per loss and
-        run: work of a run that crashed in between belongs to an older generation and is swept.
-
-        Returns:
-            For each lost committable's payload the one that replaces it.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,11 +323,8 @@ class Hands:
             log.exception("retired checkpoints could not be deleted")
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
-        replaced = yield from self._repairs.run(action)
-        outcome = PublishOutcome.UNKNOWN if replaced is None else PublishOutcome.OURS
-        return Repaired(
-            checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced or {}
-        )
+        outcome, replaced = yield from self._repairs.run(action)
+        return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
 
     def sweep(self, view: SweepView) -> Steps[int]:
         """Abort orphans of every sink; how many."""
@@ -371,77 +342,3 @@ def _tell_source(source: SplitEnumerator, positions: Sequence[SplitRange]) -> No
         source.committed(positions)
     except Exception:  # lag tools read it, nothing else: no reason to end a job
         log.exception("committed positions could not be published")
-
-
-class Repairs:
-    """Both phases of a repair (rule 11). Runs in whichever thread settles.
-
-    What was written again is kept until its record is durable: a second try publishes the same
-    work, for another copy of it would stay open, and hold back readers, until the next run.
-    """
-
-    def __init__(
-        self,
-        repairer: Repairer | None,
-        store: MetadataStore,
-        *,
-        session: str,
-        job_uid: str,
-        generation: int,
-        timeout_s: float,
-    ) -> None:
-        self._repairer = repairer
-        self._store = store
-        self._session = session
-        self._job_uid = job_uid
-        self._generation = generation
-        self._timeout_s = timeout_s
-        self._written: dict[Repair, dict[bytes, StateEntry]] = {}
-
-    def run(self, action: Repair) -> Steps[Mapping[bytes, StateEntry] | None]:
-        """Old payload -> what replaces it, once that is on record; None when not certain yet."""
-        replaced = self._written.get(action)
-        if replaced is None:
-            replaced = self._written[action] = self._write(action)
-        yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
-        try:
-            outcome = self._store.publish_repair(
-                action.checkpoint_id, replaced, session=self._session
-            )
-        except (StorageError, UnreachableError) as err:
-            log.warning(
-                "repair is not durable: checkpoint_id=%d error=%s", action.checkpoint_id, err
-            )
-            return None
-        if outcome is PublishOutcome.UNKNOWN:
-            return None
-        del self._written[action]
-        if outcome is PublishOutcome.TAKEN:  # another run has repaired it: follow that
-            return _standing_repairs(self._store, action.checkpoint_id)
-        return replaced
-
-    def _write(self, action: Repair) -> dict[bytes, StateEntry]:
-        if self._repairer is None:
-            raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
-        replaced: dict[bytes, StateEntry] = {}
-        for lost in action.lost:
-            replaced |= self._repairer.repair(
-                action.checkpoint_id,
-                lost,
-                job_uid=self._job_uid,
-                generation=self._generation,
-                timeout_s=self._timeout_s,
-            )
-        return replaced
-
-
-def _standing_repairs(store: MetadataStore, checkpoint_id: int) -> dict[bytes, StateEntry]:
-    record = store.read(checkpoint_id)
-    if record is None:
-        return {}
-    effective = store.effective_committables(record)
-    return {
-        old.payload: new
-        for old, new in zip(record.committables, effective, strict=True)
-        if old != new
-    }

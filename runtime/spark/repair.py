@@ -81,7 +81,7 @@ class ChainRepairer:
         generation: int,
         timeout_s: float,
     ) -> Mapping[bytes, StateEntry]:
-        """See `runtime.checkpoint.steps.Repairer`."""
+        """See `runtime.checkpoint.repairs.Repairer`."""
         del timeout_s  # reader and writer bound each of their own steps
         region = self.regions[lost.region.region]
         replaced: dict[bytes, StateEntry] = {}

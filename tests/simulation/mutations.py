@@ -10,6 +10,7 @@ from runtime.checkpoint import settling
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.messages import Commit, CoreEvent, Published
 from runtime.checkpoint.regions import Fate, RegionState
+from runtime.checkpoint.settlement import Settlement
 from runtime.checkpoint.startup import StartSequence
 from runtime.checkpoint.steps import Hands, commit_all
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
@@ -28,7 +29,15 @@ def sweep_before_the_seal(patch: pytest.MonkeyPatch) -> None:
 
     def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
         history = self._read(restore_from)
-        yield from self._sweep(history.newest.job_uid, history.next_place, ())
+        view = SweepView(
+            job_uid=history.newest.job_uid,
+            generations={region.name: history.next_place for region in self._plan.regions},
+            protected=(),
+            orphans=(),
+        )
+        for sink in self._sinks.values():
+            sink.sweep(view, timeout_s=1.0)
+        yield "swept too early"
         return (yield from seal(self, restore_from))
 
     patch.setattr(StartSequence, "_seal", broken)
@@ -116,18 +125,17 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
 def sweep_what_is_protected(patch: pytest.MonkeyPatch) -> None:
     """Rule 4: decided transactions are never swept, however old their generation."""
     sweep = FakeSink.sweep
+    run = Settlement.run
 
-    def broken(self: FakeSink, view: SweepView, *, timeout_s: float) -> int:
+    def unprotected(self: FakeSink, view: SweepView, *, timeout_s: float) -> int:
         return sweep(self, replace(view, protected=()), timeout_s=timeout_s)
 
-    patch.setattr(FakeSink, "sweep", broken)
-    settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
+    def sweep_first(self: Any, records: Any) -> Generator[str, None, None]:
+        yield from self._sweep(())
+        yield from run(self, records)
 
-    def sweep_first(self: Any, history: Any, generation: int) -> Generator[str, None, None]:
-        yield from self._sweep(history.newest.job_uid, generation, ())
-        yield from settle(self, history, generation)
-
-    patch.setattr(StartSequence, "_settle", sweep_first)
+    patch.setattr(FakeSink, "sweep", unprotected)
+    patch.setattr(Settlement, "run", sweep_first)
 
 
 def sweep_open_batches(patch: pytest.MonkeyPatch) -> None:
@@ -147,6 +155,7 @@ def believe_lost_answers(patch: pytest.MonkeyPatch) -> None:
         return [replace(report, outcome=CommitOutcome.COMMITTED) for report in reports]
 
     patch.setattr("runtime.checkpoint.steps.commit_all", broken)
+    patch.setattr("runtime.checkpoint.settlement.commit_all", broken)
 
 
 def write_decided_batches_again(patch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ class Process:
         generation: int,
         timeout_s: float,
     ) -> dict[bytes, StateEntry]:
-        """Run the lost ranges again; see `runtime.checkpoint.steps.Repairer`."""
+        """Run the lost ranges again; see `runtime.checkpoint.repairs.Repairer`."""
         replaced = {}
         for entry in lost.committables:
             batch = BatchKey(region=lost.region.region, generation=generation, batch_id=0)

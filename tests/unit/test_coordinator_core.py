@@ -313,6 +313,17 @@ def test_repair_commits_the_replacement_only_once_it_is_on_record() -> None:
     assert driver.core.last_committed == 1
 
 
+def test_a_repair_by_somebody_else_means_that_we_are_fenced() -> None:
+    """Only a newer run repairs what this one decided."""
+    driver = CoreDriver(REPAIRING, regions=CHAINED)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.epoch(3)
+    driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.TAKEN, replaced={}))
+    assert isinstance(driver.seen(EndJob)[0].error, FencedError)
+    driver.tick(60.0)
+    assert len(driver.seen(Commit)) == 1
+
+
 def test_repair_aborts_later_work_of_the_region_first() -> None:
     """Rule 11: or its records would come before the repaired ones."""
     driver = CoreDriver(

@@ -9,8 +9,9 @@ import pytest
 from runtime.checkpoint import recovery
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
 from runtime.checkpoint.recovery import History, Place
+from runtime.checkpoint.repairs import Repairer
 from runtime.checkpoint.startup import Found, StartSequence
-from runtime.checkpoint.steps import Repairer, Steps, drive
+from runtime.checkpoint.steps import Steps, drive
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -372,7 +373,7 @@ class _Rewriter:
         self.calls = 0
 
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
-        """See `runtime.checkpoint.steps.Repairer`."""
+        """See `runtime.checkpoint.repairs.Repairer`."""
         self.calls += 1
         generation = limits["generation"]
         assert isinstance(generation, int)
@@ -399,6 +400,40 @@ def test_a_repair_survives_a_crash_at_any_point(points: int) -> None:
     assert str(visible[0]).startswith("again")
     assert rewriter.calls <= 2
     assert 1 in job.store.committed
+
+
+def test_a_repair_that_was_lost_too_is_repaired_again() -> None:
+    """The second repair replaces what the first one wrote."""
+    job = Job(record(0), committed=(0,))
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = _Rewriter(job)
+    gone, again = job.open("gone"), job.open("gone too")
+    gone.state = again.state = TransactionState.ABORTED
+    job.store.records[1] = record(1, entries=(entry_of(gone),))
+    job.store.repairs[1] = [{entry_of(gone).payload: entry_of(again)}]
+    job.start()
+    assert job.broker.read_committed(0) == ["again-1"]
+    assert len(job.store.repairs[1]) == 2
+
+
+def test_a_repair_by_another_start_is_followed() -> None:
+    """Whoever is first decides what replaces the lost work; the other one's is discarded."""
+    job = Job(record(0), committed=(0,))
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = _Rewriter(job)
+    gone = job.open("gone")
+    gone.state = TransactionState.ABORTED
+    job.store.records[1] = record(1, entries=(entry_of(gone),))
+
+    def other_is_faster(name: str) -> None:
+        if name == "publish_repair" and not job.store.repairs.get(1):
+            theirs = job.pre_commit("theirs", generation=9)
+            job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
+
+    job.store.on_call = other_is_faster
+    job.start()
+    assert job.broker.read_committed(0) == ["theirs"]
+    assert not job.broker.ongoing()
 
 
 # --- starting from an older checkpoint ------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""Writing decided work again that a broker has aborted: ``on_lost="repair"`` (rule 11)."""
+
+import logging
+from collections.abc import Generator, Mapping
+from typing import Protocol
+
+from runtime.checkpoint.messages import LostCommittables, Repair
+from runtime.checkpoint.settling import lost_error
+from runtime.contracts import MetadataStore, PublishOutcome
+from runtime.errors import StorageError, UnreachableError
+from runtime.model import StateEntry
+
+__all__ = ["Repaired", "Repairer", "Repairs"]
+
+log = logging.getLogger(__name__)
+
+Repaired = tuple[PublishOutcome, Mapping[bytes, StateEntry]]
+"""Whether the repair is on record, and what replaces what: lost payload -> new committable."""
+
+
+class Repairer(Protocol):
+    """Writes lost work again. Implemented by the engine that ran it; called on the driver."""
+
+    def repair(
+        self,
+        checkpoint_id: int,
+        lost: LostCommittables,
+        *,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> Mapping[bytes, StateEntry]:
+        """Run the lost committables' ranges into new, pre-committed work; commit nothing.
+
+        Only asked for regions whose records are a function of their ranges, and once per loss and
+        run: work of a run that crashed in between belongs to an older generation and is swept.
+
+        Returns:
+            For each lost committable's payload the one that replaces it.
+        """
+        ...
+
+
+class Repairs:
+    """Both phases of a repair (rule 11). Runs in whichever thread settles.
+
+    What was written again is kept until its record is durable: a second try publishes the same
+    work, for another copy of it would stay open, and hold back readers, until the next run.
+    """
+
+    def __init__(
+        self,
+        repairer: Repairer | None,
+        store: MetadataStore,
+        *,
+        session: str,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> None:
+        self._repairer = repairer
+        self._store = store
+        self._session = session
+        self._job_uid = job_uid
+        self._generation = generation
+        self._timeout_s = timeout_s
+        self._written: dict[Repair, dict[bytes, StateEntry]] = {}
+
+    def run(self, action: Repair) -> Generator[str, None, Repaired]:
+        """What was written, and whether it is on record: OURS, UNKNOWN (ask again), or TAKEN:
+        another run has repaired the same."""
+        replaced = self._written.get(action)
+        if replaced is None:
+            replaced = self._written[action] = self._write(action)
+        yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
+        try:
+            outcome = self._store.publish_repair(
+                action.checkpoint_id, replaced, session=self._session
+            )
+        except (StorageError, UnreachableError) as err:
+            log.warning(
+                "repair is not durable: checkpoint_id=%d error=%s", action.checkpoint_id, err
+            )
+            outcome = PublishOutcome.UNKNOWN
+        if outcome is not PublishOutcome.UNKNOWN:
+            del self._written[action]
+        return outcome, replaced
+
+    def _write(self, action: Repair) -> dict[bytes, StateEntry]:
+        if self._repairer is None:
+            raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
+        replaced: dict[bytes, StateEntry] = {}
+        for lost in action.lost:
+            replaced |= self._repairer.repair(
+                action.checkpoint_id,
+                lost,
+                job_uid=self._job_uid,
+                generation=self._generation,
+                timeout_s=self._timeout_s,
+            )
+        return replaced

@@ -1,0 +1,177 @@
+"""Finishing what earlier runs decided and did not mark, before any task of this run starts."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runtime.checkpoint.messages import Repair
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
+from runtime.checkpoint.repairs import Repairs
+from runtime.checkpoint.settling import lost_by_region, lost_error, unknown_error
+from runtime.checkpoint.steps import Steps, by_sink, commit_all
+from runtime.contracts import (
+    Clock,
+    CommitOutcome,
+    CommitReport,
+    MetadataStore,
+    PublishOutcome,
+    SinkCoordinator,
+    SweepView,
+)
+from runtime.errors import UnreachableError
+from runtime.model import CheckpointRecord, RegionRecord, StateEntry
+
+__all__ = ["Settlement"]
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1
+_FIRST_TRY_S = 3.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Settlement:
+    """Commits decided checkpoints oldest first and sweeps orphans. Runs once, behind the seal.
+
+    Attributes:
+        plan, settings, store, sinks: of the job.
+        job_uid, generation: of this run.
+        repairs: for ``on_lost="repair"``.
+        clock, pause: time.
+        deadline_s: when the start gives up; a repair, which may take long, moves it.
+    """
+
+    plan: JobPlan
+    settings: CheckpointSettings
+    store: MetadataStore
+    sinks: Mapping[str, SinkCoordinator]
+    job_uid: str
+    generation: int
+    repairs: Repairs
+    clock: Clock
+    pause: Callable[[float], None]
+    deadline_s: float
+
+    def run(self, records: Sequence[CheckpointRecord]) -> Steps[None]:
+        """Commit and mark each record, oldest first.
+
+        Orphans are aborted as soon as one try was made, so that readers do not wait for a
+        checkpoint that is slow to settle.
+
+        Raises:
+            TransactionLostError, TransactionUnknownError, UnreachableError: it cannot be settled.
+        """
+        swept = False
+        for position, record in enumerate(records):
+            committed: set[bytes] = set()
+            since_s = self.clock()
+            while rest := self._open_entries(record, committed):
+                yield from self._try(record, rest, committed, since_s)
+                if not swept and self.clock() - since_s >= _FIRST_TRY_S:
+                    swept = yield from self._sweep(records[position:])
+            yield "before-mark"
+            self.store.mark_committed(record.checkpoint_id)
+            yield "after-mark"
+        if not swept:
+            yield from self._sweep(())
+
+    def _open_entries(
+        self, record: CheckpointRecord, committed: set[bytes]
+    ) -> tuple[StateEntry, ...]:
+        """Read anew each time: another start may be repairing the same checkpoint."""
+        entries = self.store.effective_committables(record)
+        return tuple(entry for entry in entries if entry.payload not in committed)
+
+    def _try(
+        self,
+        record: CheckpointRecord,
+        entries: tuple[StateEntry, ...],
+        committed: set[bytes],
+        since_s: float,
+    ) -> Steps[None]:
+        limit_s = min(max(self.deadline_s - self.clock(), _PAUSE_S), _FIRST_TRY_S)
+        reports = yield from commit_all(self.sinks, entries, timeout_s=limit_s, after_crash=True)
+        answers = list(zip(entries, reports, strict=True))
+        committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
+        lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
+        repaired = False
+        if lost:
+            repaired = yield from self._repair(record, lost, reports)
+        is_open = any(report.outcome is not CommitOutcome.COMMITTED for report in reports)
+        if is_open and not repaired:
+            self._give_up_late(record, reports, since_s)
+            yield "settle-retry"
+            self.pause(_PAUSE_S)
+
+    def _repair(
+        self, record: CheckpointRecord, lost: list[StateEntry], reports: Iterable[CommitReport]
+    ) -> Steps[bool]:
+        """Whether a repair of ours is on record now."""
+        by_region = lost_by_region(_effective(self.store, record), lost)
+        if not by_region:
+            return False  # somebody has repaired it since it was read
+        plans = {region.name: region for region in self.plan.regions}
+        chained = all(plans[found.region.region].chained for found in by_region)
+        if self.settings.on_lost is not OnLost.REPAIR or not chained:
+            details = {report.detail for report in reports if report.detail}
+            raise lost_error(record.checkpoint_id, by_region, details)
+        began_s = self.clock()
+        action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
+        outcome, replaced = yield from self.repairs.run(action)
+        self.deadline_s += self.clock() - began_s
+        if outcome is PublishOutcome.TAKEN:
+            self._discard(list(replaced.values()))
+        return outcome is PublishOutcome.OURS
+
+    def _discard(self, entries: Sequence[StateEntry]) -> None:
+        """Another start was faster: ours must not hold back readers for the rest of this run."""
+        for operator_id, positions in by_sink(self.sinks, entries).items():
+            mine = [entries[position] for position in positions]
+            self.sinks[operator_id].committer.abort(mine, timeout_s=self.settings.call_timeout_s)
+
+    def _give_up_late(
+        self, record: CheckpointRecord, reports: Iterable[CommitReport], since_s: float
+    ) -> None:
+        found = list(reports)
+        unknown = [r.detail for r in found if r.outcome is CommitOutcome.UNKNOWN]
+        now_s = self.clock()
+        if now_s < self.deadline_s:
+            return
+        if unknown:
+            raise unknown_error(record.checkpoint_id, unknown)
+        raise UnreachableError(
+            "a decided checkpoint could not be committed in time",
+            {
+                "checkpoint_id": record.checkpoint_id,
+                "waited_s": round(now_s - since_s, 1),
+                "details": "; ".join(sorted({r.detail for r in found if r.detail})),
+            },
+            "Nothing is lost; start the job again when every broker answers.",
+        )
+
+    def _sweep(self, unsettled: Iterable[CheckpointRecord]) -> Steps[bool]:
+        view = SweepView(
+            job_uid=self.job_uid,
+            generations={region.name: self.generation for region in self.plan.regions},
+            protected=tuple(
+                entry
+                for record in unsettled
+                for entry in (*record.committables, *self.store.effective_committables(record))
+            ),
+            orphans=(),
+        )
+        yield "before-sweep"
+        for sink in self.sinks.values():
+            sink.sweep(view, timeout_s=self.settings.call_timeout_s)
+        yield "after-sweep"
+        return True
+
+
+def _effective(store: MetadataStore, record: CheckpointRecord) -> list[RegionRecord]:
+    """Regions with every repair applied to their committables."""
+    entries = store.effective_committables(record)
+    replaced = {old.payload: new for old, new in zip(record.committables, entries, strict=True)}
+    return [
+        replace(region, committables=tuple(replaced.get(e.payload, e) for e in region.committables))
+        for region in record.regions
+    ]
