@@ -8,6 +8,7 @@ from runtime.model import SplitRange
 __all__ = ["Pace", "records_in"]
 
 _LARGEST_CHANGE = 10
+_FEWEST_RECORDS = 1_000
 
 
 def records_in(splits: Iterable[SplitRange]) -> int:
@@ -44,9 +45,11 @@ class Pace:
             return
         took_s = max(now_s - self._cut_s, 1e-3)
         factor = target_s / took_s
-        self.limit = max(
-            1, int(self._records * min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE))
-        )
+        change = min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
+        # On a busy machine the fixed part of an epoch alone may take longer than the target:
+        # without a floor every epoch would be cut smaller, down to one record, for nothing.
+        floor = min(self._records, _FEWEST_RECORDS)
+        self.limit = max(floor, int(self._records * change))
 
     def expired(self) -> None:
         """It was too much for the timeout: cut smaller (rule 9)."""
