@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING
 
+from runtime.interpreter import use_this_interpreter
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from connectors._install import Installation
 
 __all__ = ["install"]
+
+use_this_interpreter()
 
 
 def install(spark: "SparkSession", *, host: str = "127.0.0.1") -> "Installation":

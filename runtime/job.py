@@ -16,6 +16,7 @@ from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
+from runtime.interpreter import use_this_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from runtime.spark.engine import JobResult
 
 __all__ = ["BatchFunction", "FrameFunction", "Job", "Pipeline", "Step", "Stream"]
+
+use_this_interpreter()
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 FrameFunction = Callable[["DataFrame"], "DataFrame"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from runtime.interpreter import use_this_interpreter
 from runtime.spark.session import prepare
 
 __all__ = ["spark"]
@@ -14,6 +15,7 @@ __all__ = ["spark"]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two cores of this machine, its scratch files in a directory of the test run."""
+    use_this_interpreter()
     scratch: Path = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2,4]")

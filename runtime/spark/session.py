@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigError
 
-__all__ = ["QUERY_SETTINGS", "prepare", "query_settings", "state_partitions"]
+__all__ = ["QUERY_SETTINGS", "prepare", "query_settings"]
 
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
@@ -46,9 +46,9 @@ def prepare(spark: SparkSession) -> None:
                 {"setting": key, "value": value},
                 remedy,
             )
-    if "PYSPARK_PYTHON" not in os.environ and not spark.conf.get("spark.pyspark.python", None):
-        # Workers must run the interpreter that has the user's packages, and ours.
-        spark.sparkContext.pythonExec = sys.executable
+    if not spark.conf.get("spark.pyspark.python", None):
+        # A session made before `use_this_interpreter` was called, e.g. in a notebook.
+        spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
 
 
 @contextlib.contextmanager
@@ -70,8 +70,3 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
-
-
-def state_partitions(spark: SparkSession) -> int:
-    """Partitions that a new stateful query gets; fixed for its life."""
-    return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
