@@ -74,7 +74,6 @@ def measure_idle(rig: Rig, *, idle_s: float = 10.0) -> list[Figure]:
     source = topics.create(rig.connection, "in", partitions=1)
     output = topics.create(rig.connection, "out", partitions=1)
     with rig.run("pipeline", source, output, ("--interval", "0.2")) as running:
-        Producer({"bootstrap.servers": rig.bootstrap}).produce(source, b"x")
         topics.fill(rig.connection, source, 1, value_bytes=1, partitions=1)
         running.await_committed(1, timeout_s=_START_S)
         before, until = _log_end(rig), time.monotonic() + idle_s

@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks import topics
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import topic_ends
+from connectors.kafka.history import EndWatch
 from connectors.kafka.security import KafkaConnection
 from runtime.embedded.program import Program, ProgramSpec, command_of
 
@@ -97,11 +97,11 @@ class Running:
 
     def await_committed(self, records: int, *, timeout_s: float = 180.0) -> None:
         """Wait until readers can see so many records beyond what they could at the call."""
-        connection, output = self.rig.connection, self.output
-        goal = sum(topic_ends(connection, output).stable.values()) + records
+        watch = EndWatch(self.rig.connection, self.output)
+        goal = sum(watch.stable().values()) + records
 
         def seen() -> bool:
-            found = topic_ends(connection, output)
+            found = watch.now()
             return found.is_settled and sum(found.stable.values()) >= goal
 
         wait_until(seen, program=self.program, timeout_s=timeout_s)

@@ -32,6 +32,7 @@ from runtime.checker import Headers, History, Identity, Record
 from runtime.errors import UnreachableError
 
 __all__ = [
+    "EndWatch",
     "TopicEnds",
     "await_readable",
     "read_history",
@@ -67,8 +68,8 @@ class TopicEnds:
 
     @property
     def is_settled(self) -> bool:
-        """No open transaction holds readers back."""
-        return self.stable == self.high
+        """No open transaction holds readers back (a later stable end settles an earlier high)."""
+        return all(self.stable.get(partition, 0) >= end for partition, end in self.high.items())
 
 
 def reading_consumer(
@@ -90,21 +91,46 @@ def reading_consumer(
     )
 
 
-def topic_ends(
-    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
-) -> TopicEnds:
-    """Last stable offset and high watermark of every partition.
+class EndWatch:
+    """Asks again and again where a topic ends, over one connection. Used by one thread.
 
     Raises:
         SourceChangedError: there is no such topic.
         UnreachableError: no broker answers.
     """
-    admin = make_admin(connection.librdkafka(Role.ADMIN))
-    partitions = _partitions(admin, topic, timeout_s)
-    return TopicEnds(
-        stable=_end_offsets(admin, partitions, IsolationLevel.READ_COMMITTED, timeout_s),
-        high=_end_offsets(admin, partitions, IsolationLevel.READ_UNCOMMITTED, timeout_s),
-    )
+
+    def __init__(
+        self, connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
+        self._partitions = _partitions(self._admin, topic, timeout_s)
+
+    def now(self) -> TopicEnds:
+        """Last stable offset and high watermark of every partition.
+
+        The high watermark is asked for first: what is settled by then stays so.
+        """
+        high = self.high()
+        return TopicEnds(stable=self.stable(), high=high)
+
+    def high(self) -> Mapping[int, int]:
+        """High watermark by partition."""
+        return self._ends(IsolationLevel.READ_UNCOMMITTED)
+
+    def stable(self) -> Mapping[int, int]:
+        """Last stable offset by partition."""
+        return self._ends(IsolationLevel.READ_COMMITTED)
+
+    def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
+        return _end_offsets(self._admin, self._partitions, isolation, self._timeout_s)
+
+
+def topic_ends(
+    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+) -> TopicEnds:
+    """`EndWatch.now`, once."""
+    return EndWatch(connection, topic, timeout_s=timeout_s).now()
 
 
 def await_readable(
@@ -123,15 +149,11 @@ def await_readable(
     Raises:
         UnreachableError: still held back when the time ran out; says where.
     """
-    admin = make_admin(connection.librdkafka(Role.ADMIN))
-    partitions = _partitions(admin, topic, _REQUEST_TIMEOUT_S)
+    watch = EndWatch(connection, topic)
     started = clock()
     while True:
-        # The goal first: markers written between the two requests may only make it easier.
-        goal = beyond or _end_offsets(
-            admin, partitions, IsolationLevel.READ_UNCOMMITTED, _REQUEST_TIMEOUT_S
-        )
-        stable = _end_offsets(admin, partitions, IsolationLevel.READ_COMMITTED, _REQUEST_TIMEOUT_S)
+        goal = beyond or watch.high()
+        stable = watch.stable()
         if all(stable.get(partition, 0) >= offset for partition, offset in goal.items()):
             return clock() - started
         if clock() - started > timeout_s:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import await_readable, topic_ends
+from connectors.kafka.history import EndWatch, await_readable, topic_ends
 from runtime.embedded.program import Program
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
@@ -15,11 +15,6 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 UNBLOCKED_S = 5.0
-
-
-def is_writing(scenario: Scenario) -> bool:
-    """Whether readers are held back by a transaction that is open now."""
-    return not topic_ends(scenario.topics.connection, scenario.topics.output).is_settled
 
 
 def start_and_see(scenario: Scenario) -> Program:
@@ -63,9 +58,10 @@ def is_progressing(scenario: Scenario) -> bool:
 def test_everything_dies_in_the_middle_of_writing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """``kill -9`` of all processes at any moment, three times in a row."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
+        ends = EndWatch(scenario.topics.connection, scenario.topics.output)
         for _ in range(3):
             program = start_and_see(scenario)
-            wait_for(lambda: is_writing(scenario), what="an open transaction", poll_s=0.005)
+            wait_for(lambda: not ends.now().is_settled, what="an open transaction", poll_s=0.005)
             program.kill()
         scenario.finish()
 
