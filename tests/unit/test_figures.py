@@ -1,5 +1,7 @@
 """The benchmark's table says what was reached, and does not flatter."""
 
+import io
+
 import pytest
 from rich.console import Console
 
@@ -23,7 +25,7 @@ def test_a_goal_is_judged_by_the_median(
 
 
 def test_the_table_shows_every_run_and_the_machine() -> None:
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=io.StringIO())
     for part in table([figure(least=9.0, goal=">= 9")], [("cores", "2")]):
         console.print(part)
     text = console.export_text()
