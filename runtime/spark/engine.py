@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.retention import spark_batches_to_retain
@@ -20,6 +21,7 @@ from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import Leader
 from runtime.errors import StreamError
 from runtime.job import FrameFunction, Job, Pipeline
+from runtime.model import Verdict
 from runtime.service.client import CoordinatorAddress
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
@@ -68,6 +70,7 @@ def run_job(job: Job) -> JobResult:
     )
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
     store = open_store(job.checkpoint_dir, jvm=jvm)
+    _require_known_kinds(store)
     with contextlib.ExitStack() as stack:
         listeners = list(job.listeners)
         if sys.stderr.isatty():
@@ -97,6 +100,15 @@ def run_job(job: Job) -> JobResult:
         last_checkpoint_id=coordinator.last_committed,
         elapsed_s=time.monotonic() - started_at,
     )
+
+
+def _require_known_kinds(store: CheckpointStore) -> None:
+    """Refuse, before anything is touched, what no installed connector can restore."""
+    for place in reversed(store.places()):
+        record = store.read(place)
+        if record is not None and record.verdict is Verdict.DECIDED:
+            installed_kinds().require_known(record)
+            return
 
 
 def _clusters(regions: Sequence[Region]) -> list[str]:
