@@ -12,7 +12,9 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
 
-@pytest.mark.parametrize("place", ["before-decision", "after-temp-sync"])
+@pytest.mark.parametrize(
+    "place", ["before-decision", pytest.param("after-temp-sync", marks=pytest.mark.long)]
+)
 def test_one_decision_when_a_paused_coordinator_goes_on(
     kafka: EmbeddedKafka, tmp_path: Path, place: str
 ) -> None:

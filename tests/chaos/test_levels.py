@@ -20,6 +20,6 @@ def test_recovery_is_exact_at_lower_levels(
     where all other tests run."""
     broker = kafka_by_level(level)
     with Scenario(COPY, broker.bootstrap, tmp_path) as scenario:
-        for kill in kills(("after-flush", "after-decision", "mid-commit")):
+        for kill in kills(("after-flush", "mid-commit")):
             scenario.kill_at(kill)
         scenario.finish()

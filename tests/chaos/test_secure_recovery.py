@@ -43,7 +43,7 @@ def test_recovery_over_sasl_ssl_is_exact_and_leaks_nothing(
     good = setting(secure_kafka, secure_kafka.password)
     bootstrap = secure_kafka.plain_bootstrap
     with Scenario(SECURE_COPY, bootstrap, tmp_path, good) as scenario:
-        for kill in kills(("after-flush", "after-decision", "mid-commit")):
+        for kill in kills(("after-flush", "after-decision")):
             scenario.kill_at(kill)
         scenario.finish()
     assert not leaks(tmp_path, secure_kafka.password)
