@@ -5,7 +5,6 @@ not know the checkpoint (rule 14). A query is known by its checkpoint location, 
 run id. Spark's logs are read, never touched.
 """
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from runtime import offsets
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.file_system import FileSystem
 from runtime.checkpoint.file_systems import open_file_system
@@ -25,9 +23,10 @@ from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import open_store
 from runtime.contracts import Leader, Sink
 from runtime.errors import FencedError, StreamError
-from runtime.model import Acknowledgement, BatchKey, RegionRecord, SplitRange, StateEntry
+from runtime.model import Acknowledgement, BatchKey, RegionRecord, StateEntry
 from runtime.service.drop_in_client import REGION, QueryRun, decode_entries
 from runtime.service.server import CoordinatorService
+from runtime.spark import query_logs
 from runtime.spark.active_queries import ActiveQuery, find_query
 
 __all__ = ["DropInQueries"]
@@ -183,7 +182,7 @@ class DropInQueries:
                 generation=run.generation,
                 query_id=run.active.query_id,
                 batch_id=batch_id,
-                splits=_splits_read(run.fs, batch_id),
+                splits=query_logs.ranges_read(run.fs, batch_id),
                 committables=entries,
             )
             run.coordinator.acknowledge(
@@ -214,16 +213,3 @@ class DropInQueries:
                 runs = [self._runs.pop(at) for at in ended]
             for run in runs:
                 run.stop()
-
-
-def _splits_read(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    """What our own sources read in a batch, from Spark's offset log; other sources are left out."""
-    content = fs.read(f"offsets/{batch_id}") or b""
-    splits: list[SplitRange] = []
-    for line in content.decode().splitlines()[2:]:
-        start = line.find("{")
-        try:
-            splits.extend(offsets.decode(json.loads(line[start:])).splits)
-        except (ValueError, StreamError):
-            continue  # another source's offset; the record is for people, nothing is restored by it
-    return tuple(splits)
