@@ -81,7 +81,7 @@ def test_readers_are_unblocked_by_the_restart(kafka: EmbeddedKafka, tmp_path: Pa
     """A transaction that a killed run left open holds readers back until the sweep, which comes
     with the new run's seal, and not until the transaction times out (rule 4)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path, Setting(preload=2_000)) as scenario:
-        scenario.kill_at(Kill(failpoint="after-flush", hit=2))
+        scenario.kill_at(Kill(failpoint="before-decision", hit=2))
         connection, output = scenario.topics.connection, scenario.topics.output
         held = topic_ends(connection, output)
         assert not held.is_settled
