@@ -208,9 +208,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ (rules 9, 15)."""
-        del start
-        if offsets.is_initial(end):
+        """Tasks of a batch, from ``end`` alone: a replay's ``start`` may differ (rules 9, 15).
+
+        Equal offsets are a batch in which this source has nothing: its range was read before.
+        """
+        if offsets.is_initial(end) or start == end:
             return []
         return _tasks(self._options, offsets.decode(end).splits)
 

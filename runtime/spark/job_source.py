@@ -94,9 +94,8 @@ class JobStreamReader(DataSourceStreamReader):
         return start if barrier is None else offsets.encode(barrier)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Tasks of a batch, from ``end`` alone (rules 9 and 15)."""
-        del start
-        if offsets.is_initial(end):
+        """Tasks of a batch, from ``end`` alone (rules 9 and 15); equal offsets read nothing."""
+        if offsets.is_initial(end) or start == end:
             return []
         splits = offsets.decode(end).splits
         if self._plan.chained:
