@@ -1,6 +1,7 @@
 """``python -m benchmarks``: measure, and print a table."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
@@ -34,7 +35,8 @@ def main() -> None:
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(_PARTS)}")
 
-    console = Console(highlight=False)
+    # A log or a pipe has no width: long lines are better than broken ones.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     measured_on = machine.describe()
     figures: list[Figure] = []
     with open_rig() as rig:

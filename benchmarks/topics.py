@@ -7,13 +7,12 @@ from uuid import uuid4
 
 from connectors.kafka._client import (
     KafkaError,
-    NewTopic,
     TopicPartition,
-    make_admin,
     make_producer,
 )
 from connectors.kafka.client_options import Role
 from connectors.kafka.history import reading_consumer, topic_ends
+from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
 
 __all__ = ["Span", "append_span", "create", "ends", "fill"]
@@ -38,10 +37,9 @@ class Span:
 def create(connection: KafkaConnection, purpose: str, *, partitions: int) -> str:
     """A new topic whose timestamps are the broker's."""
     name = f"bench-{purpose}-{uuid4().hex[:8]}"
-    admin = make_admin(connection.librdkafka(Role.ADMIN))
     config = {"message.timestamp.type": "LogAppendTime"}
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
-    admin.create_topics([topic])[name].result(30)
+    create_topics(connection, [topic])
     return name
 
 

@@ -21,12 +21,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from connectors.kafka._client import NewTopic, make_admin
-from connectors.kafka.client_options import Role
 from connectors.kafka.demo_orders import Loader, Orders
 from connectors.kafka.demo_view import DemoView, Outcome, Phase, Status
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import await_readable, read_records
+from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.observer import Observer
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import History, Record, check, check_prefix, expect
@@ -253,15 +252,13 @@ def _shouted(record: Record) -> tuple[Record]:
 
 
 def _create_topics(connection: KafkaConnection) -> None:
-    admin = make_admin(connection.librdkafka(Role.ADMIN))
     # The broker's clock stands in the output, so that the rate can be read from it.
     clocked = {"message.timestamp.type": "LogAppendTime"}
     topics = [
         NewTopic(_INPUT, num_partitions=_PARTITIONS, replication_factor=1),
         NewTopic(_OUTPUT, num_partitions=_PARTITIONS, replication_factor=1, config=clocked),
     ]
-    for made in admin.create_topics(topics).values():
-        made.result(30)
+    create_topics(connection, topics)
 
 
 def _places(checkpoint: Path, mark: str) -> Iterator[int]:

@@ -1,0 +1,63 @@
+"""Topics that are usable when the call returns."""
+
+import time
+from collections.abc import Sequence
+
+from connectors.kafka._client import (
+    AdminClient,
+    KafkaException,
+    NewTopic,
+    TopicCollection,
+    make_admin,
+    translate,
+)
+from connectors.kafka.client_options import Role
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import UnreachableError
+
+__all__ = ["NewTopic", "create_topics"]
+
+_POLL_S = 0.05
+_REQUEST_TIMEOUT_S = 10.0
+
+
+def create_topics(
+    connection: KafkaConnection, topics: Sequence[NewTopic], *, timeout_s: float = 30.0
+) -> None:
+    """Make topics and wait until every partition of them has a leader.
+
+    The controller's answer is not enough: for some milliseconds a broker may still say that there
+    is no such topic, or that a partition has no leader.
+
+    Raises:
+        StreamError: a broker refused; as `translate` has it.
+        UnreachableError: no leaders within the time.
+    """
+    admin = make_admin(connection.librdkafka(Role.ADMIN))
+    deadline = time.monotonic() + timeout_s
+    for name, made in admin.create_topics(list(topics)).items():
+        try:
+            made.result(timeout_s)
+        except KafkaException as err:
+            raise translate(err, {"topic": name}) from err
+    for topic in topics:
+        while not _is_led(admin, topic.topic):
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    "a new topic has no leaders",
+                    {"topic": topic.topic, "waited_s": timeout_s},
+                    "Look at the brokers' logs, delete the topic and try again.",
+                )
+            time.sleep(_POLL_S)
+
+
+def _is_led(admin: AdminClient, topic: str) -> bool:
+    # Not list_topics: naming a missing topic there makes the broker create it.
+    answer = admin.describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_TIMEOUT_S)[
+        topic
+    ]
+    try:
+        found = answer.result(2 * _REQUEST_TIMEOUT_S)
+    except KafkaException:
+        return False
+    return all(partition.leader is not None for partition in found.partitions)
