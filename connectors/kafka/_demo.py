@@ -42,6 +42,7 @@ _INTERVAL_S = 1.0
 _LIVE_S = 16.0  # how long the live traffic lasts, at most
 _LEAST_RATE = 5_000.0  # records/s
 _STALL_S = 240.0
+_CATCH_UP_S = 30.0
 _POLL_S = 0.1
 
 
@@ -170,12 +171,13 @@ class _Demo:
     def _kill_half_way(self, bootstrap: str) -> _Recovery:
         program = self._start(bootstrap)
         self._await(program, lambda: self._observer.total >= self._records // 2)
-        killed_s, visible = time.monotonic(), self._observer.total
-        newest = _newest_place(self._checkpoint)
+        killed_s, newest = time.monotonic(), _newest_place(self._checkpoint)
         program.kill()
         self._view.enter(Phase.KILLED)
         restarted_s = time.monotonic()
         self._program = self._start(bootstrap)
+        # What the first run committed may reach the reader after the kill.
+        visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
         # The new run's first record closes the place behind the last one: the seal.
         self._await(self._program, lambda: _newest_place(self._checkpoint) > newest)
         sealed_s = time.monotonic()

@@ -7,7 +7,7 @@ it tells how long readers waited.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -72,6 +72,7 @@ class Observer:
         self._changed = threading.Condition()
         self._sightings: list[Sighting] = []
         self._total = 0
+        self._positions: dict[int, int] = {}
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"observer {topic}", daemon=True)
 
@@ -111,6 +112,28 @@ class Observer:
                 },
                 "Look at the pipeline's log and at open transactions.",
             )
+
+    def catch_up(self, *, timeout_s: float) -> int:
+        """Wait until everything that a reader can see now was seen; how many records it was.
+
+        Raises:
+            UnreachableError: not seen in time.
+        """
+        stable = topic_ends(self._connection, self._topic, timeout_s=timeout_s).stable
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_reached(stable) or self._error, timeout_s)
+            if self._error is not None:
+                raise self._error
+            if not self._has_reached(stable):
+                raise UnreachableError(
+                    "a reader did not get to the end of the topic in time",
+                    {"topic": self._topic, "positions": self._positions, "ends": dict(stable)},
+                    "Is the broker overloaded?",
+                )
+            return self._total
+
+    def _has_reached(self, ends: Mapping[int, int]) -> bool:
+        return all(self._positions.get(number, 0) >= end for number, end in ends.items())
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -153,15 +176,29 @@ class Observer:
 
     def _see(self, messages: Sequence[Message]) -> None:
         before = len(self.seen)
+        positions: dict[int, int] = {}
         for message in messages:
-            error = message.error()
+            error, position = message.error(), message.offset()
             if error is None:
                 self.seen.append(record_of(message))
-            elif error.code() != PARTITION_EOF and not error.retriable():
+                positions[_number(message)] = (position or 0) + 1
+            elif error.code() == PARTITION_EOF:
+                positions[_number(message)] = position or 0  # behind control records too
+            elif not error.retriable():
                 raise translate(error, {"topic": self._topic, "partition": message.partition()})
-        new = len(self.seen) - before
-        if new:
-            with self._changed:
+        if positions:
+            self._note(len(self.seen) - before, positions)
+
+    def _note(self, new: int, positions: Mapping[int, int]) -> None:
+        with self._changed:
+            self._positions.update(positions)
+            if new:
                 self._total += new
                 self._sightings.append(Sighting(at_s=self._clock(), records=new, total=self._total))
-                self._changed.notify_all()
+            self._changed.notify_all()
+
+
+def _number(message: Message) -> int:
+    partition = message.partition()
+    assert partition is not None
+    return partition
