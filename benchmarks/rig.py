@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks import topics
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.history import EndWatch
+from connectors.kafka.history import EndWatch, topic_ends
 from connectors.kafka.security import KafkaConnection
 from runtime.embedded.program import Program, ProgramSpec, command_of
 
@@ -87,24 +87,28 @@ class Running:
     def __exit__(self, *_: object) -> None:
         self.program.kill()
 
-    def fill(self, count: int, *, value_bytes: int = 100) -> None:
-        """Append to the input while the program's driver stands still, so that it cuts nothing."""
-        self.program.pause_driver()
+    def copy_more(self, count: int, *, value_bytes: int = 100) -> None:
+        """Append to the input while the program stands still; wait until it has copied it all."""
+        self.program.pause()
+        goal = self._visible() + count
         topics.fill(
             self.rig.connection, self.source, count, value_bytes=value_bytes, partitions=PARTITIONS
         )
-        self.program.resume_driver()
+        self.program.resume()
+        self.await_committed(goal)
 
-    def await_committed(self, records: int, *, timeout_s: float = 180.0) -> None:
-        """Wait until readers can see so many records beyond what they could at the call."""
+    def await_committed(self, goal: int, *, timeout_s: float = 180.0) -> None:
+        """Wait until readers can get to offsets whose sum over the output is ``goal``."""
         watch = EndWatch(self.rig.connection, self.output)
-        goal = sum(watch.stable().values()) + records
 
         def seen() -> bool:
             found = watch.now()
             return found.is_settled and sum(found.stable.values()) >= goal
 
         wait_until(seen, program=self.program, timeout_s=timeout_s)
+
+    def _visible(self) -> int:
+        return sum(topic_ends(self.rig.connection, self.output).stable.values())
 
     def progress(self) -> list[dict[str, Any]]:
         """Every change of a checkpoint so far."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks import topics
 from benchmarks.figures import Figure
-from benchmarks.rig import PARTITIONS, Rig, Running
+from benchmarks.rig import PARTITIONS, Rig
 
 __all__ = ["VARIANTS", "Variant", "measure"]
 
@@ -82,10 +82,10 @@ def _sample(rig: Rig, variant: Variant, records: int) -> _Sample:
     with rig.run(variant.script, source, output, variant.arguments) as running:
         running.await_committed(records)
         whole = topics.append_span(rig.connection, output, beyond={})
-        _warm_up(running)
+        running.copy_more(_WARM_UP)
         before = topics.ends(rig.connection, output)
         cpu_s, broker_cpu_s = running.program.cpu_seconds(), rig.broker_cpu_s()
-        _more(running, records)
+        running.copy_more(records)
         warm = topics.append_span(rig.connection, output, beyond=before)
         return _Sample(
             whole_rate=records / whole.seconds,
@@ -93,15 +93,6 @@ def _sample(rig: Rig, variant: Variant, records: int) -> _Sample:
             cpu_s=running.program.cpu_seconds() - cpu_s,
             broker_cpu_s=rig.broker_cpu_s() - broker_cpu_s,
         )
-
-
-def _warm_up(running: Running) -> None:
-    _more(running, _WARM_UP)
-
-
-def _more(running: Running, records: int) -> None:
-    running.fill(records)
-    running.await_committed(records)
 
 
 def _figures(variant: Variant, samples: Sequence[_Sample]) -> list[Figure]:

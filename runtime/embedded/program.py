@@ -167,6 +167,16 @@ class Program:
         """``kill -9`` of one Python worker; False when there is none."""
         return _send(next(iter(self.workers()), None), signal.SIGKILL)
 
+    def pause(self) -> None:
+        """SIGSTOP to all that belongs to it."""
+        for process in self.members():
+            _send(process, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT to all that belongs to it."""
+        for process in self.members():
+            _send(process, signal.SIGCONT)
+
     def pause_driver(self) -> None:
         """Freeze the driver (SIGSTOP); the rest goes on."""
         self._driver.send_signal(signal.SIGSTOP)
