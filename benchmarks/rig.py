@@ -119,6 +119,10 @@ class Running:
         text = path.read_text("utf-8")
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
+    def epochs_s(self) -> list[float]:
+        """How long each epoch took that had records, from its barrier to its commit on record."""
+        return [line["marked_s"] for line in self.progress() if line["marked_s"] is not None]
+
 
 def wait_until(condition: Callable[[], bool], *, program: Program, timeout_s: float) -> None:
     """Wait; a program that ends meanwhile is an error that shows its log."""
