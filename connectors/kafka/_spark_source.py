@@ -36,6 +36,7 @@ from runtime.model import Barrier, SplitRange
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
 
 _TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _DISCOVERY_INTERVAL_S = 10.0
 _REGION = "query"
 _SOURCE_ID = "sluice-kafka"
@@ -109,7 +110,7 @@ class KafkaBatchReader(DataSourceReader):
         """Driver side: one task per range."""
         enumerator = _enumerator(self._options, bounded=True)
         try:
-            start = enumerator.resolve_start(timeout_s=_TIMEOUT_S)
+            start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
             ranges = enumerator.cut(start, max_records=None, timeout_s=_TIMEOUT_S)
         finally:
             enumerator.close()
@@ -159,7 +160,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 checkpoint_id=0,
                 region=_REGION,
                 generation=0,
-                splits=self._enumerator.resolve_start(timeout_s=_TIMEOUT_S),
+                splits=self._enumerator.resolve_start(timeout_s=_START_TIMEOUT_S),
             )
             # The run tells the position that this process resolved from one found in the log.
             self._initial = {**offsets.encode(barrier, initial=True), "run": self._run}
@@ -203,7 +204,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
         positions = offsets.decode(start).splits
         if not self._restored and start.get("run") != self._run:
-            self._enumerator.restore(positions, timeout_s=_TIMEOUT_S)
+            self._enumerator.restore(positions, timeout_s=_START_TIMEOUT_S)
         self._restored = True
         return positions
 

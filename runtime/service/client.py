@@ -101,14 +101,21 @@ class CoordinatorClient:
         return self._send("GET", "/v1/status")
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        """Call a mounted `runtime.service.server.QueryHandler` (drop-in)."""
+        """Call a mounted `runtime.service.server.QueryHandler` (drop-in).
+
+        The handler has tried for as long as makes sense: that a cluster cannot be reached is its
+        answer, and is not asked for again.
+        """
         path = f"/v1/queries/{key}/{call}"
         body = {
             "job_uid": self._address.job_uid,
             "leader_session_id": self._address.leader_session_id,
             "payload": payload,
         }
-        return self._post(path, body, timeout_s=timeout_s, deadline_s=timeout_s)["answer"]
+        answer = self._send(
+            "POST", path, body=body, timeout_s=timeout_s, deadline_s=timeout_s, repeats_errors=False
+        )
+        return answer["answer"]
 
     def close(self) -> None:
         """Close the connections."""
@@ -140,14 +147,9 @@ class CoordinatorClient:
         return self._envelope(batch.region, batch.generation) | {"batch_id": batch.batch_id}
 
     def _post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        timeout_s: float = _CALL_TIMEOUT_S,
-        deadline_s: float | None = None,
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float = _CALL_TIMEOUT_S
     ) -> dict[str, Any]:
-        return self._send("POST", path, body=body, timeout_s=timeout_s, deadline_s=deadline_s)
+        return self._send("POST", path, body=body, timeout_s=timeout_s)
 
     def _send(
         self,
@@ -158,6 +160,7 @@ class CoordinatorClient:
         fields: Mapping[str, str] | None = None,
         timeout_s: float = _CALL_TIMEOUT_S,
         deadline_s: float | None = None,
+        repeats_errors: bool = True,
     ) -> dict[str, Any]:
         """Repeat with growing pauses until answered; bounded by the deadline."""
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
@@ -175,6 +178,8 @@ class CoordinatorClient:
                 if response.status not in _TRY_AGAIN:
                     return _answer(response)
                 last = _error_of(response)
+                if last is not None and not repeats_errors:
+                    raise last
                 reason = f"HTTP {response.status}"
             except urllib3.exceptions.HTTPError as err:
                 reason = type(err).__name__

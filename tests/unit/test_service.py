@@ -190,6 +190,8 @@ class _Handler:
             assert self.leave.wait(30.0)
         if call == "fail":
             raise WrongJobError("another job", {"uid": "x"}, "Choose.")
+        if call == "unreachable":
+            raise UnreachableError("no broker answered", {"servers": "x:1"}, "Start them.")
         return {"batch": payload.get("batch")}
 
 
@@ -206,6 +208,19 @@ def test_a_drop_in_query_reaches_its_handler() -> None:
                 client.query("other", "commit", {}, timeout_s=5.0)
             assert client.status()["queries"] == ["key"]
     assert handler.calls[0] == ("commit", {"batch": 7})
+
+
+def test_a_drop_in_query_is_told_at_once_what_its_handler_could_not_reach() -> None:
+    """The handler has waited already; asked again and again, bad input would take minutes."""
+    handler = _Handler()
+    with CoordinatorService() as service:
+        service.mount("key", handler)
+        with (
+            CoordinatorClient(service.coordinator_address) as client,
+            pytest.raises(UnreachableError, match="servers=x:1"),
+        ):
+            client.query("key", "unreachable", {}, timeout_s=20.0)
+    assert len(handler.calls) == 1
 
 
 def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator) -> None:
