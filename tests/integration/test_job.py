@@ -163,7 +163,8 @@ def test_directory_of_another_job_is_refused(
     assert sorted(str(p) for p in tmp_path.rglob("*")) == before
 
 
-def test_speculation_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    """Rule 27."""
+def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything is made."""
     with pytest.raises(ConfigError, match="no source"):
         Job("empty", spark, checkpoint_dir=str(tmp_path)).run()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,185 @@
+"""``format("sluice-kafka")`` as a sink, in Spark: what it writes, and what it refuses by name."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import connectors
+from connectors.kafka.embedded import EmbeddedKafka
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import end_offsets, produce, values
+
+pytestmark = pytest.mark.integration
+
+QUERY_S = 120
+BAD_INPUT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with the whole format."""
+    installation = connectors.install(spark)
+    yield spark
+    installation.close()
+
+
+def records(session: SparkSession, kafka: EmbeddedKafka, topic: str) -> DataFrame:
+    """The topic from its beginning, as a stream."""
+    return (
+        session.readStream.format("sluice-kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .select("key", "value")
+    )
+
+
+def start(
+    frame: DataFrame,
+    kafka: EmbeddedKafka,
+    output: str,
+    location: Path | None,
+    *,
+    options: dict[str, str] | None = None,
+    **trigger: Any,
+) -> StreamingQuery:
+    """The query; by default it ends at the end of its input."""
+    writer = (
+        frame.writeStream.format("sluice-kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", output)
+        .option("transactionalIdPrefix", f"prefix-{output}")
+        .options(**(options or {}))
+    )
+    if location is not None:
+        writer = writer.option("checkpointLocation", str(location))
+    return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+
+def finish(query: StreamingQuery) -> None:
+    try:
+        assert query.awaitTermination(QUERY_S), "the query did not end by itself"
+    finally:
+        query.stop()
+
+
+def test_rule_16_available_now_writes_everything_once_and_ends(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """It does not stop at the empty batch 0, and a second run writes only what is new."""
+    source, output = topic(partitions=2), topic(partitions=2)
+    produce(kafka.bootstrap, source, [str(n).encode() for n in range(50)])
+    finish(start(records(session, kafka, source), kafka, output, tmp_path))
+    produce(kafka.bootstrap, source, [b"50"])
+    finish(start(records(session, kafka, source), kafka, output, tmp_path))
+    assert sorted(int(v or b"") for v in values(kafka.bootstrap, output)) == list(range(51))
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger", "told"),
+    [
+        ({"asyncProgressTrackingEnabled": "true"}, {"processingTime": "1 second"}, "async"),
+        ({}, {"continuous": "1 second"}, "continuous"),
+        ({}, {"realTime": "5 seconds"}, "[Rr]eal-time"),
+    ],
+    ids=["asynchronous progress tracking", "continuous", "real time"],
+)
+def test_rule_27_unsafe_modes_are_refused_by_name(
+    session: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    options: dict[str, str],
+    trigger: dict[str, str],
+    told: str,
+) -> None:
+    """Whoever refuses first, Spark or the sink: the text names the mode, nothing is written."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, [b"1"])
+    frame = records(session, kafka, source)
+    with pytest.raises(PySparkException, match=told):
+        finish(start(frame, kafka, output, tmp_path, options=options, **trigger))
+    assert end_offsets(kafka.bootstrap, output, committed=False) == {0: 0}
+
+
+def test_rule_14_without_its_location_the_sink_says_what_it_needs(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A session-wide location never reaches the sink."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, [b"1"])
+    session.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+    try:
+        with pytest.raises(PySparkException, match="needs checkpointLocation"):
+            finish(start(records(session, kafka, source), kafka, output, None))
+    finally:
+        session.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert end_offsets(kafka.bootstrap, output, committed=False) == {0: 0}
+
+
+def damage(location: Path) -> None:
+    """Cut the newest record short."""
+    newest = max((location / "sluice").glob("chk-*/_metadata"))
+    newest.chmod(0o644)
+    newest.write_bytes(newest.read_bytes()[:-7])
+
+
+def forget_the_query(location: Path) -> None:
+    """As somebody does who wants to begin anew: Spark's part is deleted, ours is not."""
+    for name in ("metadata", "offsets", "commits"):
+        path = location / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for checksum in location.glob(".metadata.crc"):
+        checksum.unlink()
+
+
+def change_nothing(location: Path) -> None:
+    """The wrong thing is elsewhere."""
+    assert location.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "error"),
+    [
+        (damage, {}, "DamagedCheckpointError"),
+        (forget_the_query, {}, "WrongJobError"),
+        (change_nothing, {"topic": "no-such-topic"}, "ConfigError|SourceChangedError"),
+        (change_nothing, {"kafka.bootstrap.servers": "127.0.0.1:1"}, "UnreachableError"),
+    ],
+    ids=["truncated record", "another query's directory", "missing topic", "unreachable"],
+)
+def test_bad_input_is_a_typed_error_in_time_and_changes_nothing(
+    session: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    spoil: Callable[[Path], None],
+    options: dict[str, str],
+    error: str,
+) -> None:
+    """Within 30 s; neither the checkpoints nor the output have changed."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, [b"1"])
+    finish(start(records(session, kafka, source), kafka, output, tmp_path))
+    spoil(tmp_path)
+    produce(kafka.bootstrap, source, [b"2"])
+    before = contents(tmp_path / "sluice"), end_offsets(kafka.bootstrap, output, committed=False)
+    began = time.monotonic()
+    with pytest.raises(PySparkException, match=error):
+        finish(start(records(session, kafka, source), kafka, output, tmp_path, options=options))
+    assert time.monotonic() - began < BAD_INPUT_S
+    after = contents(tmp_path / "sluice"), end_offsets(kafka.bootstrap, output, committed=False)
+    assert after == before
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below."""
+    return {str(p): p.read_bytes() for p in directory.rglob("*") if p.is_file()}

@@ -1,0 +1,274 @@
+"""What the drop-in sink's calls do in the user's process, over a real directory and a fake sink.
+
+Spark's ways are played as rule 10 has measured them: `abort` with all messages after a `commit`
+that raised, `abort` with none on a stop, a constructor at three places of every batch.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from connectors.kafka._spark_sink import KafkaStreamWriter
+from runtime.contracts import SinkCoordinator
+from runtime.errors import ConfigError, FencedError, UnreachableError
+from runtime.model import BatchKey
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
+from runtime.service.server import CoordinatorService
+from runtime.spark import drop_in
+from runtime.spark.drop_in import DropInQueries
+from runtime.spark.session import prepare
+from tests.fakes import (
+    FakeBroker,
+    FakeSink,
+    Transaction,
+    TransactionState,
+    attempt_of,
+    entry_of,
+    transactional_id,
+)
+from tests.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class JavaName:
+    """A Java object of which only its class's name is asked."""
+
+    name: str
+
+    def getClass(self) -> "JavaName":
+        return self
+
+    def getSimpleName(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Execution(JavaName):
+    """Spark's execution of a query."""
+
+    name: str = "MicroBatchExecution"
+    mode: str = "ProcessingTimeTrigger"
+
+    def trigger(self) -> JavaName:
+        return JavaName(self.mode)
+
+    def streamingQuery(self) -> "Execution":
+        return self
+
+
+@dataclass
+class Query:
+    """Spark's handle of one run."""
+
+    id: str = "11111111-query"
+    runId: str = "run-1"
+    isActive: bool = True
+    _jsq: Execution = field(default_factory=Execution)
+
+
+class Session:
+    """As much of a session as is asked for."""
+
+    version = "4.3.0"
+    _jvm = None
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.active: list[Query] = []
+        self.streams = self
+        self.sparkContext = self
+        self.conf = dict(settings or {})
+
+    def getConf(self) -> Mapping[str, str]:
+        return self.conf
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Describes the fake sink."""
+
+    made: Callable[[], SinkCoordinator]
+    name: str = "out"
+    uid: str | None = None
+
+    def coordinator(self) -> SinkCoordinator:
+        return self.made()
+
+    def settings(self) -> Mapping[str, str]:
+        return {}
+
+
+class World:
+    """A query's checkpoint location, a broker, and the process that runs the query."""
+
+    def __init__(self, location: Path) -> None:
+        self.location = str(location)
+        self.broker = FakeBroker()
+        self.reachable = True
+        self.session = Session()
+        self.query = Query()
+        self.session.active.append(self.query)
+        (location / "metadata").write_text(json.dumps({"id": self.query.id}))
+        sink = Sink(lambda: FakeSink(self.broker, may_reach=lambda: self.reachable))
+        session = cast(SparkSession, self.session)
+        self.queries = DropInQueries(session, lambda _: cast(Any, sink), host="127.0.0.1")
+        self.service = CoordinatorService()
+        self.service.mount(HANDLER_KEY, self.queries)
+        self.service.start()
+        self.client = DropInClient(address=self.service.coordinator_address)
+
+    def close(self) -> None:
+        """As `Installation.close`."""
+        self.queries.close()
+        self.service.stop()
+
+    def begin(self) -> QueryRun:
+        """What the constructor asks, at each of its three places."""
+        return self.client.begin(self.location, {})
+
+    def write(self, run: QueryRun, batch_id: int) -> Transaction:
+        """A task's transaction with one record, pre-committed."""
+        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        transaction = self.broker.init(transactional_id(run.job_uid, batch, f"task-{batch_id}"))
+        with CoordinatorClient(run.address) as client:
+            client.register(attempt_of(transaction, batch, operator_id=run.operator_id))
+        self.broker.append(transaction, 0, batch_id)
+        return transaction
+
+    def commit(self, run: QueryRun, batch_id: int, transaction: Transaction) -> None:
+        """Spark's call."""
+        entries = [entry_of(transaction, operator_id=run.operator_id)]
+        self.client.commit(self.location, run, batch_id, entries)
+
+    def abort(self, run: QueryRun, batch_id: int) -> None:
+        """Spark's call."""
+        self.client.abort(self.location, run, batch_id)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided, but not yet committed: Spark is told an error and aborts, and it still commits."""
+    monkeypatch.setattr(drop_in, "_COMMIT_TIMEOUT_S", 0.3)
+    run = world.begin()
+    transaction = world.write(run, 0)
+    world.reachable = False
+    with pytest.raises(UnreachableError, match="It may be decided"):
+        world.commit(run, 0, transaction)
+    world.begin()
+    world.abort(run, 0)
+    assert transaction.state is TransactionState.ONGOING
+    world.reachable = True
+    wait_for(lambda: transaction.state is TransactionState.COMMITTED, what="the commit")
+    assert world.broker.aborts_of_committed == 0
+
+
+def test_rule_10_the_constructor_aborts_nothing(world: World) -> None:
+    """It runs again right before `commit` and before `abort`, when the work is pre-committed."""
+    run = world.begin()
+    transaction = world.write(run, 0)
+    assert world.begin() == run
+    assert transaction.state is TransactionState.ONGOING
+    world.commit(run, 0, transaction)
+    assert world.broker.read_committed(0) == [0]
+
+
+def test_rule_10_an_undecided_batch_that_spark_aborts_is_thrown_away(world: World) -> None:
+    """Its open transaction must not hold readers back until the next start."""
+    run = world.begin()
+    transaction = world.write(run, 0)
+    world.abort(run, 0)
+    wait_for(lambda: transaction.state is TransactionState.ABORTED, what="the abort")
+    assert world.broker.read_committed(0) == []
+
+
+def test_rule_10_a_commit_may_be_repeated(world: World) -> None:
+    """Its answer was lost: the second call finds the batch decided."""
+    run = world.begin()
+    transaction = world.write(run, 0)
+    world.commit(run, 0, transaction)
+    world.commit(run, 0, transaction)
+    assert world.broker.read_committed(0) == [0]
+
+
+def test_rule_10_a_run_that_was_replaced_is_refused(world: World) -> None:
+    """A late process of the run before decides nothing any more."""
+    old = world.begin()
+    transaction = world.write(old, 0)
+    world.query.runId = "run-2"
+    new = world.begin()
+    assert new.generation > old.generation
+    with pytest.raises(FencedError, match="no longer coordinated"):
+        world.commit(old, 0, transaction)
+    assert world.broker.read_committed(0) == []
+
+
+def test_a_run_that_has_ended_gives_its_prefix_back(world: World) -> None:
+    """Its coordinator stops with the query, and not with the process."""
+    run = world.begin()
+    world.query.isActive = False
+
+    def is_gone() -> bool:
+        try:
+            world.abort(run, 0)
+        except FencedError:
+            return True
+        return False
+
+    wait_for(is_gone, what="the end of the run's coordinator")
+
+
+@pytest.mark.parametrize(
+    ("execution", "told"),
+    [
+        (Execution(name="ContinuousExecution"), "continuous"),
+        (Execution(name="AsyncProgressTrackingMicroBatchExecution"), "asyncProgressTracking"),
+        (Execution(mode="RealTimeTrigger"), "realTime"),
+    ],
+)
+def test_rule_27_an_execution_without_decided_batches_is_refused_by_name(
+    world: World, execution: Execution, told: str
+) -> None:
+    """Also where Spark's own checks have been switched off; nothing is sealed or swept."""
+    world.session.active[:] = [Query(_jsq=execution)]
+    with pytest.raises(ConfigError, match=told):
+        world.begin()
+    assert not (Path(world.location) / "sluice").exists()
+
+
+def test_rule_27_speculation_is_refused_by_name() -> None:
+    """It runs a task twice on purpose."""
+    session = cast(SparkSession, Session({"spark.speculation": "true"}))
+    with pytest.raises(ConfigError, match=r"setting=spark\.speculation"):
+        prepare(session)
+
+
+def test_rule_14_the_sink_says_what_it_needs() -> None:
+    """`install`, and the location as an option: a process of Spark's can find out neither."""
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "topic": "t",
+        "transactionalIdPrefix": "p",
+    }
+    schema = StructType([StructField("value", StringType())])
+    located = {**options, "checkpointLocation": "/c"}
+    with pytest.raises(ConfigError, match=r"connectors\.install"):
+        KafkaStreamWriter(located, schema, None)
+    nowhere = CoordinatorAddress(
+        address="http://127.0.0.1:1", token="t", leader_session_id="s", job_uid="u"
+    )
+    with pytest.raises(ConfigError, match="needs checkpointLocation"):
+        KafkaStreamWriter(options, schema, DropInClient(address=nowhere))
