@@ -539,6 +539,31 @@ def test_other_regions_of_an_aborted_checkpoint_come_back_as_well() -> None:
     assert is_open == {"main": False, "side": False, "idle": True}
 
 
+def test_rule_17_a_failed_regions_work_is_aborted_before_the_next_decision() -> None:
+    """Else its open transactions hold back readers of what the others have committed."""
+    third = RegionPlan(name="idle", source_ids=("source",))
+    driver = CoreDriver(FAST, regions=(*TWO, third))
+    driver.tick()
+    batch = driver.ack(driver.poll(3))
+    driver.poll(3, region="side")
+    driver.auto = False
+    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
+    driver.answer(driver.held.pop(0))
+    (aborting,) = driver.held
+    assert isinstance(aborting, AbortWork)
+    assert aborting.committables == (committable(f"main.0.{batch.batch_id}"),)
+    driver.tick(1.0)
+    driver.ack(driver.poll(3, region="idle"), region="idle")
+    assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
+    driver.auto = True
+    driver.answer(aborting)
+    lives = {"main": driver.restart("main"), "side": driver.restart("side"), "idle": 0}
+    driver.tick(1.0)
+    for region, life in lives.items():
+        driver.ack(driver.poll(6, region=region, generation=life), region=region, generation=life)
+    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
+
+
 def test_a_permanent_error_stops_the_job_with_itself() -> None:
     """A record that the broker refuses is refused again: nothing of its epoch is decided."""
     driver = CoreDriver(FAST)

@@ -38,3 +38,22 @@ def test_every_rule_that_is_built_has_a_proof() -> None:
     assert set(found) == set(range(1, 23))
     unproven = {number for number, text in found.items() if not REFERENCE.search(text)}
     assert unproven == NOT_BUILT
+
+
+def text_of(reference: tuple[str, str]) -> str:
+    """A test's name and docstring, with what its module says of all its tests."""
+    path, name = reference
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    found = [ast.get_docstring(tree) or ""]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            found += [node.name, ast.get_docstring(node) or ""]
+    return " ".join(found)
+
+
+@pytest.mark.parametrize("number", sorted(set(range(1, 23)) - NOT_BUILT))
+def test_a_proof_names_the_number_of_its_rule(number: int) -> None:
+    """So that who breaks the test finds the rule, and the other way round."""
+    said = [text_of(reference) for reference in REFERENCE.findall(sections()[number])]
+    named = rf"[Rr]ules?[ _](?:\d+(?:, | and ))*{number}(?!\d)"
+    assert any(re.search(named, text) for text in said), said
