@@ -16,7 +16,6 @@ from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import StartedJob
-from runtime.checkpoint.retention import spark_batches_to_retain
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import Leader
 from runtime.errors import StreamError
@@ -29,7 +28,12 @@ from runtime.spark.job_graph import Region, job_plan, regions_of
 from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
 from runtime.spark.plans import is_stateful
 from runtime.spark.region import RegionQuery, RegionSpec, first_error
-from runtime.spark.region_start import initial_offset, location_of, make_ready
+from runtime.spark.region_start import (
+    batches_to_retain,
+    initial_offset,
+    location_of,
+    make_ready,
+)
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import prepare, query_settings
 
@@ -41,7 +45,6 @@ _START_TIMEOUT_S = 30.0
 _CHECK_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _WATCH_S = 0.1
 _INTERRUPTED = 130  # as a shell reports Ctrl-C
-_SPARK_DEFAULT_BATCHES = 100  # spark.sql.streaming.minBatchesToRetain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ def run_job(job: Job) -> JobResult:
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
     store = open_store(job.checkpoint_dir, jvm=jvm)
     _require_known_kinds(store)
+    retain = batches_to_retain(store, retained=job.settings.retained)
     with contextlib.ExitStack() as stack:
         listeners = list(job.listeners)
         if sys.stderr.isatty():
@@ -93,7 +97,7 @@ def run_job(job: Job) -> JobResult:
         )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
-        _run_regions(job, regions, started, coordinator, store)
+        _run_regions(job, regions, started, coordinator, store, retain)
     return JobResult(
         job_uid=started.job_uid,
         restored_from=started.restored_from,
@@ -123,6 +127,7 @@ def _run_regions(
     started: StartedJob,
     coordinator: BarrierCoordinator,
     store: CheckpointStore,
+    retain: int,
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
     queries: list[RegionQuery] = []
@@ -133,7 +138,8 @@ def _run_regions(
         )
         stack.callback(_stop, queries, coordinator)
         for region in regions:
-            query = _start(job, region, started, coordinator, store, service.coordinator_address)
+            address = service.coordinator_address
+            query = _start(job, region, started, coordinator, store, address, retain)
             queries.append(query)
         try:
             _watch(queries, coordinator)
@@ -162,6 +168,7 @@ def _start(
     coordinator: BarrierCoordinator,
     store: CheckpointStore,
     address: CoordinatorAddress,
+    retain: int,
 ) -> RegionQuery:
     restored = started.regions[region.name]
     location = location_of(region, started.generation)
@@ -195,15 +202,10 @@ def _start(
         coordinator,
         store.fs,
     )
-    with query_settings(job.spark, batches_to_retain=_batches_to_retain(job)):
+    with query_settings(job.spark, batches_to_retain=retain):
         source_frame = _source_frame(job.spark, data_source_for(plan)).name(region.source_name)
         query.start(_transformed(source_frame.load(), region.pipeline))
     return query
-
-
-def _batches_to_retain(job: Job) -> int:
-    needed = spark_batches_to_retain((), {}, retain=job.settings.retained)
-    return max(_SPARK_DEFAULT_BATCHES, needed)
 
 
 def _source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStreamReader:

@@ -1,15 +1,21 @@
 """Where a region's query starts: its Spark directory, rewound, and its first offset (rule 9)."""
 
 import json
+from collections.abc import Sequence
 
 from runtime import offsets
 from runtime.checkpoint.file_system import FileSystem
 from runtime.checkpoint.plan import StartedJob
-from runtime.model import Barrier, RegionRecord, SplitRange
+from runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
+from runtime.contracts import MetadataStore
+from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.model import Barrier, CheckpointRecord, RegionRecord, SplitRange, Verdict
 from runtime.spark import query_logs
 from runtime.spark.job_graph import Region
 
-__all__ = ["initial_offset", "location_of", "make_ready"]
+__all__ = ["batches_to_retain", "initial_offset", "location_of", "make_ready"]
+
+_SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
 
 
 def location_of(region: Region, generation: int) -> str:
@@ -48,3 +54,31 @@ def _at_end(split: SplitRange) -> SplitRange:
         start_offset=split.end_offset,
         end_offset=split.end_offset,
     )
+
+
+def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
+    """``minBatchesToRetain`` of a run: Spark deletes nothing that a record here names.
+
+    Asked before the start, while nobody else in this process uses the store.
+    """
+    try:
+        decided = [
+            record
+            for place in store.places()
+            if (record := store.read(place)) is not None and record.verdict is Verdict.DECIDED
+        ]
+    except (DamagedCheckpointError, UnsupportedFormatError):
+        return EVERY_BATCH  # what cannot be read may name any of them
+    needed = spark_batches_to_retain(decided, _next_batches(decided), retain=retained)
+    return max(_SPARK_DEFAULT, needed)
+
+
+def _next_batches(decided: Sequence[CheckpointRecord]) -> dict[tuple[str, int], int]:
+    """By region and generation; the batch ids of a stateful region go on over its lives."""
+    newest = {region.region: region for record in decided[-1:] for region in record.regions}
+    return {
+        (region.region, region.generation): last.batch_id + 1
+        for record in decided
+        for region in record.regions
+        if (last := newest.get(region.region)) is not None and last.batch_id is not None
+    }

@@ -12,6 +12,7 @@ from runtime.checkpoint.retention import (
     retirable,
     spark_batches_to_retain,
 )
+from runtime.errors import DamagedCheckpointError
 from runtime.model import (
     CheckpointKind,
     CheckpointRecord,
@@ -21,7 +22,9 @@ from runtime.model import (
     StateSnapshot,
     Verdict,
 )
+from runtime.spark.region_start import batches_to_retain
 from tests.checkpoint_records import record
+from tests.fakes import FakeStore
 
 
 def _place(checkpoint_id: int, session: str = "s1", **changes: object) -> PlaceFacts:
@@ -176,3 +179,24 @@ def test_savepoint_in_sparks_own_directory_stops_all_deletion() -> None:
     copied = replace(_STATE, files=(FileReference(path="f", length_bytes=1, sha256="0" * 64),))
     region = replace(saved.regions[0], state=copied)
     assert spark_batches_to_retain([replace(saved, regions=(region,))], {}) == 5
+
+
+def test_a_run_asks_spark_to_keep_what_its_directory_names() -> None:
+    """A saved checkpoint, or one that lies far back, binds every later run."""
+    near, far = _stateful(500, 499), _stateful(600, 599, leader_session_id="later")
+    store = FakeStore(records={500: near, 600: far})
+    assert batches_to_retain(FakeStore(), retained=3) == 100  # Spark's own default
+    assert batches_to_retain(FakeStore(), retained=200) > 200
+    assert batches_to_retain(store, retained=3) > 600 - 499
+    store.records[1] = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
+    assert batches_to_retain(store, retained=3) == EVERY_BATCH
+
+
+def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:
+    """It may name any batch."""
+
+    class Damaged(FakeStore):
+        def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+            raise DamagedCheckpointError("cut short", {"checkpoint_id": checkpoint_id}, "Restore.")
+
+    assert batches_to_retain(Damaged(records={1: record(1)}), retained=3) == EVERY_BATCH
