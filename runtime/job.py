@@ -154,6 +154,7 @@ class Job:
         min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
         tolerable_failures: failed or expired checkpoints in a row before the job fails.
         retained: decided checkpoints kept; >= 1.
+        discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted.
         restore_from: start from this checkpoint instead of the last one.
         host: address at which executors reach this process.
@@ -171,6 +172,7 @@ class Job:
         min_pause_s: float = 0.0,
         tolerable_failures: int = 3,
         retained: int = 3,
+        discovery_interval_s: float | None = 10.0,
         on_lost: str = "fail",
         restore_from: int | None = None,
         host: str = "127.0.0.1",
@@ -185,6 +187,7 @@ class Job:
             min_pause_s=min_pause_s,
             tolerable_failures=tolerable_failures,
             retained=retained,
+            discovery_interval_s=discovery_interval_s,
             on_lost=_on_lost(on_lost),
         )
         self.restore_from = restore_from

@@ -152,6 +152,7 @@ class CheckpointSettings:
             "interval_s": self.interval_s or 0,
             "min_pause_s": self.min_pause_s,
             "tolerable_failures": self.tolerable_failures,
+            "discovery_interval_s": self.discovery_interval_s or 0,
         }
         wrong |= {name: value for name, value in not_negative.items() if value < 0}
         if wrong:

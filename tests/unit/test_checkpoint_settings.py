@@ -257,6 +257,7 @@ def test_progress_tells_every_state_with_its_time() -> None:
         {"tolerable_failures": -1},
         {"retained": 0},
         {"max_concurrent": 0},
+        {"discovery_interval_s": -1.0},
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:

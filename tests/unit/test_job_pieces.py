@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from runtime import offsets
-from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from runtime.job import Pipeline, Step, Stream
+from runtime.job import Job, Pipeline, Step, Stream
 from runtime.model import Barrier, SplitRange
 from runtime.spark.job_graph import job_plan, regions_of
 from runtime.spark.job_source import deal
@@ -181,6 +182,26 @@ def test_a_job_that_cannot_be_exact_is_refused(
     """Rule 21 and the graph's rules, before anything is started."""
     with pytest.raises(ConfigError, match=reason):
         regions_of(pipelines, stateful)
+
+
+def test_a_jobs_settings_are_its_coordinators() -> None:
+    """Each argument, and the defaults."""
+    nowhere = cast(SparkSession, None)
+    given: dict[str, Any] = {
+        "interval_s": 7.0,
+        "timeout_s": 70.0,
+        "min_pause_s": 0.7,
+        "tolerable_failures": 9,
+        "retained": 8,
+        "discovery_interval_s": 6.0,
+    }
+    made = Job("j", nowhere, checkpoint_dir="/c", on_lost="repair", **given).settings
+    assert made == CheckpointSettings(on_lost=OnLost.REPAIR, **given)
+    assert Job("j", nowhere, checkpoint_dir="/c").settings == CheckpointSettings()
+    assert CheckpointSettings().on_lost is OnLost.FAIL
+    assert CheckpointSettings().retained == 3
+    with pytest.raises(ConfigError, match="on_lost"):
+        Job("j", nowhere, checkpoint_dir="/c", on_lost="ignore")
 
 
 def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:
