@@ -231,8 +231,9 @@ class ProducerPool:
 
     def _not_ready(self, slot: int, error: StreamError) -> None:
         log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, error)
+        unanswered = isinstance(error, UnreachableError)
         with self._changed:
-            self._book.record(slot, SlotEvent.FAILED)
+            self._book.record(slot, SlotEvent.UNANSWERED if unanswered else SlotEvent.FAILED)
             self._failures += 1
             self._failure = error
             self._changed.notify_all()

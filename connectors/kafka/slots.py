@@ -28,6 +28,7 @@ class SlotState(enum.Enum):
     READY = "ready"  # initialised, no transaction begun
     OPEN = "open"  # a writer has it
     SPENT = "spent"  # carries a transaction that may be decided: hands off
+    RETIRED = "retired"  # a request to initialise it may still arrive: never used
 
 
 class SlotEvent(enum.Enum):
@@ -35,7 +36,8 @@ class SlotEvent(enum.Enum):
 
     PREPARE = "prepare"
     PREPARED = "prepared"
-    FAILED = "failed"  # of init_transactions
+    FAILED = "failed"  # init_transactions was refused
+    UNANSWERED = "unanswered"  # init_transactions was given up, and may yet happen
     DISCARD = "discard"  # a ready producer that grew too old
     TAKE = "take"
     ABORTED = "aborted"  # the broker acknowledged it, or no transaction was begun
@@ -47,6 +49,9 @@ TRANSITIONS: Mapping[tuple[SlotState, SlotEvent], SlotState] = {
     (SlotState.FREE, SlotEvent.PREPARE): SlotState.PREPARING,
     (SlotState.PREPARING, SlotEvent.PREPARED): SlotState.READY,
     (SlotState.PREPARING, SlotEvent.FAILED): SlotState.FREE,  # nothing was ever begun under it
+    # It may lie in a paused broker's socket or be sent again by the network, and would then abort
+    # whatever the id's next producer has begun, decided or not.
+    (SlotState.PREPARING, SlotEvent.UNANSWERED): SlotState.RETIRED,
     (SlotState.READY, SlotEvent.DISCARD): SlotState.FREE,
     (SlotState.READY, SlotEvent.TAKE): SlotState.OPEN,
     (SlotState.OPEN, SlotEvent.ABORTED): SlotState.FREE,
@@ -156,7 +161,8 @@ class SlotBook:
         for number, slot in enumerate(self._slots):
             if slot.state is SlotState.FREE:
                 return number
-        if len(self._slots) >= IDS_PER_TASK * self._most_tasks:
+        usable = len(self._slots) - self._count(SlotState.RETIRED)
+        if usable >= IDS_PER_TASK * self._most_tasks:
             return None
         self._slots.append(_Slot())
         return len(self._slots) - 1

@@ -189,6 +189,40 @@ def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
         pool.take(scope(), timeout_s=10)
 
 
+def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again() -> None:
+    """The request may still arrive, from the socket of a broker that was paused, and would abort
+    what a second producer of the same id has begun, or even pre-committed."""
+    cluster, threads, asked = FakeCluster(init_error=kafka_error("_TRANSPORT")), Threads(), []
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        asked.append(transactional_id)
+        producer = TransactionalProducer(cluster.client, {}, transactional_id)
+        producer.prepare(timeout_s=0)
+        return producer
+
+    pool = ProducerPool(
+        prefix="p", scope=scope(), prepare=prepare, background=threads, keep_alive_s=None
+    )
+    with pytest.raises(UnreachableError):
+        pool.take(scope(), timeout_s=10)
+    threads.join()
+    cluster.init_error = None
+    lease = pool.take(scope(), timeout_s=10)
+    threads.join()
+    assert lease.producer.transactional_id != asked[0]
+    assert len(set(asked)) == len(asked)
+
+
+def test_ids_without_an_answer_do_not_use_up_the_three_of_a_task() -> None:
+    """An outage of any length leaves the task able to go on."""
+    book = SlotBook()
+    book.enter(scope())
+    for _ in range(2 * IDS_PER_TASK):
+        (slot,) = book.to_prepare(at_least=1)
+        book.record(slot, SlotEvent.UNANSWERED)
+    assert len(book.to_prepare(at_least=1)) == 1
+
+
 def test_a_producer_that_cannot_be_made_at_all_is_an_error_of_the_task() -> None:
     """Whatever goes wrong in a background thread, the task does not wait for its time-out."""
 
