@@ -178,9 +178,14 @@ def overview(
 ) -> list[TransactionLine]:
     """One line for each id that a checkpoint or the cluster knows; pure.
 
-    An id that several checkpoints name stands under the newest: it was used again.
+    An id that several checkpoints name stands under the newest: it was used again. What is open
+    under an id that was used again behind every checkpoint is named by none.
     """
-    newest = {one.handle.transactional_id: one for one in named}
+    newest = {
+        one.handle.transactional_id: one
+        for one in named
+        if not _is_used_again(one, described.get(one.handle.transactional_id))
+    }
     by_prefix = {sink.prefix: sink.name for sink in sinks.values()}
     return [
         TransactionLine(
@@ -191,6 +196,17 @@ def overview(
         )
         for name in sorted({*newest, *described})
     ]
+
+
+def _is_used_again(named: NamedTransaction, described: TransactionDescription | None) -> bool:
+    # An unfinished one is not: its id rests until it is committed on record (rule 4), so another
+    # transaction under it is a mystery that a person must see.
+    return (
+        described is not None
+        and described.state is TransactionState.ONGOING
+        and described.identity != named.handle.identity
+        and named.standing != "unfinished"
+    )
 
 
 def _sink_of(transactional_id: str, by_prefix: Mapping[str, str]) -> str:

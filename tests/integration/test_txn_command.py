@@ -142,6 +142,26 @@ def test_a_decided_checkpoint_is_committed_and_an_orphan_aborted(
     assert set(_verdicts(_run("list", path, "--all"))) == {name, other}
 
 
+def test_an_orphan_under_an_id_that_a_retained_checkpoint_names_is_found_and_aborted(
+    tmp_path: Path, real: RealHarness, store: CheckpointStore
+) -> None:
+    """The usual case: a sink's two ids take turns, and the last 3 checkpoints name them both."""
+    committed = _opened(real)
+    name = committed.identity.transactional_id
+    store.publish(_record(real, 1, _entry(committed, checkpoint_id=1)), timeout_s=5)
+    path = str(tmp_path)
+    _run("commit", path)
+    store.mark_committed(1)
+    real.await_state(committed.identity, TransactionState.COMPLETE_COMMIT)
+    again = real.open(name)
+    again.produce(1)
+
+    assert _verdicts(_run("list", path)) == {name: "open, no decision names it"}
+    aborted = _run("abort", path)["transactions"]
+    assert [(each["transactional_id"], each["outcome"]) for each in aborted] == [(name, "aborted")]
+    assert real.visible() == 2
+
+
 def test_describe_shows_both_sides_and_the_source_ranges(
     tmp_path: Path, real: RealHarness, store: CheckpointStore
 ) -> None:
