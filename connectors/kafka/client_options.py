@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping
 
 from runtime.errors import ConfigError
 
-__all__ = ["PREFIX", "Role", "check_known", "nearest", "refuse_owned", "translate_names"]
+__all__ = [
+    "PREFIX",
+    "Role",
+    "check_known",
+    "nearest",
+    "refuse_owned",
+    "refuse_weak_acks",
+    "translate_names",
+]
 
 PREFIX = "kafka."
 
@@ -204,17 +212,26 @@ def refuse_owned(options: Mapping[str, str], *, exactly_once: bool) -> None:
             )
     if not exactly_once:
         return
-    _refuse_value(options, "enable.idempotence", {"false"})
-    _refuse_value(options, "isolation.level", {"read_uncommitted"})
-    _refuse_value(options, "acks", {"0", "1"})
-    _refuse_value(options, "request.required.acks", {"0", "1"})
+    _refuse_value(options, "enable.idempotence", {"false"}, "exactly-once")
+    _refuse_value(options, "isolation.level", {"read_uncommitted"}, "exactly-once")
+    refuse_weak_acks(options, guarantee="exactly-once")
 
 
-def _refuse_value(options: Mapping[str, str], name: str, unsafe: set[str]) -> None:
+def refuse_weak_acks(options: Mapping[str, str], *, guarantee: str) -> None:
+    """Refuse acknowledgements that may precede the loss of what they acknowledge.
+
+    Raises:
+        ConfigError: names the option and the guarantee that it would break.
+    """
+    for name in ("acks", "request.required.acks"):
+        _refuse_value(options, name, {"0", "1"}, guarantee)
+
+
+def _refuse_value(options: Mapping[str, str], name: str, unsafe: set[str], guarantee: str) -> None:
     value = options.get(name, "").strip().lower()
     if value in unsafe:
         raise ConfigError(
-            "this setting is unsafe with exactly-once",
+            f"this setting is unsafe with {guarantee}",
             {"option": PREFIX + name, "value": value},
             "Remove it, or ask for a weaker guarantee.",
         )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never, Protocol, Self
 
-from connectors.kafka.client_options import PREFIX, nearest
+from connectors.kafka.client_options import PREFIX, nearest, refuse_weak_acks
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
 from connectors.kafka.records import check_spark_columns
@@ -76,6 +76,8 @@ class KafkaSink:
             oauth_token=oauth_token,
         )
         self._connection.refuse_owned(exactly_once=self._is_exactly_once)
+        if self._guarantee is not Guarantee.NONE:
+            refuse_weak_acks(self._connection.options, guarantee=self._guarantee.value)
         self._topic = _checked_topic(topic)
         self._prefix = transactional_id_prefix
         self._timeout_s = transaction_timeout_s

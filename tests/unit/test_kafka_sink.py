@@ -39,6 +39,14 @@ def sink(**settings: Any) -> KafkaSink:
         ({"options": {"transactional.id": "mine"}}, "transactionalIdPrefix"),
         ({"options": {"enable.idempotence": "false"}}, "unsafe with exactly-once"),
         ({"options": {"acks": 1}}, "unsafe with exactly-once"),
+        ({"guarantee": "at-least-once", "options": {"acks": 1}}, "unsafe with at-least-once"),
+        (
+            {
+                "guarantee": "at-least-once",
+                "options": {"enable.idempotence": "false", "request.required.acks": "0"},
+            },
+            "unsafe with at-least-once",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
@@ -47,10 +55,16 @@ def test_a_wrong_setting_is_refused_by_name(settings: dict[str, Any], words: str
         sink(**settings)
 
 
-def test_a_weaker_guarantee_needs_no_prefix_and_allows_weaker_acks() -> None:
-    """What is unsafe with exactly-once may be meant with at-least-once."""
-    weaker = sink(guarantee="at-least-once", transactional_id_prefix="", options={"acks": "1"})
-    assert weaker.settings()["guarantee"] == "at-least-once"
+@pytest.mark.parametrize(
+    ("guarantee", "option", "value"),
+    [("at-least-once", "enable.idempotence", "false"), ("none", "acks", "0")],
+)
+def test_a_weaker_guarantee_needs_no_prefix_and_allows_what_it_does_not_need(
+    guarantee: str, option: str, value: str
+) -> None:
+    """Repeated records may be meant with at-least-once, lost ones with none."""
+    weaker = sink(guarantee=guarantee, transactional_id_prefix="", options={option: value})
+    assert weaker.settings()["guarantee"] == guarantee
 
 
 def test_secrets_are_in_no_text_of_a_sink() -> None:
