@@ -8,6 +8,7 @@ id; statistics come from `poll`; a refused record does not stop `flush` from ret
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from connectors.kafka._client import KafkaError, KafkaException
@@ -67,6 +68,7 @@ class FakeCluster:
         init_error: what `init_transactions` raises.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
+        partitions: of every topic; a client knows only those there were when it last looked.
     """
 
     refuse: Callable[[FakeMessage], KafkaError | None] = lambda _: None
@@ -76,6 +78,7 @@ class FakeCluster:
     init_error: KafkaError | None = None
     answers_at_flush: bool = False
     queue_room: int = 1_000_000
+    partitions: int | None = None
     epochs: dict[str, int] = field(default_factory=dict)
     transactions: list[FakeTransaction] = field(default_factory=list)
 
@@ -105,6 +108,7 @@ class FakeClient:
         self.state = "Init"
         self.transaction: FakeTransaction | None = None
         self._fatal: KafkaError | None = None
+        self._known_partitions = cluster.partitions
 
     def init_transactions(self, timeout: float) -> None:
         del timeout
@@ -136,6 +140,8 @@ class FakeClient:
         message = FakeMessage(topic, partition, key, value, timestamp, tuple(headers or ()))
         if len(self._queue) >= self._cluster.queue_room:
             raise BufferError("Local: Queue full")
+        if self._known_partitions is not None and partition >= self._known_partitions:
+            raise KafkaException(kafka_error("_UNKNOWN_PARTITION"))
         error = self._cluster.refuse_at_produce(message)
         if error is not None:
             raise KafkaException(error)
@@ -192,8 +198,12 @@ class FakeClient:
         self._queue.clear()
 
     def list_topics(self, topic: str, timeout: float) -> TopicMetadata:
-        del topic, timeout
-        raise KafkaException(kafka_error("_TRANSPORT"))
+        del timeout
+        if self._cluster.partitions is None:
+            raise KafkaException(kafka_error("_TRANSPORT"))
+        self._known_partitions = self._cluster.partitions
+        found = SimpleNamespace(partitions=dict.fromkeys(range(self._known_partitions)))
+        return SimpleNamespace(topics={topic: found})
 
     def __len__(self) -> int:
         return len(self._queue)

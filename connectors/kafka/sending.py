@@ -19,7 +19,7 @@ from connectors.kafka.collector import without_collector
 from connectors.kafka.delivery import DeliveryLog, is_consequence
 from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import ProduceArguments, RecordColumns
-from connectors.kafka.transactional_producer import Client, serve
+from connectors.kafka.transactional_producer import Client, partition_count, serve
 from runtime.contracts import Clock
 from runtime.errors import ConfigError, DeliveryError
 from runtime.failpoints import failpoint
@@ -29,6 +29,7 @@ __all__ = ["RecordSender", "flush"]
 _CHUNK_ROWS = 10_000
 _CAUSE_S = 1.0
 _FLUSH_STEP_S = 0.15  # from 0.2 on the client adds steps of its own
+_UNKNOWN_PARTITION: int = getattr(KafkaError, "_UNKNOWN_PARTITION")  # noqa: B009
 
 
 class RecordSender:
@@ -54,6 +55,7 @@ class RecordSender:
         self._queue_full_timeout_s = queue_full_timeout_s
         self._stops_at_errors = stops_at_errors
         self._clock = clock
+        self._looked_for: set[tuple[str, int]] = set()
         self.records = 0
 
     def send(self, batch: pa.RecordBatch, columns: RecordColumns) -> None:
@@ -119,6 +121,8 @@ class RecordSender:
             return 0
         topic, partition = next(iter(rest.topics)), next(iter(rest.partitions))
         if isinstance(refusal, KafkaException):
+            if self._was_added(refusal.args[0], topic, partition):
+                return 0
             self._await_cause(refusal.args[0])
             self._delivery.refused(
                 refusal.args[0], topic=topic, partition=partition, rows=rows, row=row
@@ -130,6 +134,17 @@ class RecordSender:
             {"topic": topic, "partition": partition, "row": row, "reason": refusal},
             "Correct the record; nothing of this epoch is visible.",
         ) from refusal
+
+    def _was_added(self, error: KafkaError, topic: str, partition: int) -> bool:
+        """Whether the partition exists, and the client did not know it: asked once for each.
+
+        By itself the client looks every 5 minutes; Java's asks at once, too.
+        """
+        if error.code() != _UNKNOWN_PARTITION or (topic, partition) in self._looked_for:
+            return False
+        self._looked_for.add((topic, partition))
+        count = partition_count(self._client, topic)
+        return count is not None and partition < count
 
     def _await_cause(self, error: KafkaError) -> None:
         """A failed client refuses what follows; why is in a report still to be served."""

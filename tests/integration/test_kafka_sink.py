@@ -30,6 +30,7 @@ from runtime.model import BatchKey, SplitRange, StateEntry
 from tests.kafka_fixture import SecureKafka, TopicFactory
 from tests.kafka_records import (
     abandon_transaction,
+    add_partitions,
     await_stable,
     create_topic,
     read,
@@ -328,6 +329,22 @@ def test_rule_1_an_unknown_partition_stops_the_epoch(
     assert where["source_offset"] == 11
     await_stable(kafka.bootstrap, name)
     assert values(kafka.bootstrap, name) == []
+
+
+def test_a_partition_added_behind_a_producers_back_is_written(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """A job whose input and output grow together goes on, although its producers were ready."""
+    name = topic(partitions=1)
+    region = region_of(kafka, name)
+    commit(kafka, region.write(rows(value=[b"a"], partition=[0])))
+    writer = region.open("0.0")
+    writer.write(rows(value=[b"b"], partition=[0]))  # this producer knows one partition
+    add_partitions(kafka.bootstrap, name, total=3)
+    writer.write(rows(value=[b"c", b"d", b"e"], partition=[2, 0, 2]))
+    commit(kafka, writer.pre_commit())
+    found = [(r.partition, r.value) for r in read(kafka.bootstrap, name)]
+    assert sorted(found) == [(0, b"a"), (0, b"b"), (0, b"d"), (2, b"c"), (2, b"e")]
 
 
 def test_after_a_refused_epoch_the_next_attempt_is_clean(

@@ -55,15 +55,20 @@ class Rig:
         self.cluster = FakeCluster()
         self.clients: list[FakeClient] = []
         self.registry = Registry(self.cluster)
-        self.pool = ProducerPool(
+        self.pool = self.renewed_pool()
+        self.writer = TransactionalWriter(self.pool, SCOPE, self.registry, "out")
+
+    def renewed_pool(self) -> ProducerPool:
+        """With a producer that knows the cluster as it is now."""
+        pool = ProducerPool(
             prefix="p",
             scope=SCOPE,
             prepare=self._prepare,
             background=lambda function: function(),
             keep_alive_s=None,
         )
-        self.pool.enter(SCOPE)
-        self.writer = TransactionalWriter(self.pool, SCOPE, self.registry, "out")
+        pool.enter(SCOPE)
+        return pool
 
     def _prepare(self, transactional_id: str) -> TransactionalProducer:
         def make(config: object) -> FakeClient:
@@ -173,6 +178,26 @@ def test_a_record_that_the_client_does_not_accept_is_never_left_out(rig: Rig) ->
     with pytest.raises(DeliveryError) as caught:
         write_and_pre_commit(rig, records(b"a", b"b", b"bad", b"c"))
     assert caught.value.args[1]["source_offset"] == 102
+
+
+def test_a_partition_that_was_added_a_moment_ago_is_written(rig: Rig) -> None:
+    """A producer that waited for its epoch knows the partitions of then; the order is kept."""
+    rig.cluster.partitions = 1
+    writer = TransactionalWriter(rig.renewed_pool(), SCOPE, rig.registry, "out")
+    rig.cluster.partitions = 2
+    writer.write(records(b"a", b"b"))
+    [entry] = writer.pre_commit()
+    [transaction] = rig.cluster.open_transactions(decode_handle(entry).transactional_id)
+    assert [m.record_value for m in transaction.records] == [b"a", b"b"]
+
+
+def test_a_partition_that_does_not_exist_is_asked_for_and_refused(rig: Rig) -> None:
+    """Looking again does not hide a wrong partition number."""
+    rig.cluster.partitions = 1
+    writer = TransactionalWriter(rig.renewed_pool(), SCOPE, rig.registry, "out")
+    with pytest.raises(StreamError) as caught:
+        writer.write(records(b"a"))
+    assert caught.value.args[1]["code"] == "_UNKNOWN_PARTITION"
 
 
 def test_records_that_are_not_confirmed_are_never_pre_committed(rig: Rig) -> None:
