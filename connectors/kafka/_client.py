@@ -6,6 +6,7 @@ Everybody else takes the classes from here and makes clients with `make_producer
 """
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,8 +77,38 @@ __all__ = [
     "translate",
 ]
 
-# librdkafka's lines arrive here while the client is polled; never on stderr.
+# librdkafka's lines arrive here while the client is polled.
 _librdkafka_log = logging.getLogger("connectors.kafka.librdkafka")
+
+_CONNECTION_LOST = re.compile(
+    r": (Connect to \S+ failed|Connection setup timed out|Disconnected|Receive failed)"
+)
+
+
+class _MendedByItself(logging.Filter):
+    """Makes a lost connection INFO: librdkafka calls it an error each time, and connects again.
+
+    Python writes unhandled warnings to stderr, so a worker without logging printed lines for each
+    producer whenever a broker stopped. What lasts reaches the caller as an error, and what no
+    further try can mend (credentials, TLS, a wrong ``security.protocol``) stays as it is.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.INFO or not _is_mended(record):
+            return True
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        return _librdkafka_log.isEnabledFor(logging.INFO)
+
+
+def _is_mended(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    if text.startswith("GETPID "):
+        return text.endswith(": retrying")
+    lost = text.startswith("FAIL ") and _CONNECTION_LOST.search(text) is not None
+    return lost and "security.protocol" not in text
+
+
+_librdkafka_log.addFilter(_MendedByItself())
 
 
 def _codes(*names: str) -> frozenset[int]:

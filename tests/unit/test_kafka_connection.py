@@ -576,3 +576,35 @@ def test_librdkafka_logs_through_pythons_logging(
 
     assert caplog.records
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("Connect to ipv4#10.0.0.1:9092 failed: Connection refused (after 0ms)", logging.INFO),
+        ("Disconnected (after 81ms in state UP)", logging.INFO),
+        ("Disconnected: verify that security.protocol is correctly configured", logging.ERROR),
+        ("SASL authentication error: Authentication failed (after 3ms)", logging.ERROR),
+        ("SSL handshake failed: certificate verify failed", logging.ERROR),
+    ],
+)
+def test_a_lost_connection_is_no_error_of_the_log(
+    caplog: pytest.LogCaptureFixture, text: str, level: int
+) -> None:
+    """The client connects again by itself; what no further try can mend stays an error."""
+    log = logging.getLogger("connectors.kafka.librdkafka")
+    with caplog.at_level(logging.INFO, logger=log.name):
+        broker = "[thrd:sasl_ssl://b:9093/1]: sasl_ssl://b:9093/1"
+        log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#producer-1", f"{broker}: {text}")
+    assert [record.levelno for record in caplog.records] == [level]
+
+
+def test_a_lost_connection_is_silent_where_no_log_is_set_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker without logging prints nothing for each producer when a broker stops."""
+    log = logging.getLogger("connectors.kafka.librdkafka")
+    with caplog.at_level(logging.WARNING, logger=log.name):
+        log.error("%s [%s] %s", "FAIL", "rdkafka#producer-1", "[thrd:b/1]: b/1: Disconnected")
+        log.warning("%s [%s] %s", "GETPID", "rdkafka#producer-1", "Failed to acquire: retrying")
+    assert caplog.records == []
