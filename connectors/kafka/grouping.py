@@ -36,7 +36,10 @@ def by_partition(
     if partitions is None or not _alternates(partitions):
         return rows, None
     order = pc.array_sort_indices(pa.array(partitions))  # stable
-    return rows.take(order), pa.array(np.sort(partitions))
+    try:
+        return rows.take(order), pa.array(np.sort(partitions))
+    except pa.ArrowNotImplementedError:
+        return rows, None  # a column of a type that Arrow cannot reorder, such as a view
 
 
 def _partitions(
@@ -46,8 +49,12 @@ def _partitions(
     chosen = None
     if columns.partition is not None and rows.column(columns.partition).type != pa.null():
         chosen = rows.column(columns.partition)
+        try:
+            chosen = chosen.cast(pa.int32())
+        except pa.ArrowInvalid:
+            return None  # no partition has such a number, which `RecordColumns` says by its row
         if chosen.null_count == 0:
-            explicit: npt.NDArray[np.int32] = chosen.cast(pa.int32()).to_numpy()
+            explicit: npt.NDArray[np.int32] = chosen.to_numpy()
             return explicit
     if partition_count is None or columns.key is None:
         return None
@@ -60,7 +67,7 @@ def _partitions(
     return np.where(
         chosen.is_null().to_numpy(zero_copy_only=False),
         by_key,
-        chosen.cast(pa.int32()).fill_null(-1).to_numpy(zero_copy_only=False),
+        chosen.fill_null(-1).to_numpy(zero_copy_only=False),
     )
 
 

@@ -136,6 +136,8 @@ class RecordColumns:
             column = known
         else:
             column = batch.column(self.partition)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
             _refuse_outside(column, (0, _INT32_MAX), "partition", "Null: by key.")
             column = column if known is None else known
         if column is None:

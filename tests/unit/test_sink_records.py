@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import RecordColumns, check_spark_columns
 from runtime.errors import ConfigError
 
@@ -139,6 +140,30 @@ def test_a_negative_partition_is_refused() -> None:
     partitions = pa.array([0, -1], pa.int32())
     with pytest.raises(ConfigError, match=r"partition.*row=1"):
         listed(rows(partition=partitions), "partitions")
+
+
+def test_a_partition_beyond_kafkas_numbers_is_refused_by_its_row() -> None:
+    """Functions make int64 columns; putting rows together comes first, and leaves them alone."""
+    batch = rows(partition=pa.array([1, 2**40]))
+    columns = RecordColumns.of(batch.schema, "out")
+    with pytest.raises(ConfigError, match=r"partition.*row=1"):
+        columns.arguments(*by_partition(batch, columns, 4))
+
+
+def test_a_dictionary_of_partitions_is_a_column_like_any_other() -> None:
+    """Arrow functions return them for columns with few values."""
+    partitions = pa.array([1, None], pa.int32()).dictionary_encode()
+    assert listed(rows(partition=partitions), "partitions") == [1, -1]
+
+
+def test_rows_that_arrow_cannot_reorder_are_written_as_they_come() -> None:
+    """Views have no ``take``; putting rows of a partition together is for speed alone."""
+    values = pa.array([b"a", b"b", b"c"], pa.binary_view())
+    batch = pa.record_batch({"value": values, "partition": pa.array([1, 0, 1], pa.int32())})
+    columns = RecordColumns.of(batch.schema, "out")
+    arguments = columns.arguments(*by_partition(batch, columns, 2))
+    assert list(arguments.values) == [b"a", b"b", b"c"]
+    assert list(arguments.partitions) == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
