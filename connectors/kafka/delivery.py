@@ -30,6 +30,7 @@ def _code(name: str) -> int:
 
 
 _TOO_LARGE = _code("MSG_SIZE_TOO_LARGE")
+_UNKNOWN_PARTITION = _code("_UNKNOWN_PARTITION")
 # Records thrown away because of an error that another report, or the client itself, names.
 _CONSEQUENCES = frozenset({_code("_PURGE_QUEUE"), _code("_PURGE_INFLIGHT"), _code("_STATE")})
 
@@ -133,10 +134,20 @@ class DeliveryLog:
         """Our error for librdkafka's, as a sink sees it."""
         records = {"failed_records": max(1, self.failed_records)}
         found = translate(KafkaException(error), {**where, **self._task(), **records})
-        if isinstance(found, AuthenticationError | FencedError):
+        if isinstance(found, AuthenticationError):
             return found
         what, place, remedy = found.args
-        if error.code() == _TOO_LARGE:
+        if isinstance(found, FencedError):
+            # Kafka says "a newer producer" also of a transaction that it aborted as too old.
+            remedy = (
+                "The transaction ran past its timeout (transactionTimeout, by default the broker's "
+                "transaction.max.timeout.ms): then make epochs smaller or raise it. Or a newer run "
+                "has taken over: then this one must stop."
+            )
+            return FencedError(str(what), place, remedy)
+        if error.code() == _UNKNOWN_PARTITION:
+            remedy = "Give the topic more partitions, or correct the column (null: by key)."
+        elif error.code() == _TOO_LARGE:
             remedy = (
                 "Drop or split the record, or raise the topic's max.message.bytes; where only "
                 "their batch is too large, set kafka.batch.size below it."

@@ -163,6 +163,9 @@ class TransactionalProducer:
         self.last_error: KafkaError | None = None
         self.partition_count: int | None = None
         self.transactional_id = transactional_id
+        timeout_ms = config.get("transaction.timeout.ms")
+        self._timeout_s = None if timeout_ms is None else int(timeout_ms) / 1000
+        self._begun_at_s = clock()
         self._client: Client | None = make_client(
             {
                 **config,
@@ -241,6 +244,7 @@ class TransactionalProducer:
         self._on_client_error = on_client_error
         if self.last_error is not None and self.last_error.fatal():
             on_client_error(self.last_error)
+        self._begun_at_s = self._clock()
         try:
             self.client.begin_transaction()
         except KafkaException as err:
@@ -253,7 +257,7 @@ class TransactionalProducer:
 
         Raises:
             DeliveryError: the producer's id or epoch is no longer the registered one, or the
-                transaction is no longer open.
+                transaction is no longer open, or so old that the broker may have aborted it.
         """
         while self._serve(0):
             pass  # statistics made before this call say nothing about the time after the flush
@@ -274,7 +278,23 @@ class TransactionalProducer:
                 },
                 "The epoch is written again; nothing of this one becomes visible.",
             )
+        self._refuse_timed_out()
         return read_outputs(self._statistics)
+
+    def _refuse_timed_out(self) -> None:
+        # The client learns of the broker's abort only by its next request, and after a long pause
+        # with all records acknowledged there is none: a decision would name a lost transaction.
+        age_s = self._clock() - self._begun_at_s
+        if self._timeout_s is not None and age_s >= self._timeout_s:
+            raise DeliveryError(
+                "the transaction may have timed out before its pre-commit",
+                {
+                    "transactional_id": self.transactional_id,
+                    "age_s": round(age_s, 1),
+                    "transaction_timeout_s": self._timeout_s,
+                },
+                "Make epochs smaller, or raise transactionTimeout; nothing of this one is visible.",
+            )
 
     def _next_status(
         self, deadline: float, *, is_wanted: Callable[[TransactionStatus], bool]

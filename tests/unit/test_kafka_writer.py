@@ -250,6 +250,31 @@ def test_a_transaction_that_is_no_longer_open_is_never_pre_committed(rig: Rig) -
         rig.writer.pre_commit()
 
 
+def test_a_transaction_older_than_its_timeout_is_never_pre_committed() -> None:
+    """A task that was paused behind its last acknowledged record does not learn of the broker's
+    abort; a decision must not name what is lost already."""
+    cluster, now_s = FakeCluster(), [0.0]
+    producer = TransactionalProducer(
+        cluster.client, {"transaction.timeout.ms": 60_000}, "id", clock=lambda: now_s[0]
+    )
+    producer.prepare(timeout_s=1)
+    now_s[0] = 1000.0  # waiting for its epoch costs nothing
+    producer.begin(lambda _: None)
+    now_s[0] += 59
+    producer.confirm(timeout_s=1)
+    now_s[0] += 1
+    with pytest.raises(DeliveryError, match="may have timed out"):
+        producer.confirm(timeout_s=1)
+
+
+def test_a_fenced_writer_is_told_of_both_reasons(rig: Rig) -> None:
+    """Kafka calls a transaction that ran too long fenced, too."""
+    rig.writer.write(records(b"a"))
+    rig.client.fail(kafka_error("_FENCED", fatal=True))
+    with pytest.raises(FencedError, match=r"transactionTimeout.*newer run"):
+        rig.writer.pre_commit()
+
+
 def test_a_batch_that_is_no_longer_wanted_writes_nothing(rig: Rig) -> None:
     """Rule 4: registering comes first, and may be refused."""
     rig.registry.refusal = FencedError("the batch is over", {}, "Stop.")
