@@ -173,11 +173,14 @@ class ProducerPool:
             )
 
     def _discard_old(self) -> None:
-        # A topic may have new partitions, and a load balancer may have dropped the connection.
-        oldest = self._clock() - _MAX_IDLE_S
         for slot, ready in list(self._ready.items()):
-            if ready.since_s < oldest:
+            if self._is_old(ready):
                 self._discard(slot, ready)
+
+    def _is_old(self, ready: _Ready) -> bool:
+        # A topic may have new partitions, and a load balancer may have dropped the connection. And
+        # the job may be over, while other jobs go on in this process.
+        return ready.since_s < self._clock() - _MAX_IDLE_S
 
     def _discard(self, slot: int, ready: _Ready) -> None:
         with self._changed:
@@ -226,7 +229,7 @@ class ProducerPool:
             self._ready[slot] = ready
             self._changed.notify_all()
         while self._keep_alive_s and not ready.taken.wait(self._keep_alive_s):
-            if not producer.keep_alive():
+            if self._is_old(ready) or not producer.keep_alive():
                 self._discard(slot, ready)
 
     def _not_ready(self, slot: int, error: StreamError) -> None:

@@ -28,6 +28,7 @@ from runtime.errors import (
 )
 from runtime.model import BatchKey
 from tests.fake_producer import FakeCluster, kafka_error
+from tests.waiting import wait_for
 
 
 def scope(
@@ -140,6 +141,7 @@ def pool_of(
     task: TaskScope,
     background: Callable[[Callable[[], None]], None],
     clock: Callable[[], float] = lambda: 0.0,
+    keep_alive_s: float | None = None,
 ) -> ProducerPool:
     def prepare(transactional_id: str) -> TransactionalProducer:
         producer = TransactionalProducer(cluster.client, {}, transactional_id)
@@ -151,7 +153,7 @@ def pool_of(
         scope=task,
         prepare=prepare,
         background=background,
-        keep_alive_s=None,
+        keep_alive_s=keep_alive_s,
         clock=clock,
     )
 
@@ -253,6 +255,20 @@ def test_a_producer_that_waited_too_long_is_replaced() -> None:
     threads.join()
     lease = pool.take(scope(batch_id=1), timeout_s=10)
     assert lease.producer.identity.producer_epoch == 1
+
+
+def test_a_producer_that_nobody_takes_any_more_is_let_go() -> None:
+    """A worker outlives its jobs; what they made ready must not stay connected for ever."""
+    cluster, threads, now_s = FakeCluster(), Threads(), [0.0]
+    pool = pool_of(cluster, scope(), threads, clock=lambda: now_s[0], keep_alive_s=0.001)
+    pool.enter(scope())
+
+    def all_have_ended() -> bool:
+        now_s[0] += 301
+        return not any(thread.is_alive() for thread in threads.started)
+
+    wait_for(all_have_ended, timeout_s=10, what="the end of its thread, though no task comes")
+    assert len(cluster.epochs) == 1
 
 
 def test_a_new_generation_drops_the_pool_and_fences_the_old_one() -> None:
