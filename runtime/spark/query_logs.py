@@ -43,7 +43,8 @@ def ranges_read(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
     """What our own sources read in a batch of a drop-in query, from Spark's offset log.
 
     A range that the batch before has too was read there and not again: a watermark moved on, or
-    only another source had records (rule 8). Other sources are left out.
+    only another source had records (rule 8). Other formats are left out. Two of our sources may
+    read one topic, each at its own pace, so a split's source is also told by its place among ours.
     """
     before = {_identity(split) for split in _ranges_logged(fs, batch_id - 1)}
     return tuple(
@@ -52,20 +53,30 @@ def ranges_read(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
     )
 
 
-def _identity(split: SplitRange) -> tuple[str, int, int, int]:
-    return split.topic_id, split.partition, split.start_offset, split.end_offset
+def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
+    return (
+        split.source_id,
+        split.topic_id,
+        split.partition,
+        split.start_offset,
+        split.end_offset,
+    )
 
 
 def _ranges_logged(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
     content = fs.read(f"offsets/{batch_id}") or b""
-    splits: list[SplitRange] = []
+    ours: list[tuple[SplitRange, ...]] = []
     for line in content.decode().splitlines()[2:]:
         start = line.find("{")
         try:
-            splits.extend(offsets.decode(json.loads(line[start:])).splits)
+            ours.append(offsets.decode(json.loads(line[start:])).splits)
         except (ValueError, StreamError):
-            continue  # another source's offset; the record is for people, nothing is restored by it
-    return tuple(splits)
+            continue  # another format's offset; the record is for people, nothing is restored by it
+    return tuple(_of_source(split, at) for at, splits in enumerate(ours) for split in splits)
+
+
+def _of_source(split: SplitRange, at: int) -> SplitRange:
+    return replace(split, source_id=f"{split.source_id}-{at + 1}") if at else split
 
 
 def batches_beyond(names: list[str], last_batch_id: int) -> list[str]:
