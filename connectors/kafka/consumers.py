@@ -24,6 +24,8 @@ _TUNING = {
     "fetch.wait.max.ms": 5,
     "queued.min.messages": 500_000,
     "queued.max.messages.kbytes": 65_536,
+    # As the Java client does; without it damaged bytes are records like any other.
+    "check.crcs": True,
     # A slow sink is back-pressure, not a dead consumer.
     "max.poll.interval.ms": 86_400_000,
 }

@@ -43,7 +43,11 @@ _FINAL = frozenset(
         "TOPIC_AUTHORIZATION_FAILED",
         "UNKNOWN_TOPIC_ID",
         "UNKNOWN_TOPIC_OR_PART",
+        # After these librdkafka may go on behind what it could not read: a gap like any other.
+        "_BAD_COMPRESSION",
+        "_BAD_MSG",
         "_FATAL",
+        "_NOT_IMPLEMENTED",
         "_UNKNOWN_PARTITION",
         "_UNKNOWN_TOPIC",
     }
@@ -209,19 +213,11 @@ class _Reading:
         split, position, end = self._splits[slot], self._progress.position(slot), self._end(slot)
         partition = TopicPartition(split.topic, split.partition)
         held = self._consumer.get_watermark_offsets(partition, timeout=_WATERMARKS_S, cached=False)
-        if held is None:
-            self._refuse_silence()
         goes_on_at = position if held is None else _behind_loss(position, end, *held)
         if goes_on_at > position:
-            self._lose(
-                LostRange(
-                    topic=split.topic,
-                    partition=split.partition,
-                    start_offset=position,
-                    end_offset=goes_on_at,
-                )
-            )
-        self._progress.move_to(slot, goes_on_at)
+            self._lose(slot, goes_on_at)
+        else:
+            self._refuse_silence()  # refused again and again, it would be asked for ever
         self._consumer.incremental_unassign([partition])
         self._consumer.incremental_assign(
             [TopicPartition(split.topic, split.partition, goes_on_at)]
@@ -230,10 +226,18 @@ class _Reading:
     def _end(self, slot: int) -> int:
         return self._splits[slot].end_offset
 
-    def _lose(self, lost: LostRange) -> None:
+    def _lose(self, slot: int, goes_on_at: int) -> None:
+        split = self._splits[slot]
+        lost = LostRange(
+            topic=split.topic,
+            partition=split.partition,
+            start_offset=self._progress.position(slot),
+            end_offset=goes_on_at,
+        )
         if self._reader.fail_on_data_loss:
             raise data_lost([lost])
         log.warning("records lost while reading, going on behind them: range=%s", lost)
+        self._progress.move_to(slot, goes_on_at)
 
     def _release_finished(self) -> None:
         finished = [self._splits[slot] for slot in self._progress.finished()]

@@ -1,0 +1,92 @@
+"""Reading ranges in an executor: what is not a record, as a consumer in memory reports it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from connectors.kafka import consumers
+from connectors.kafka.consumers import ConsumerPool, PooledConsumer
+from connectors.kafka.reader import KafkaSplitReader
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import StreamError, UnreachableError
+from runtime.model import SplitRange
+
+OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
+
+
+def message(offset: int, error: KafkaError | None = None) -> Message:
+    """A record of orders-0, or an event about it."""
+    return Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset, error=error)
+
+
+class FakeConsumer:
+    """Gives what a test put in, one call at a time; the last answer again and again."""
+
+    def __init__(self, *answers: Sequence[Message], watermarks: tuple[int, int]) -> None:
+        self._answers = list(answers)
+        self._watermarks = watermarks
+
+    def consume(self, most: int, timeout_s: float) -> Sequence[Message]:
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+    def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+        return self._watermarks
+
+    def assign(self, places: Sequence[TopicPartition]) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def incremental_assign(self, places: Sequence[TopicPartition]) -> None: ...
+
+    def incremental_unassign(self, places: Sequence[TopicPartition]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No consumer of a test outlives it."""
+    monkeypatch.setattr("connectors.kafka.reader.process_pool", ConsumerPool())
+
+
+def values(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer, **settings: Any) -> list[bytes]:
+    """What a read of orders-0[0,3) yields from this consumer."""
+    monkeypatch.setattr(
+        consumers, "_connect", lambda key: PooledConsumer(consumer=consumer, key=key)
+    )
+    reader = KafkaSplitReader(
+        connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",), **settings
+    )
+    split = SplitRange(
+        source_id="s", topic="orders", topic_id="id", partition=0, start_offset=0, end_offset=3
+    )
+    return [value for b in reader.read([split]) for value in b.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("name", ["_BAD_MSG", "_BAD_COMPRESSION", "_NOT_IMPLEMENTED"])
+def test_records_that_cannot_be_read_stop_the_read(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """librdkafka goes on behind them, and the gap would look like one of compaction."""
+    unreadable = message(1, KafkaError(getattr(KafkaError, name), "MessageSet at offset 1"))
+    consumer = FakeConsumer([message(0), unreadable, message(2)], watermarks=(0, 3))
+    with pytest.raises(StreamError, match="offset 1"):
+        values(monkeypatch, consumer)
+
+
+def test_a_position_that_is_refused_again_and_again_has_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower that lags behind refuses offsets that exist; that must not last for ever."""
+    refused = message(0, KafkaError(OUT_OF_RANGE, "out of range"))
+    consumer = FakeConsumer([refused], watermarks=(0, 3))
+    with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
+        values(monkeypatch, consumer, no_progress_timeout_s=0.05)
+
+
+def test_a_loss_while_reading_is_passed_over_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = message(0, KafkaError(OUT_OF_RANGE, "out of range"))
+    consumer = FakeConsumer([refused], [message(2)], watermarks=(2, 3))
+    assert values(monkeypatch, consumer, fail_on_data_loss=False) == [b"2"]
