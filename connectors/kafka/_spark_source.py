@@ -112,6 +112,7 @@ class KafkaBatchReader(DataSourceReader):
         try:
             start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
             ranges = enumerator.cut(start, max_records=None, timeout_s=_TIMEOUT_S)
+            enumerator.require_readable_ends(ranges)
         finally:
             enumerator.close()
         # Spark would make up a task without a value where there is none.
@@ -142,6 +143,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._initial_given = False
         self._restored = False
+        self._cut_here = False
         self._published: tuple[SplitRange, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -192,6 +194,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             timeout_s=_TIMEOUT_S,
             at_once=once,
         )
+        self._cut_here = True
         if not new and all(split.is_empty for split in cut):
             # Spark tells of a committed batch only when it has a next one; lag tools want it now.
             self._publish(positions)
@@ -215,7 +218,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if offsets.is_initial(end) or start == end:
             return []
-        return _tasks(self._options, offsets.decode(end).splits)
+        ranges = offsets.decode(end).splits
+        if not self._cut_here:
+            # A batch from the log, which an earlier process cut: it is read again as it was.
+            ranges = self._enumerator.readable(ranges, timeout_s=_TIMEOUT_S)
+        return _tasks(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor side."""

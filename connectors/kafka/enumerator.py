@@ -13,10 +13,12 @@ from connectors.kafka.splits import (
     LostRange,
     TopicFacts,
     backlog_records,
+    beyond,
     check_identity,
     data_lost,
     key_of,
     limit_ends,
+    log_cut_off,
     lost_to_retention,
     new_partitions,
     next_range,
@@ -73,6 +75,8 @@ class KafkaSplitEnumerator:
         self._latest: dict[PartitionKey, int] = {}
         self._moved_at_s: dict[PartitionKey, float] = {}
         self._shorter_since_s: dict[PartitionKey, float] = {}
+        self._gone: frozenset[PartitionKey] = frozenset()
+        self._counted: dict[PartitionKey, LostRange] = {}
         self._discovered_at_s: float | None = None
         self.lost_records = 0
 
@@ -83,8 +87,13 @@ class KafkaSplitEnumerator:
     # --- positions ---------------------------------------------------------------------------
 
     def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """The starting position of every split as numbers, asked for once."""
-        topics = self._subscribed(timeout_s)
+        """The starting position of every split as numbers, asked for once.
+
+        Raises:
+            SourceChangedError: what the source names does not exist.
+            ConfigError: the positions do not fit the partitions, or end before they start.
+        """
+        topics = self._subscribed(timeout_s, all_must_exist=True)
         keys = new_partitions((), topics)
         starts = resolve(
             self._cluster,
@@ -97,6 +106,7 @@ class KafkaSplitEnumerator:
         self._discovered_at_s = self._clock()
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
+            self._refuse_inverted(starts)
         return tuple(self._split(topics, key, starts[key]) for key in keys)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
@@ -116,6 +126,16 @@ class KafkaSplitEnumerator:
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
 
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """Of ranges that an earlier process cut, those whose topics are there, and the same.
+
+        Raises:
+            SourceChangedError: a topic was recreated, or is gone.
+        """
+        if ranges:
+            self._look(ranges, timeout_s)
+        return tuple(split for split in ranges if key_of(split) not in self._gone)
+
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """New partitions at their first record, whatever the starting offsets are.
 
@@ -133,13 +153,14 @@ class KafkaSplitEnumerator:
         found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=timeout_s)
         # A partition that is still being made has no leader to ask: next time.
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
+        starts |= {key: 0 for key in starts if self._is_certainly_new(key)}
         self._known |= set(starts)
         log.info("partitions discovered: partitions=%s", ",".join(f"{t}-{n}" for t, n in starts))
         return tuple(self._split(topics, key, offset) for key, offset in starts.items())
 
     def fix_ends(self, *, timeout_s: float) -> None:
         """From now on read only what is there now, in every partition of the subscription."""
-        keys = set(new_partitions((), self._subscribed(timeout_s))) | self._known
+        keys = set(new_partitions((), self._subscribed(timeout_s))) | (self._known - self._gone)
         self._ends = resolve(
             self._cluster,
             self._options.ending,
@@ -165,7 +186,7 @@ class KafkaSplitEnumerator:
         """
         if not positions:
             return ()
-        look = self._look(positions, timeout_s)
+        look = self._settled_look(positions, timeout_s)
         starts = self._after_truncation(self._after_losses(positions, look), look.latest)
         ends = self._visible_ends(starts, look)
         if not at_once and self._is_too_early(starts, ends):
@@ -174,6 +195,26 @@ class KafkaSplitEnumerator:
         ends = limit_ends(starts, ends, max_records=limit)
         return tuple(self._next(split, starts, ends, look.latest) for split in positions)
 
+    def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
+        """Refuse ranges that stop short of the ends asked for.
+
+        Raises:
+            ConfigError: a log ends, for this reader, before an ending offset.
+        """
+        ends = self._ends or {}
+        short = {
+            split.name: f"readable={split.end_offset} ending={ends[key_of(split)]}"
+            for split in ranges
+            if split.end_offset < ends.get(key_of(split), 0)
+        }
+        if short and self._options.fail_on_data_loss:
+            raise ConfigError(
+                "a read ends behind what can be read",
+                short,
+                "Give endingOffsets that exist, or latest. An open transaction hides what lies "
+                "behind its first record.",
+            )
+
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """Whether a bounded source has read each position up to its end."""
         if self._ends is None:
@@ -181,6 +222,7 @@ class KafkaSplitEnumerator:
         return all(
             split.end_offset >= self._ends.get(key_of(split), split.end_offset)
             for split in positions
+            if key_of(split) not in self._gone
         )
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
@@ -209,7 +251,9 @@ class KafkaSplitEnumerator:
 
     # --- what exists -------------------------------------------------------------------------
 
-    def _subscribed(self, timeout_s: float) -> Mapping[str, TopicFacts]:
+    def _subscribed(
+        self, timeout_s: float, *, all_must_exist: bool = False
+    ) -> Mapping[str, TopicFacts]:
         subscription = self._options.subscription
         existing: frozenset[str] = frozenset()
         if subscription.needs_names:
@@ -221,13 +265,23 @@ class KafkaSplitEnumerator:
             return found, subscription.missing(found)
 
         found, missing = self._unless_lasting(find)
-        if missing:
+        if missing and (all_must_exist or self._options.fail_on_data_loss):
             raise SourceChangedError(
                 "what the source names does not exist",
                 {"missing": ",".join(sorted(missing)), **self._where()},
                 "Create it, or correct the name.",
             )
+        if missing:
+            log.warning("not there, going on without: missing=%s", ",".join(sorted(missing)))
         return subscription.partitions(found)
+
+    def _is_certainly_new(self, key: PartitionKey) -> bool:
+        """Whether a discovered partition was made while this source was at work.
+
+        Then its first record has the offset 0, and what is gone of it was lost unread.
+        """
+        topics = {topic for topic, _ in self._known}
+        return self._options.subscription.grows_by(key[0], topics)
 
     def _look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
         """A look in which every position's topic is the one it was; absent ones are judged."""
@@ -236,10 +290,14 @@ class KafkaSplitEnumerator:
         def find() -> tuple[Look, tuple[SplitRange, ...]]:
             look = self._cluster.look(keys, timeout_s=timeout_s)
             check_identity(positions, look.topics)
-            return look, vanished(positions, look.topics)
+            absent = vanished(positions, look.topics)
+            self._gone &= {key_of(split) for split in absent}
+            # What was judged already is not waited for again, at every cut.
+            return look, tuple(split for split in absent if key_of(split) not in self._gone)
 
         look, gone = self._unless_lasting(find)
         if gone:
+            self._gone |= {key_of(split) for split in gone}
             names = ",".join(split.name for split in gone)
             if self._options.fail_on_data_loss:
                 raise SourceChangedError(
@@ -249,6 +307,17 @@ class KafkaSplitEnumerator:
                     "failOnDataLoss=false.",
                 )
             log.warning("partitions are gone, going on without them: partitions=%s", names)
+        return look
+
+    def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
+        """A look; a bounded run waits for a short log here, or it would be over before it knows."""
+        starts = {key_of(split): split.end_offset for split in positions}
+
+        def find() -> tuple[Look, Sequence[PartitionKey]]:
+            look = self._look(positions, timeout_s)
+            return look, () if self._ends is None else self._note_shorter(starts, look.latest)
+
+        look, _ = self._unless_lasting(find)
         return look
 
     def _unless_lasting(self, find: Callable[[], tuple[T, A]]) -> tuple[T, A]:
@@ -261,7 +330,11 @@ class KafkaSplitEnumerator:
 
     def _refuse_unnamed(self, positions: Sequence[SplitRange]) -> None:
         subscription = self._options.subscription
-        unnamed = sorted(s.name for s in positions if not subscription.covers(*key_of(s)))
+        unnamed = sorted(
+            split.name
+            for split in positions
+            if not subscription.covers(*key_of(split)) and key_of(split) not in self._gone
+        )
         if unnamed:
             raise ConfigError(
                 "the checkpoint has read partitions that the source does not name any more",
@@ -287,13 +360,35 @@ class KafkaSplitEnumerator:
         return {key: max(start, earliest.get(key, 0)) for key, start in starts.items()}
 
     def _count(self, lost: Sequence[LostRange]) -> None:
-        records = sum(r.end_offset - r.start_offset for r in lost)
+        """Once each: a position stays before a loss until there is something to read behind it."""
+        fresh = [found for found in lost if self._counted.get(found.key) != found]
+        new = [beyond(found, self._counted.get(found.key)) for found in fresh]
+        if not new:
+            return
+        self._counted |= {found.key: found for found in fresh}
+        records = sum(r.end_offset - r.start_offset for r in new)
         self.lost_records += records
         log.warning(
             "records lost, going on behind them: records=%d ranges=%s",
             records,
-            " ".join(map(str, lost)),
+            " ".join(map(str, new)),
         )
+
+    def _refuse_inverted(self, starts: Mapping[PartitionKey, int]) -> None:
+        ends = self._ends or {}
+        if self._options.ending is Edge.LATEST:
+            return  # a log that ends before its start is judged when it is cut
+        inverted = {
+            f"{topic}-{number}": f"start={start} end={ends[topic, number]}"
+            for (topic, number), start in sorted(starts.items())
+            if ends.get((topic, number), start) < start
+        }
+        if inverted:
+            raise ConfigError(
+                "a read ends before it starts",
+                inverted,
+                "Correct the starting or the ending position.",
+            )
 
     def _visible_ends(
         self, starts: Mapping[PartitionKey, int], look: Look
@@ -309,9 +404,9 @@ class KafkaSplitEnumerator:
     ) -> dict[PartitionKey, int]:
         """Judge logs that end before a position, once that lasts: their records are lost."""
         now_s = self._clock()
-        shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
-        self._shorter_since_s = {key: self._shorter_since_s.get(key, now_s) for key in shorter}
-        lasting = [k for k, at_s in self._shorter_since_s.items() if now_s - at_s > _TRUNCATION_S]
+        self._note_shorter(starts, latest)
+        limit_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
+        lasting = [k for k, at_s in self._shorter_since_s.items() if now_s - at_s >= limit_s]
         if not lasting:
             return starts
         lost = [
@@ -324,9 +419,18 @@ class KafkaSplitEnumerator:
             for topic, number in lasting
         ]
         if self._options.fail_on_data_loss:
-            raise data_lost(lost)
+            raise log_cut_off(lost)
         self._count(lost)
         return {**starts, **{key: latest[key].offset for key in lasting}}
+
+    def _note_shorter(
+        self, starts: Mapping[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
+    ) -> Sequence[PartitionKey]:
+        """Logs that end before their positions, and since when."""
+        now_s = self._clock()
+        shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
+        self._shorter_since_s = {key: self._shorter_since_s.get(key, now_s) for key in shorter}
+        return shorter
 
     def _is_too_early(
         self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]

@@ -16,10 +16,12 @@ __all__ = [
     "LostRange",
     "TopicFacts",
     "backlog_records",
+    "beyond",
     "check_identity",
     "data_lost",
     "key_of",
     "limit_ends",
+    "log_cut_off",
     "lost_to_retention",
     "new_partitions",
     "next_range",
@@ -49,6 +51,11 @@ class LostRange:
     partition: int
     start_offset: int
     end_offset: int
+
+    @property
+    def key(self) -> PartitionKey:
+        """Topic and partition."""
+        return self.topic, self.partition
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start_offset},{self.end_offset})"
@@ -114,6 +121,13 @@ def lost_to_retention(
     )
 
 
+def beyond(lost: LostRange, counted: LostRange | None) -> LostRange:
+    """What of a loss was not part of the one seen before at the same position."""
+    if counted is None or counted.start_offset != lost.start_offset:
+        return lost
+    return replace(lost, start_offset=min(counted.end_offset, lost.end_offset))
+
+
 def data_lost(lost: Sequence[LostRange]) -> DataLostError:
     """The error that reports lost ranges exactly."""
     return DataLostError(
@@ -124,6 +138,16 @@ def data_lost(lost: Sequence[LostRange]) -> DataLostError:
         },
         "Raise the topic's retention. With failOnDataLoss=false the loss is counted, logged, and "
         "the run goes on at the first record that is left.",
+    )
+
+
+def log_cut_off(missing: Sequence[LostRange]) -> DataLostError:
+    """The error for logs that end before the position where reading goes on."""
+    return DataLostError(
+        "a partition ends before the position to read from",
+        {"ranges": " ".join(map(str, missing))},
+        "Was a starting offset given that does not exist yet? If not, the log was cut off, as an "
+        "unclean leader election does. Start from a new checkpoint directory.",
     )
 
 

@@ -1,7 +1,7 @@
 """Which partitions a source reads, as the user says it. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -37,6 +37,10 @@ class Topics:
     def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
         """What is named and does not exist."""
         return frozenset(self.names) - set(found)
+
+    def grows_by(self, topic: str, known: Collection[str]) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read."""
+        return topic in known  # another one was missing, or not named, before
 
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
@@ -79,6 +83,11 @@ class Pattern:
         del found
         return frozenset()
 
+    def grows_by(self, topic: str, known: Collection[str]) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read."""
+        del topic, known
+        return True
+
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
         del partition
@@ -117,6 +126,11 @@ class Assigned:
             for topic, number in self.keys
             if topic not in found or number not in found[topic].partitions
         )
+
+    def grows_by(self, topic: str, known: Collection[str]) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read."""
+        del topic, known
+        return False  # it was not named before
 
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""

@@ -1,7 +1,9 @@
 """``format("sluice-kafka")`` as a source, in Spark: ``read`` and ``readStream`` end to end."""
 
 import json
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from connectors.kafka._spark_source import KafkaSourceFormat, KafkaStreamReader
 from connectors.kafka.columns import columns_with
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import SourceOptions
+from runtime.errors import SourceChangedError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
     Record,
@@ -287,6 +290,80 @@ def test_recreated_topic_stops_a_restarted_query(
     with pytest.raises(PySparkException, match="SourceChangedError"):
         query.awaitTermination(QUERY_S)
     assert sink.values() == [b"old"]
+
+
+def test_batch_of_a_recreated_topic_is_not_read_again(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Killed with the batch in Spark's log: its offsets now mean other records, at once."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"old"] * 3)
+    died = stream_reader(kafka, name, startingOffsets="earliest")
+    limit = died.getDefaultReadLimit()
+    end = died.latestOffset(died.latestOffset(died.initialOffset(), limit), limit)
+    died.stop()
+    delete_topic(kafka.bootstrap, name)
+    create_topic(kafka.bootstrap, name)
+    produce(kafka.bootstrap, name, [b"new"] * 5)
+    again = stream_reader(kafka, name, startingOffsets="earliest")
+    with pytest.raises(SourceChangedError, match=re.escape(end["topics"][name])):
+        again.partitions({}, end)
+    again.stop()
+
+
+def test_deleted_topic_of_a_pattern_holds_nothing_up_where_loss_is_allowed(
+    kafka: EmbeddedKafka,
+) -> None:
+    """Nor does a batch that was to be read again, which names it."""
+    prefix = unique("lenient")
+    for name in (f"{prefix}-a", f"{prefix}-b"):
+        create_topic(kafka.bootstrap, name)
+        produce(kafka.bootstrap, name, [b"x"])
+    lenient = {"subscribePattern": f"{prefix}-.*", "failOnDataLoss": "false"}
+    made = stream_reader(kafka, "", startingOffsets="earliest", **lenient)
+    limit = made.getDefaultReadLimit()
+    end = made.latestOffset(made.latestOffset(made.initialOffset(), limit), limit)
+    delete_topic(kafka.bootstrap, f"{prefix}-b")
+    assert made.latestOffset(end, limit) is end  # judged here, once
+    produce(kafka.bootstrap, f"{prefix}-a", [b"y"])
+    began_s = time.monotonic()
+    moved = made.latestOffset(end, limit)
+    assert moved["splits"] == {f"{prefix}-a-0": [1, 2], f"{prefix}-b-0": [1, 1]}
+    assert time.monotonic() - began_s < 2
+    made.stop()
+    again = stream_reader(kafka, "", **lenient)
+    assert [task.value[0].topic for task in again.partitions({}, end)] == [f"{prefix}-a"]
+    again.stop()
+
+
+@pytest.mark.parametrize(
+    ("options_given", "told"),
+    [
+        ({"endingOffsets": '{"TOPIC":{"0":4}}'}, "readable=3 ending=4"),
+        (
+            {
+                "startingOffsets": '{"TOPIC":{"0":2}}',
+                "endingOffsets": '{"TOPIC":{"0":1}}',
+            },
+            "start=2 end=1",
+        ),
+        ({"startingOffsets": '{"TOPIC":{"0":9}}'}, r"-0\[3,9\)"),
+    ],
+)
+def test_batch_read_that_cannot_be_whole_is_refused(
+    session: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    options_given: dict[str, str],
+    told: str,
+) -> None:
+    """Never fewer records than asked for without a word."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"a", b"b", b"c"])
+    given = {key: text.replace("TOPIC", name) for key, text in options_given.items()}
+    frame = session.read.format("sluice-kafka").options(**options(kafka, name, **given)).load()
+    with pytest.raises(PySparkException, match=told):
+        frame.count()
 
 
 @pytest.mark.parametrize(
