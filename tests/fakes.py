@@ -306,6 +306,7 @@ class FakeSource:
     restored: list[SplitRange] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
     error: Exception | None = None
+    discovery_error: Exception | None = None
     limits: list[int | None] = field(default_factory=list)
     closed: bool = False
 
@@ -331,6 +332,8 @@ class FakeSource:
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""
+        if self.discovery_error is not None:
+            raise self.discovery_error
         new = sorted(set(self.ends) - self.known)
         self.known |= set(new)
         return tuple(self._split(partition, 0, 0) for partition in new)

@@ -186,9 +186,19 @@ def _starting_option(starting: StartingOffsets) -> dict[str, str]:
     return {"startingOffsets": json.dumps(starting)}
 
 
+_NOT_OF_A_JOB = {
+    "maxRecordsPerPartition": "A job reads a partition in one task and in order; remove it.",
+    "minPartitions": "A job reads a partition in one task and in order; remove it.",
+    "partitionDiscoveryIntervalMs": "Use Job(discovery_interval_s=…).",
+}
+
+
 def _merge(options: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
     """Both together; what the constructor has an argument for must not be said again."""
     given = {name.strip().lower() for name in options}
+    for name, remedy in _NOT_OF_A_JOB.items():
+        if name.lower() in given:
+            raise ConfigError("this option does not apply here", {"option": name}, remedy)
     twice = sorted(name for name in said if name.lower() in given)
     if twice:
         raise ConfigError(

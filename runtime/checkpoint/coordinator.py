@@ -317,13 +317,12 @@ class BarrierCoordinator:
         """One look: the barrier, or whether one is armed."""
         polled = BarrierPolled(region=region, generation=generation)
         answer = _answer(loop.step(polled))
-        if isinstance(answer, AskCut):
-            sources = self._plans[region].source_ids
-            if self._desk.discover(sources, loop.step):
-                answer = _answer(loop.step(polled))
         if not isinstance(answer, AskCut):
             return answer.barrier if isinstance(answer, GiveBarrier) else False
+        sources = self._plans[region].source_ids
         try:
+            if self._desk.discover(sources, loop.step):
+                return self._poll(loop, region, generation)  # the new splits are in the next cut
             cut = self._desk.cut(answer, sources)
         except PERMANENT_ERRORS as err:
             self.fail(region, generation, err)

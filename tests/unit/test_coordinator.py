@@ -340,6 +340,16 @@ def test_a_source_that_lost_records_stops_the_job(
     assert isinstance(region.error, type(error))
 
 
+def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -> None:
+    """Whoever looks first finds out; the job's error keeps its type either way."""
+    coordinator, _ = job.started()
+    job.source.discovery_error = SourceChangedError("no such topic", {"topic": "t"}, "Look.")
+    region = job.region(coordinator)
+    with pytest.raises(SourceChangedError, match="no such topic"):
+        coordinator.wait(20.0)
+    region.join()
+
+
 def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
     """An unreachable broker is no reason to stop a running job."""
     coordinator, _ = job.started()

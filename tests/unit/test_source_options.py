@@ -248,6 +248,14 @@ def test_kafka_source_takes_its_arguments_and_refuses_repetition() -> None:
         KafkaSource(bootstrap_servers="b:9092", topics=["a"], columns=["valeu"])
 
 
+@pytest.mark.parametrize(
+    "name", ["minPartitions", "maxRecordsPerPartition", "partitionDiscoveryIntervalMs"]
+)
+def test_kafka_source_refuses_what_a_job_would_ignore(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        KafkaSource(bootstrap_servers="b:9092", topics=["a"], options={name: "8"})
+
+
 def test_kafka_source_starts_at_a_moment_with_a_time_zone() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     source = KafkaSource(bootstrap_servers="b:9092", topics=["a"], starting_offsets=moment)
