@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
+from connectors.kafka.new_topics import NewTopic, create_topics
+from connectors.kafka.security import KafkaConnection
 from runtime.embedded.background import RunningServer, forget, recall, remember
 from runtime.embedded.background import stop as stop_server
 from runtime.embedded.cache import exclusive, state_dir
@@ -74,6 +76,29 @@ def status() -> None:
 def fetch() -> None:
     """Fetch the broker's jars if need be, and print their directory."""
     _console.print(str(kafka_jars()))
+
+
+@app.command()
+def create(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names.")],
+    *,
+    partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
+    bootstrap: Annotated[
+        str | None, typer.Option(help="Another cluster than the broker that `start` started.")
+    ] = None,
+) -> None:
+    """Make topics; a source and a sink want theirs to exist."""
+    server = recall(_NAME)
+    address = bootstrap or (server.address if server else None)
+    if address is None:
+        raise MissingRequirementError(
+            "no broker of this user runs",
+            {"topics": ",".join(topics)},
+            "Start one with: sluice kafka start --background, or give --bootstrap host:port.",
+        )
+    connection = KafkaConnection(bootstrap_servers=address)
+    create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in topics])
+    _console.print(f"created {', '.join(topics)} with {partitions} partition(s) each")
 
 
 def _start_once(broker: EmbeddedKafka) -> None:

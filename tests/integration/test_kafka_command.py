@@ -35,13 +35,24 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
 def test_background_broker_is_found_and_stopped_by_other_commands(
     environment: dict[str, str],
 ) -> None:
-    """start --background, status, a refused second start, stop, and nothing is left."""
+    """start --background, status, topics, a refused second start, stop, and nothing is left."""
     port = free_ports(1)[0]
+    alone = _run(environment, "create", "orders")
+    assert alone.returncode == 1
+    assert "no broker of this user runs" in alone.stderr
     started = _run(environment, "start", "--background", "--port", str(port))
     try:
         assert started.stdout.strip() == f"127.0.0.1:{port}", started.stderr
         assert admin(f"127.0.0.1:{port}").list_topics(timeout=10).brokers
         assert f"127.0.0.1:{port}" in _run(environment, "status").stdout
+        created = _run(environment, "create", "orders", "copies", "--partitions", "3")
+        assert created.returncode == 0, created.stderr
+        described = admin(f"127.0.0.1:{port}").list_topics(timeout=10).topics
+        assert [len(described[name].partitions) for name in ("orders", "copies")] == [3, 3]
+        again = _run(environment, "create", "orders")
+        assert again.returncode == 1
+        assert "topic: orders" in again.stderr
+        assert "Traceback" not in again.stderr
         second = _run(environment, "start", "--background", "--port", str(free_ports(1)[0]))
         assert second.returncode == 1
         assert "runs already" in second.stderr
