@@ -169,8 +169,8 @@ def check_transaction_timeout(
     chosen_s = requested_s if requested_s is not None else limit_s
     if chosen_s is None:
         log.warning(
-            "the broker's transaction.max.timeout.ms cannot be read, so transactions get the "
-            "client's default; grant DESCRIBE_CONFIGS or set transactionTimeout"
+            "the broker's transaction.max.timeout.ms cannot be read, so transactions get Kafka's "
+            "default for it, 15 minutes; grant DESCRIBE_CONFIGS or set transactionTimeout"
         )
         return None
     if limit_s is not None and chosen_s > limit_s:

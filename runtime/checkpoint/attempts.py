@@ -9,7 +9,7 @@ from runtime.model import BatchKey
 
 __all__ = ["AttemptBook"]
 
-_SWEEPS = 6
+_SWEEPS = 90  # 15 minutes at 10 s each: Spark has given a paused worker up long before
 _MOST_ORPHANS = 10_000
 
 
@@ -19,8 +19,9 @@ class AttemptBook:
 
     Once a batch is committed on record, all it opened may be swept: what its decision names is
     ended already, and an ended transaction cannot be harmed by aborting exactly that producer
-    epoch. So nothing here has to know what a committable looks like. An attempt is offered to
-    several sweeps, because one may not reach every broker, and then forgotten.
+    epoch. So nothing here has to know what a committable looks like. An attempt is offered to many
+    sweeps, because one may not reach every broker, and because a task that was paused may begin
+    its transaction long after nobody wants it; then it is forgotten.
     """
 
     _open: dict[BatchKey, dict[RegisteredAttempt, None]] = field(default_factory=dict)
