@@ -1,0 +1,253 @@
+"""A region's batch callback as Spark calls it, and where its query starts."""
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame
+
+from runtime import offsets
+from runtime.contracts import Coordinator, SplitReader
+from runtime.errors import FencedError, StreamError
+from runtime.job import Pipeline
+from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
+from runtime.service.client import CoordinatorAddress
+from runtime.spark.job_graph import Region
+from runtime.spark.region import RegionQuery, RegionSpec
+from runtime.spark.region_start import make_ready
+from runtime.spark.tasks import TaskResult
+from tests.fake_file_system import Disk, FakeFileSystem
+
+LOCATION = "spark/main/3"
+
+
+@dataclass
+class Batch:
+    """The frame that Spark hands to the callback; counts what is run of it."""
+
+    runs: int = 0
+    noops: int = 0
+
+    def mapInArrow(self, task: object, schema: str) -> "Batch":
+        return self
+
+    def collect(self) -> list[list[bytes]]:
+        self.runs += 1
+        return [[pickle.dumps(TaskResult())]]
+
+    @property
+    def write(self) -> "Batch":
+        return self
+
+    def format(self, name: str) -> "Batch":
+        assert name == "noop"
+        return self
+
+    def mode(self, name: str) -> "Batch":
+        return self
+
+    def save(self) -> None:
+        self.noops += 1
+
+
+@dataclass
+class Frame:
+    """The region's frame, and the query that it becomes; keeps the callback."""
+
+    id: str = "query-id"
+    isActive: bool = True
+    callback: Callable[[DataFrame, int], None] = field(default=lambda *_: None)
+
+    @property
+    def writeStream(self) -> "Frame":
+        return self
+
+    def foreachBatch(self, callback: Callable[[DataFrame, int], None]) -> "Frame":
+        self.callback = callback
+        return self
+
+    def queryName(self, name: str) -> "Frame":
+        return self
+
+    def outputMode(self, mode: str) -> "Frame":
+        return self
+
+    def option(self, name: str, value: str) -> "Frame":
+        return self
+
+    def start(self) -> "Frame":
+        return self
+
+
+@dataclass
+class Decisions:
+    """A coordinator that commits at once, or says why not."""
+
+    decided: set[BatchKey] = field(default_factory=set)
+    told: list[object] = field(default_factory=list)
+    refusal: StreamError | None = None
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        return batch in self.decided
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        self.told.append(("acknowledged", ack.batch))
+
+    def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.told.append(("committed", batch))
+
+    def fail(self, region: str, generation: int, error: BaseException) -> None:
+        self.told.append(("failed", error))
+
+
+def split(start: int, end: int) -> SplitRange:
+    return SplitRange(
+        source_id="s", topic="in", topic_id="id", partition=0, start_offset=start, end_offset=end
+    )
+
+
+def barrier(checkpoint_id: int = 7, *, generation: int = 3) -> Barrier:
+    return Barrier(
+        checkpoint_id=checkpoint_id, region="main", generation=generation, splits=(split(3, 5),)
+    )
+
+
+class World:
+    """One region whose query has started."""
+
+    def __init__(self, *, stateful: bool = False) -> None:
+        self.disk = Disk()
+        self.coordinator = Decisions()
+        self.frame = Frame()
+        spec = RegionSpec(
+            job_uid="j",
+            region="main",
+            generation=3,
+            address=CoordinatorAddress(
+                address="http://x", token="t", leader_session_id="s", job_uid="j"
+            ),
+            location=LOCATION,
+            source_name="source_s",
+            stateful=stateful,
+            output_mode="update",
+            reader=cast(SplitReader, None),
+            functions=(),
+            factories={},
+        )
+        self.query = RegionQuery(
+            spec, cast(Coordinator, self.coordinator), FakeFileSystem(self.disk)
+        )
+        self.query.start(cast(DataFrame, self.frame))
+
+    def batch(self, batch_id: int, given: Barrier, *, initial: bool = False) -> Batch:
+        """Spark logs the offset, then calls back."""
+        offset = json.dumps(offsets.encode(given, initial=initial))
+        entry = f"v2\n{{}}\nsource_s:{offset}"
+        self.disk.files[f"{LOCATION}/offsets/{batch_id}"] = entry.encode()
+        made = Batch()
+        self.frame.callback(cast(DataFrame, made), batch_id)
+        return made
+
+
+KEY = BatchKey(region="main", generation=3, batch_id=1)
+
+
+def test_rule_12_the_callback_returns_once_its_batch_is_committed_on_record() -> None:
+    """Its return makes Spark write its commit log."""
+    world = World()
+    assert world.batch(1, barrier()).runs == 1
+    assert world.coordinator.told == [("acknowledged", KEY), ("committed", KEY)]
+
+
+def test_rule_12_the_callback_raises_when_its_batch_is_not_committed() -> None:
+    """Briefly, for Spark; the typed error is kept and reported."""
+    world = World()
+    refusal = world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
+    with pytest.raises(RuntimeError, match=r"^region main: FencedError$"):
+        world.batch(1, barrier())
+    assert world.coordinator.told[-1] == ("failed", refusal)
+    assert world.query.failure() is refusal
+
+
+def test_rule_12_what_a_stop_raises_is_no_failure() -> None:
+    """The callback is woken by it, and must not return normally."""
+    world = World()
+    world.coordinator.refusal = FencedError("stopped", {}, "Restart.")
+    world.query.prepare_stop()
+    with pytest.raises(RuntimeError):
+        world.batch(1, barrier())
+    assert ("failed", world.coordinator.refusal) not in world.coordinator.told
+    assert world.query.error is None
+
+
+@pytest.mark.parametrize(("stateful", "noops"), [(False, 0), (True, 1)])
+def test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing(
+    stateful: bool, noops: int
+) -> None:
+    """It is known by its batch id, whatever checkpoint its offset hints at; state runs whole."""
+    world = World(stateful=stateful)
+    world.coordinator.decided.add(KEY)
+    replayed = world.batch(1, barrier(checkpoint_id=99))
+    assert (replayed.runs, replayed.noops) == (0, noops)
+    assert world.coordinator.told == []
+
+
+def test_rule_15_the_empty_first_batch_needs_no_decision() -> None:
+    """It only lets Spark log the starting position."""
+    world = World()
+    assert world.batch(0, barrier(), initial=True).runs == 0
+    assert world.coordinator.told == []
+
+
+def test_rule_9_an_undecided_batch_of_an_earlier_life_is_never_written() -> None:
+    """It should have been rewound; its range belongs to the new life's own barriers."""
+    world = World()
+    with pytest.raises(RuntimeError, match="FencedError"):
+        world.batch(1, barrier(generation=2))
+    assert [what for what, _ in cast(list[Any], world.coordinator.told)] == ["failed"]
+
+
+def logs(*batches: int) -> dict[str, bytes]:
+    """Spark's logs of these batches, and a state file."""
+    names = [f"{log}/{batch}" for log in ("offsets", "commits") for batch in batches]
+    return {f"spark/main/state/{name}": b"x" for name in [*names, "metadata", "state/0/1.zip"]}
+
+
+def region(*, stateful: bool) -> Region:
+    return Region(
+        name="main",
+        pipeline=cast(Pipeline, None),
+        source_id="s",
+        sinks={},
+        stateful=stateful,
+    )
+
+
+def restored(batch_id: int | None) -> RegionRecord:
+    return RegionRecord(region="main", generation=2, batch_id=batch_id)
+
+
+def test_rule_9_a_stateful_regions_logs_are_rewound_to_the_decision() -> None:
+    """What Spark logged behind it is read again, by the new life's barriers."""
+    disk = Disk()
+    disk.files |= logs(8, 9, 10, 11)
+    location = "spark/main/state"
+    make_ready(FakeFileSystem(disk), region(stateful=True), location, restored(9))
+    assert disk.files == logs(8, 9)
+
+
+@pytest.mark.parametrize(("stateful", "batch_id"), [(False, 9), (True, None)])
+def test_rule_9_without_decided_state_nothing_of_an_older_life_is_left(
+    stateful: bool, batch_id: int | None
+) -> None:
+    """A stateless region's place is in the record alone."""
+    disk = Disk()
+    disk.files |= logs(8, 9) | {"chk-000000000001/_metadata": b"kept"}
+    made = region(stateful=stateful)
+    make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id))
+    assert list(disk.files) == ["chk-000000000001/_metadata"]
