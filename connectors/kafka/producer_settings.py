@@ -4,7 +4,7 @@ Runs where a producer is made: in an executor's background thread.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,20 @@ from connectors.kafka._client import (
     KafkaException,
     ResourceType,
     make_admin,
+    translate,
 )
 from connectors.kafka.client_options import Role
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.security import KafkaConnection
+from runtime.errors import UnreachableError
 
-__all__ = ["ClusterLimits", "describe_limits", "plain_config", "transactional_config"]
+__all__ = [
+    "ClusterLimits",
+    "LimitsOnce",
+    "describe_limits",
+    "plain_config",
+    "transactional_config",
+]
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +55,33 @@ class ClusterLimits:
         transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers.
         batch_bytes: ``max.message.bytes`` of the sink's topic. A broker refuses a whole batch that
             is larger, and librdkafka, unlike Java's producer, does not split it and try again.
+        answered: False when the cluster said nothing: asking again may tell.
     """
 
     transaction_timeout_s: float | None = None
     batch_bytes: int | None = None
+    answered: bool = True
+
+
+class LimitsOnce:
+    """Limits as the cluster has told them; asked for again until it has. Executor, any thread.
+
+    A broker that was slow for one producer must not leave every later one without the limits:
+    they would make batches that the topic does not take.
+    """
+
+    def __init__(self, ask: Callable[[], ClusterLimits]) -> None:
+        self._ask = ask
+        self._known: ClusterLimits | None = None
+
+    def __call__(self) -> ClusterLimits:
+        """What is known now."""
+        if self._known is not None:
+            return self._known
+        found = self._ask()
+        if found.answered:
+            self._known = found
+        return found
 
 
 def describe_limits(
@@ -65,9 +96,9 @@ def describe_limits(
         found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
         timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
         topics = _describe(admin, ResourceType.TOPIC, [topic] if topic else [], timeout_s)
-    except KafkaException as err:
+    except (KafkaException, TimeoutError) as err:
         log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
-        return ClusterLimits()
+        return ClusterLimits(answered=False)
     return ClusterLimits(
         transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
         batch_bytes=min((int(c["max.message.bytes"]) for c in topics), default=None),
@@ -77,7 +108,7 @@ def describe_limits(
 def _describe(
     admin: AdminClient, kind: ResourceType, names: list[str], timeout_s: float
 ) -> list[dict[str, str]]:
-    """Configurations of those resources that answered."""
+    """Configurations of those resources that may be read; raises when nobody answers."""
     if not names:
         return []
     asked = admin.describe_configs(
@@ -88,6 +119,8 @@ def _describe(
         try:
             entries = future.result(timeout_s)
         except KafkaException as err:
+            if isinstance(translate(err), UnreachableError):
+                raise
             log.info("a configuration cannot be read: error=%s", err)
             continue
         found.append({name: str(entry.value) for name, entry in entries.items()})

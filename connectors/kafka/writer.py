@@ -1,7 +1,6 @@
 """Writes one task's records of one epoch: in a transaction that it never ends, or plainly."""
 
 import enum
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producer_settings import (
     ClusterLimits,
+    LimitsOnce,
     describe_limits,
     plain_config,
     transactional_config,
@@ -307,7 +307,7 @@ class KafkaWriterFactory:
         )
 
     def limits(self) -> ClusterLimits:
-        """What the cluster accepts; asked for once per pool."""
+        """What the cluster accepts."""
         return describe_limits(self.connection, self.topic, timeout_s=_LIMITS_TIMEOUT_S)
 
     def _preparation(self) -> "_Preparation":
@@ -319,17 +319,15 @@ class _Preparation:
 
     def __init__(self, factory: KafkaWriterFactory) -> None:
         self._factory = factory
-
-    @functools.cached_property
-    def _config(self) -> dict[str, object]:
-        return transactional_config(
-            self._factory.connection,
-            self._factory.limits(),
-            transaction_timeout_s=self._factory.transaction_timeout_s,
-        )
+        self._limits = LimitsOnce(factory.limits)
 
     def __call__(self, transactional_id: str) -> TransactionalProducer:
-        producer = TransactionalProducer(_make_client, self._config, transactional_id)
+        config = transactional_config(
+            self._factory.connection,
+            self._limits(),
+            transaction_timeout_s=self._factory.transaction_timeout_s,
+        )
+        producer = TransactionalProducer(_make_client, config, transactional_id)
         try:
             producer.prepare(timeout_s=_INIT_TIMEOUT_S)
             if self._factory.topic is not None:

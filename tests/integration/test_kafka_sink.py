@@ -1,5 +1,6 @@
 """The sink's writers on a real broker: what is refused, what is kept, what is visible and when."""
 
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pytest
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.handles import TransactionHandle, TransactionIdentity, decode_handle
 from connectors.kafka.partitioner import partition_for_key
+from connectors.kafka.producer_settings import ClusterLimits, describe_limits
 from connectors.kafka.producers import process_pools
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
@@ -468,6 +470,14 @@ def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka) -> None:
     with pytest.raises(AuthenticationError) as caught:
         Region(sink.writer_factory()).write(rows(value=[b"a"]))
     assert "wrong-canary" not in str(caught.value)
+
+
+def test_a_broker_that_says_nothing_has_not_answered() -> None:
+    """A listener that takes the connection and no more, as a paused broker's kernel does."""
+    with socket.create_server(("127.0.0.1", 0)) as paused:
+        server = f"127.0.0.1:{paused.getsockname()[1]}"
+        found = describe_limits(KafkaConnection(bootstrap_servers=server), "out", timeout_s=0.2)
+    assert found == ClusterLimits(answered=False)
 
 
 def test_a_broker_that_is_not_there_is_an_error_within_30_s() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from connectors.kafka.producer_settings import (
     ClusterLimits,
+    LimitsOnce,
     plain_config,
     transactional_config,
 )
@@ -184,6 +185,14 @@ def test_the_users_options_win_and_batches_fit_the_topic() -> None:
     config = transactional_config(CONNECTION, limits, transaction_timeout_s=None)
     assert config["linger.ms"] == "3"
     assert config["batch.size"] < 10_000
+
+
+def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:
+    """Without them every later epoch of the worker would make batches that its topic refuses."""
+    told = ClusterLimits(batch_bytes=1000)
+    answers = [ClusterLimits(answered=False), told, ClusterLimits()]
+    limits = LimitsOnce(lambda: answers.pop(0))
+    assert [limits() for _ in range(3)] == [ClusterLimits(answered=False), told, told]
 
 
 def test_each_guarantee_has_its_own_acknowledgements() -> None:
