@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
 from runtime.checkpoint.store import open_store
+from runtime.embedded.hdfs import EmbeddedHdfs
 from runtime.errors import ConfigError, DeliveryError, WrongJobError
 from runtime.job import Job
 from runtime.model import Verdict
@@ -112,22 +113,41 @@ def count(records: DataFrame) -> DataFrame:
     return records.groupBy("key").count().selectExpr("key", "string(count) AS value")
 
 
+def test_a_job_and_its_state_lie_on_hdfs(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, hdfs: EmbeddedHdfs
+) -> None:
+    """Checkpoints, Spark's logs and state; a second run finds and rewinds them there."""
+    source, sink, directory = topic(), topic(), f"{hdfs.uri}/jobs/{unique('count')}"
+    for _ in range(2):
+        produce(kafka.bootstrap, source, [Record(key=b"k", value=b"x") for _ in range(10)])
+        count_job(spark, kafka, source, sink, directory).run()
+    assert values(kafka.bootstrap, sink)[-1] == b"20"
+
+
+def count_job(
+    spark: SparkSession, kafka: EmbeddedKafka, source: str, sink: str, directory: str
+) -> Job:
+    """A bounded running count that is ready to run."""
+    job = Job("count", spark, checkpoint_dir=directory, interval_s=0.2)
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).transform(count).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=f"count-{sink}"
+        )
+    )
+    return job
+
+
 def test_state_goes_on_after_a_restart(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Counts continue where the last decided checkpoint left them; what a later Sluice needs to
     read the state stands in the record."""
     source, sink = topic(), topic()
-    prefix = unique("count")
     for _ in range(2):
         produce(kafka.bootstrap, source, [Record(key=b"k", value=b"x") for _ in range(10)])
-        job = Job("count", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)
-        job.source(
-            KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
-        ).transform(count).sink(
-            KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=prefix)
-        )
-        job.run()
+        count_job(spark, kafka, source, sink, str(tmp_path)).run()
     found = [int(v or b"") for v in values(kafka.bootstrap, sink)]
     assert found[-1] == 20
     assert found == sorted(set(found))
