@@ -18,7 +18,7 @@ from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import Leader
-from runtime.errors import StreamError
+from runtime.errors import ConfigError, StreamError
 from runtime.job import FrameFunction, Job, Pipeline
 from runtime.model import Verdict
 from runtime.service.client import CoordinatorAddress
@@ -26,7 +26,7 @@ from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
 from runtime.spark.job_graph import Region, job_plan, regions_of
 from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
-from runtime.spark.plans import is_stateful
+from runtime.spark.plans import is_stateful, streams_read
 from runtime.spark.region import RegionQuery, RegionSpec, first_error
 from runtime.spark.region_start import (
     batches_to_retain,
@@ -154,8 +154,18 @@ def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
     """Whether the pipeline's frame keeps state; told by a frame over a source that never runs."""
     if pipeline.is_chained:
         return False
-    probe = _source_frame(spark, probe_for(pipeline.source.schema_ddl())).load()
-    return is_stateful(_transformed(probe, pipeline))
+    probe = probe_for(pipeline.source.schema_ddl())
+    frame = _transformed(_source_frame(spark, probe).load(), pipeline)
+    read = streams_read(frame)
+    if read not in ((), (probe.name(),)):
+        others = set(read) - {probe.name()}
+        raise ConfigError(
+            "a transform reads another stream than its source, or its source twice",
+            {"source": pipeline.source.name, "others": ",".join(sorted(others)) or "none"},
+            "A checkpoint holds one position of one source in each pipeline. Make the other one a "
+            "source of the job, or read the records once, with their columns twice.",
+        )
+    return is_stateful(frame)
 
 
 # --- starting one region ------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""What kind of frame the user's code made: does it keep state between batches?"""
+"""What kind of frame the user's code made: what it reads, and whether it keeps state."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-__all__ = ["is_stateful"]
+__all__ = ["is_stateful", "streams_read"]
 
 # Logical operators of a streaming plan that keep nothing between batches. Whatever is not listed
 # counts as stateful: that is never wrong, a stateless frame then only runs some empty batches.
@@ -33,6 +33,13 @@ _STATELESS = frozenset(
         "WithCTE",
     }
 )
+
+
+def streams_read(frame: DataFrame) -> tuple[str, ...]:
+    """The format of every stream that a frame reads, one that it reads twice twice."""
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no public way
+    leaves = (node for node in _streaming_nodes(plan) if node.children().isEmpty())
+    return tuple(str(leaf.sourceName()) for leaf in leaves)
 
 
 def is_stateful(frame: DataFrame) -> bool:

@@ -168,6 +168,32 @@ def test_state_goes_on_after_a_restart(
     assert list((tmp_path / state.location).rglob("*.changelog")), "RocksDB with changelogs"
 
 
+@pytest.mark.parametrize("other", ["rate", "itself"])
+def test_transform_reads_its_own_stream_once(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, other: str
+) -> None:
+    """No checkpoint would hold the other position: it would be read again, or not at all."""
+
+    def both(frame: DataFrame) -> DataFrame:
+        one = frame.select("key", "value")
+        if other == "itself":
+            return one.union(one)
+        rate = spark.readStream.format("rate").load()
+        return one.union(rate.selectExpr("binary(string(value))", "binary(string(value))"))
+
+    job = Job("mixed", spark, checkpoint_dir=str(tmp_path))
+    job.source(KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic()])).transform(
+        both
+    ).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=topic(), transactional_id_prefix=unique("mix")
+        )
+    )
+    with pytest.raises(ConfigError, match="others=" + ("none" if other == "itself" else other)):
+        job.run()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_refused_record_stops_the_job_and_nothing_becomes_visible(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
