@@ -36,8 +36,8 @@ _installed: dict[str, Installation] = {}
 def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     """Register the format ``sluice-kafka`` with a session, and start the service it needs.
 
-    Once per session; a second call returns the first one's result. The service answers only who
-    has its token, which travels inside the registered format.
+    Once per session; all sessions of an application share one service and the first result. The
+    service answers only who has its token, which travels inside the registered format.
 
     Args:
         spark: the session whose queries use the format.
@@ -56,6 +56,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         atexit.register(installation.close)
         _installed[application] = installation
     installation = _installed[application]
+    installation.queries.watch(spark)
     client = DropInClient(address=installation.service.coordinator_address)
     spark.dataSource.register(kafka_format(client))
     return installation

@@ -131,8 +131,19 @@ def _timestamps(messages: Sequence[Message]) -> dict[str, pa.Array]:
 
 
 def _pairs(message: Message) -> _Pairs | None:
-    # Declared wider than what a consumer gives.
-    return message.headers()  # type: ignore[return-value]
+    try:
+        # Declared wider than what a consumer gives.
+        return message.headers()  # type: ignore[return-value]
+    except (SystemError, UnicodeDecodeError) as err:  # the first is how the C client says it
+        raise ConfigError(
+            "a record has a header whose name is not UTF-8",
+            {
+                "topic": message.topic(),
+                "partition": message.partition(),
+                "offset": message.offset(),
+            },
+            "A column of strings cannot hold it as it is. Read without headers.",
+        ) from err
 
 
 def _headers(lists: Sequence[_Pairs | None]) -> pa.Array:

@@ -1,6 +1,8 @@
 """Finding the running query behind a checkpoint location, and refusing modes that are unsafe."""
 
+import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -43,15 +45,15 @@ class ActiveQuery:
             )
 
 
-def find_query(spark: SparkSession, fs: FileSystem) -> ActiveQuery:
-    """The active query whose checkpoint location ``fs`` is rooted at.
+def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
+    """The active query of these sessions whose checkpoint location ``fs`` is rooted at.
 
     Raises:
         ConfigError: the location is not that of a running query of this process.
     """
     content = fs.read("metadata")
     query_id = json.loads(content)["id"] if content else None
-    for query in spark.streams.active:
+    for query in itertools.chain.from_iterable(spark.streams.active for spark in sessions):
         if query.id == query_id:
             return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
     raise ConfigError(

@@ -69,6 +69,7 @@ class DropInQueries:
         self, spark: SparkSession, sink_of: Callable[[Mapping[str, str]], Sink], *, host: str
     ) -> None:
         self._spark = spark
+        self._sessions = [spark]
         self._sink_of = sink_of
         self._host = host
         self._runs: dict[str, _Run] = {}
@@ -76,6 +77,11 @@ class DropInQueries:
         self._closed = threading.Event()
         self._reaper = threading.Thread(target=self._reap, name="sluice-reaper", daemon=True)
         self._reaper.start()
+
+    def watch(self, spark: SparkSession) -> None:
+        """Another session of the same application: each one knows only its own queries."""
+        if not any(known is spark for known in self._sessions):
+            self._sessions.append(spark)
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """One message of `runtime.service.drop_in_client.DropInClient`; safe to repeat."""
@@ -110,7 +116,7 @@ class DropInQueries:
         """The run's coordinator: sealed, settled and swept before any of its tasks start."""
         with self._lock:
             fs = open_file_system(location, self._jvm)
-            active = find_query(self._spark, fs)
+            active = find_query(tuple(self._sessions), fs)
             run = self._runs.get(location)
             if run is None or run.active.run_id != active.run_id:
                 if run is not None:

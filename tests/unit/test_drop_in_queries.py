@@ -176,6 +176,16 @@ def test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone(
     assert world.broker.aborts_of_committed == 0
 
 
+def test_a_query_of_another_session_is_found_once_that_session_is_known(world: World) -> None:
+    """Each session lists its own queries only."""
+    other = Session()
+    other.active, world.session.active = world.session.active, []
+    with pytest.raises(ConfigError, match="not that of a query"):
+        world.begin()
+    world.queries.watch(cast(SparkSession, other))
+    assert world.begin().run_id == world.query.runId
+
+
 def test_rule_10_the_constructor_aborts_nothing(world: World) -> None:
     """It runs again right before `commit` and before `abort`, when the work is pre-committed."""
     run = world.begin()

@@ -95,6 +95,20 @@ def test_headers_are_kept_in_order_repeated_and_null() -> None:
     assert build(("headers",), message(headers=None)) == [{"headers": None}]
 
 
+def test_a_header_name_that_is_not_utf_8_is_an_error_that_names_the_record() -> None:
+    """Never another name in its place; the C client only says that something went wrong."""
+
+    class Damaged:
+        topic, partition, offset = (lambda _: "t"), (lambda _: 3), (lambda _: 7)
+
+        def headers(self) -> None:
+            raise SystemError("returned a result with an exception set")
+
+    builder = ColumnBuilder(("headers",), [("t", 3)])
+    with pytest.raises(ConfigError, match=r"topic=t .*offset=7"):
+        builder.build([Damaged()], np.zeros(1, np.int64), np.array([7]))
+
+
 def test_timestamps_have_javas_type_numbers() -> None:
     rows = build(
         ("timestamp", "timestampType"),
