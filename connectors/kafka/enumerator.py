@@ -41,6 +41,8 @@ _ABSENCE_PAUSE_S = 0.2
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
 _COMMIT_TIMEOUT_S = 5.0
+# A group that nobody coordinates must not cost every epoch that time-out.
+_COMMIT_PAUSE_S = 60.0
 
 
 class KafkaSplitEnumerator:
@@ -78,6 +80,7 @@ class KafkaSplitEnumerator:
         self._gone: frozenset[PartitionKey] = frozenset()
         self._counted: dict[PartitionKey, LostRange] = {}
         self._discovered_at_s: float | None = None
+        self._publish_again_at_s = float("-inf")
         self.lost_records = 0
 
     def check(self, *, timeout_s: float) -> None:
@@ -235,10 +238,13 @@ class KafkaSplitEnumerator:
         """Publish group offsets for lag tools. Never raises: nothing of ours reads them."""
         if not self._options.commit_group_offsets or not positions:
             return
+        if self._clock() < self._publish_again_at_s:
+            return
         offsets = {key_of(split): split.end_offset for split in positions}
         try:
             self._cluster.commit(self._group_id, offsets, timeout_s=_COMMIT_TIMEOUT_S)
         except StreamError as err:
+            self._publish_again_at_s = self._clock() + _COMMIT_PAUSE_S
             log.warning("group offsets not published: group=%s reason=%s", self._group_id, err)
 
     def latest(self) -> Mapping[PartitionKey, int]:
