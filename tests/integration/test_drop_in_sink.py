@@ -30,13 +30,14 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     installation.close()
 
 
-def records(session: SparkSession, kafka: EmbeddedKafka, topic: str) -> DataFrame:
+def records(session: SparkSession, kafka: EmbeddedKafka, topic: str, **options: str) -> DataFrame:
     """The topic from its beginning, as a stream."""
     return (
         session.readStream.format("sluice-kafka")
         .option("kafka.bootstrap.servers", kafka.bootstrap)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
+        .options(**options)
         .load()
         .select("key", "value")
     )
@@ -81,6 +82,17 @@ def test_rule_16_available_now_writes_everything_once_and_ends(
     produce(kafka.bootstrap, source, [b"50"])
     finish(start(records(session, kafka, source), kafka, output, tmp_path))
     assert sorted(int(v or b"") for v in values(kafka.bootstrap, output)) == list(range(51))
+
+
+def test_two_sources_of_one_topic_each_at_its_own_pace(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The slower one reads, batch by batch, what the other one's records have long decided."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, [b"%d" % n for n in range(6)])
+    slow = records(session, kafka, source, maxOffsetsPerTrigger="2")
+    finish(start(slow.union(records(session, kafka, source)), kafka, output, tmp_path))
+    assert sorted(int(v or b"") for v in values(kafka.bootstrap, output)) == sorted([*range(6)] * 2)
 
 
 @pytest.mark.parametrize(
