@@ -1,11 +1,13 @@
 """Writing a lost transaction again: ``on_lost="repair"`` for chained regions (rule 11)."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from runtime.checkpoint.messages import LostCommittables
-from runtime.contracts import AttemptRegistry, RegisteredAttempt, TaskScope
+from runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkWriter, TaskScope
 from runtime.errors import TransactionLostError
 from runtime.model import BatchKey, SplitRange, StateEntry
 from runtime.spark.job_graph import Region
@@ -103,8 +105,17 @@ class ChainRepairer:
             )
             writer = sink.writer_factory().open(scope, _Unregistered())
             records = region.pipeline.source.reader().read(splits)
-            for batch in apply_functions(records, region.functions or ()):
-                if batch.num_rows:
-                    writer.write(batch)
-            (replaced[entry.payload],) = writer.pre_commit()
+            batches = apply_functions(records, region.functions or ())
+            (replaced[entry.payload],) = _write_all(writer, batches)
         return replaced
+
+
+def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> Sequence[StateEntry]:
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write(batch)
+        return writer.pre_commit()
+    except BaseException:
+        writer.abort()  # the start fails, and nobody sweeps before the next one
+        raise
