@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-by-make
 FAST := tests/unit tests/property tests/contract tests/simulation
+SLOW := tests/integration tests/containers tests/chaos
 PYTEST := $(BIN)/pytest
 
 .PHONY: help setup demo check lint test test-containers test-chaos bench clean
@@ -55,7 +56,7 @@ check: lint ## lint, and all tests that need no server; under a minute
 	@$(PYTEST) -q $(FAST) -m 'not integration and not containers and not chaos'
 
 test: lint ## everything a change must pass; without a Docker engine the container tests are skipped
-	@$(PYTEST) -q -rs tests
+	@$(PYTEST) -q -rs $(FAST) $(SLOW)
 
 test-containers: setup ## brokers in containers: killed, lost, cut off
 	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
