@@ -39,9 +39,15 @@ from runtime.model import (
 )
 from tests.fakes import ManualClock
 
-__all__ = ["CoreDriver", "committable", "split"]
+__all__ = ["FAST", "TWO", "CoreDriver", "committable", "split"]
 
 T = TypeVar("T")
+
+FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0, retry_s=0.1, max_retry_s=0.4)
+TWO = (
+    RegionPlan(name="main", source_ids=("source",)),
+    RegionPlan(name="side", source_ids=("source",)),
+)
 
 
 def split(partition: int, start: int, end: int, *, source_id: str = "source") -> SplitRange:

@@ -12,7 +12,6 @@ from runtime.checkpoint.messages import (
     FailBatches,
     MarkCommitted,
     Marked,
-    NothingDue,
     Publish,
     Published,
     RegionFailed,
@@ -21,16 +20,11 @@ from runtime.checkpoint.messages import (
     Repaired,
     RestartAsked,
     ReturnBatches,
-    SplitsDiscovered,
-    StepFailed,
-    StopAsked,
     TellPositions,
 )
-from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
-from runtime.checkpoint.regions import Fate
+from runtime.checkpoint.plan import OnLost, RegionPlan
 from runtime.contracts import CommitOutcome, PublishOutcome
 from runtime.errors import (
-    DeliveryError,
     FencedError,
     IllegalTransitionError,
     TransactionLostError,
@@ -38,14 +32,9 @@ from runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from runtime.model import BatchKey, CheckpointKind, Verdict
-from tests.core_driver import CoreDriver, committable, split
+from runtime.model import BatchKey, CheckpointKind
+from tests.core_driver import FAST, TWO, CoreDriver, committable, split
 
-FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0, retry_s=0.1, max_retry_s=0.4)
-TWO = (
-    RegionPlan(name="main", source_ids=("source",)),
-    RegionPlan(name="side", source_ids=("source",)),
-)
 UNKNOWN = PublishOutcome.UNKNOWN
 
 
@@ -477,242 +466,3 @@ def test_an_unknown_region_is_refused() -> None:
     """The message comes from another job."""
     with pytest.raises(WrongJobError, match="other"):
         CoreDriver(FAST).poll(3, region="other")
-
-
-# --- failures and new lives -----------------------------------------------------------------------
-
-
-def test_a_failed_region_takes_its_open_checkpoint_down_and_comes_back() -> None:
-    """Its next generation is the id of the ABORTED record: larger, durable, never used again."""
-    driver = CoreDriver(FAST)
-    driver.epoch(3)
-    driver.tick(1.0)
-    driver.poll(7)
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("task failed")))
-    assert driver.seen(Publish)[1].verdict is Verdict.ABORTED
-    driver.tell(RestartAsked(region="main"))
-    (restarted,) = driver.seen(RegionRestarted)
-    assert restarted.generation == 2
-    assert [s.end_offset for s in restarted.restored.splits] == [3]
-    driver.tick(1.0)
-    barrier = driver.poll(7, generation=2)
-    assert barrier is not None
-    assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 7)]
-
-
-def test_a_new_life_waits_until_the_old_one_is_settled() -> None:
-    """Rule 12: a decided checkpoint is committed before any task of the next attempt starts."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    driver.epoch(3)
-    driver.answer(driver.held.pop(0))
-    driver.tell(RestartAsked(region="main"))
-    assert not driver.seen(RegionRestarted)
-    driver.auto = True
-    for step in list(driver.held):
-        driver.answer(step)
-    (restarted,) = driver.seen(RegionRestarted)
-    assert [s.end_offset for s in restarted.restored.splits] == [3]
-
-
-def test_a_restart_wakes_the_callback_that_waits() -> None:
-    """Rule 12: also when its batch is decided already; raising is always safe."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    batch = driver.epoch_batch(3)
-    driver.tell(RestartAsked(region="main"))
-    (failed,) = driver.seen(FailBatches)
-    assert failed.batches == (batch,)
-    assert isinstance(failed.error, FencedError)
-
-
-def test_other_regions_of_an_aborted_checkpoint_come_back_as_well() -> None:
-    """Their batches were part of it; a region without a batch in it goes on undisturbed."""
-    third = RegionPlan(name="idle", source_ids=("source",))
-    driver = CoreDriver(FAST, regions=(*TWO, third))
-    driver.tick()
-    driver.ack(driver.poll(3))
-    driver.poll(0, region="idle")
-    driver.poll(3, region="side")
-    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
-    is_open = {view.region: view.is_open for view in driver.core.status().regions}
-    assert is_open == {"main": False, "side": False, "idle": True}
-
-
-def test_rule_17_a_failed_regions_work_is_aborted_before_the_next_decision() -> None:
-    """Else its open transactions hold back readers of what the others have committed."""
-    third = RegionPlan(name="idle", source_ids=("source",))
-    driver = CoreDriver(FAST, regions=(*TWO, third))
-    driver.tick()
-    batch = driver.ack(driver.poll(3))
-    driver.poll(3, region="side")
-    driver.auto = False
-    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
-    driver.answer(driver.held.pop(0))
-    (aborting,) = driver.held
-    assert isinstance(aborting, AbortWork)
-    assert aborting.committables == (committable(f"main.0.{batch.batch_id}"),)
-    driver.tick(1.0)
-    driver.ack(driver.poll(3, region="idle"), region="idle")
-    assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
-    driver.auto = True
-    driver.answer(aborting)
-    lives = {"main": driver.restart("main"), "side": driver.restart("side"), "idle": 0}
-    driver.tick(1.0)
-    for region, life in lives.items():
-        driver.ack(driver.poll(6, region=region, generation=life), region=region, generation=life)
-    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
-
-
-def test_a_permanent_error_stops_the_job_with_itself() -> None:
-    """A record that the broker refuses is refused again: nothing of its epoch is decided."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    driver.poll(3)
-    error = DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-    driver.tell(RegionFailed(region="main", generation=0, error=error, permanent=True))
-    (end,) = driver.seen(EndJob)
-    assert end.error is error
-    assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
-
-
-def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
-    """Callback, query and engine all report it."""
-    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
-    driver.tick()
-    for _ in range(5):
-        driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
-    assert not driver.seen(EndJob)
-
-
-def test_a_step_that_can_not_succeed_ends_the_job() -> None:
-    """For instance a store that refuses the credentials."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    driver.epoch(3)
-    error = WrongJobError("another job's directory", {}, "Choose another.")
-    driver.tell(StepFailed(checkpoint_id=1, error=error))
-    assert driver.seen(EndJob)[0].error is error
-    assert driver.core.is_idle
-
-
-# --- stopping and ending --------------------------------------------------------------------------
-
-
-def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
-    """Undecided work is aborted on record; a decision is carried through."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    driver.poll(3, region="side")
-    driver.tell(StopAsked())
-    assert driver.seen(Publish)[0].verdict is Verdict.ABORTED
-    assert driver.seen(AbortWork)[0].committables
-    assert driver.core.is_idle
-
-
-def test_a_stop_of_an_idle_job_publishes_nothing() -> None:
-    """An armed barrier is not worth a record."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    driver.poll(0)
-    driver.tell(StopAsked())
-    assert not driver.seen(Publish)
-    assert driver.core.is_idle
-
-
-def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
-    """The last epoch's checkpoint is the final one."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    (published,) = driver.seen(Publish)
-    assert (published.kind, published.asked_by) == (CheckpointKind.FINAL, "end")
-    assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
-    assert isinstance(driver.tell_poll()[0], NothingDue)
-
-
-def test_a_bounded_job_without_records_ends_too() -> None:
-    """Nothing to read is read to its end."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    assert driver.poll(0, finished=True) is None
-    assert not driver.seen(Publish)
-    assert driver.poll(0, region="side", finished=True) is None
-    assert driver.poll(0, finished=True) is None
-    assert driver.seen(Publish)[0].kind is CheckpointKind.FINAL
-    assert driver.seen(EndJob) == [EndJob(error=None, finished=True)]
-
-
-def test_a_job_goes_on_while_one_region_has_more_to_read() -> None:
-    """A checkpoint is final only when it ends every region."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(2, region="side"), region="side")
-    assert driver.seen(Publish)[0].kind is CheckpointKind.CHECKPOINT
-    assert not driver.seen(EndJob)
-    driver.tick(1.0)
-    driver.ack(driver.poll(5, region="side", finished=True), region="side")
-    driver.poll(3, finished=True)
-    assert driver.seen(Publish)[1].kind is CheckpointKind.FINAL
-
-
-# --- splits and sweeps ----------------------------------------------------------------------------
-
-
-def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
-    """They are read from their first record on, once."""
-    driver = CoreDriver(FAST, regions=TWO, partitions=0)
-    found = tuple(split(number, 0, 0) for number in range(3))
-    driver.tell(SplitsDiscovered(source_id="source", splits=found))
-    driver.tell(SplitsDiscovered(source_id="source", splits=found))
-    driver.tick()
-    barrier = driver.poll(4)
-    assert barrier is not None
-    assert [s.partition for s in barrier.splits] == [0, 2]
-    driver.ack(barrier)
-    driver.poll(0, region="side")
-    regions = driver.seen(Publish)[0].regions
-    assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1]]
-
-
-def test_splits_of_another_source_are_nobodys() -> None:
-    """A region reads only its own sources."""
-    driver = CoreDriver(FAST)
-    driver.tell(SplitsDiscovered(source_id="other", splits=(split(7, 0, 0, source_id="other"),)))
-    assert driver.core.status().regions[0].splits == {"input-0": 0}
-
-
-def test_a_sweep_leaves_open_batches_alone() -> None:
-    """Rule 4: open, decided and unmarked; settled ones may be swept, and discarded ones."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    batch = driver.epoch_batch(3)
-    assert driver.core.fate(batch) is Fate.OPEN
-    driver.answer(driver.held.pop(0))
-    view = driver.core.sweep_view("job", ())
-    assert driver.core.fate(batch) is Fate.OPEN
-    assert view.protected == (committable("main.0.1"),)
-    driver.auto = True
-    driver.answer(driver.held.pop(0))
-    assert driver.core.fate(batch) is Fate.SETTLED
-    assert driver.core.sweep_view("job", ()).protected == ()
-    later = dataclasses.replace(batch, batch_id=2)
-    assert driver.core.fate(later) is Fate.OPEN
-    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
-    assert driver.core.fate(later) is Fate.DISCARDED
-    driver.tell(RestartAsked(region="main"))
-    assert driver.core.fate(later) is Fate.OUTDATED
-
-
-def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
-    """Nothing of a settled checkpoint is kept."""
-    driver = CoreDriver(FAST)
-    for number in range(2_000):
-        driver.epoch(3 * (number + 1))
-        driver.tick(1.0)
-        driver.log.clear()
-    assert driver.core.last_committed == 2_000
-    assert driver.core.settled_through >= 2_000
-    assert len(driver.core.status().pending) <= 1

@@ -1,152 +1,28 @@
 """Where a run begins: which checkpoint, which seal, what is settled first; on a store in memory."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from runtime.checkpoint import recovery
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
-from runtime.checkpoint.recovery import History, Place
-from runtime.checkpoint.repairs import Repairer
-from runtime.checkpoint.startup import Found, StartSequence
+from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
+from runtime.checkpoint.startup import Found
 from runtime.checkpoint.steps import Steps, drive
 from runtime.errors import (
-    ConfigError,
-    DamagedCheckpointError,
-    StreamError,
     TransactionLostError,
     TransactionUnknownError,
     UnreachableError,
-    WrongJobError,
 )
 from runtime.model import (
-    BatchKey,
-    CheckpointKind,
-    CheckpointRecord,
-    OperatorNode,
-    RegionRecord,
     StateEntry,
     Verdict,
 )
 from tests.core_driver import split
 from tests.fakes import (
-    FakeBroker,
-    FakeSink,
-    FakeSource,
-    FakeStore,
-    ManualClock,
-    Transaction,
     TransactionState,
     entry_of,
-    transactional_id,
 )
-
-JOB_UID = "7d9f"
-GRAPH = (
-    OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),
-    OperatorNode(operator_id="sink", name="copy", kind="sink", upstream=("source",)),
-)
-PLAN = JobPlan(
-    name="job",
-    regions=(RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",), chained=True),),
-    graph=GRAPH,
-)
-
-
-def record(
-    checkpoint_id: int, *, entries: tuple[StateEntry, ...] = (), **changes: Any
-) -> CheckpointRecord:
-    """A decided record at a place, 10 offsets for each id."""
-    made = CheckpointRecord(
-        job_uid=JOB_UID,
-        job_name="job",
-        checkpoint_id=checkpoint_id,
-        kind=CheckpointKind.CHECKPOINT,
-        verdict=Verdict.DECIDED,
-        leader_session_id="old",
-        run_attempt=1,
-        graph=GRAPH,
-        regions=(
-            RegionRecord(
-                region="main",
-                generation=0,
-                batch_id=checkpoint_id or None,
-                splits=(split(0, max(0, checkpoint_id - 1) * 10, checkpoint_id * 10),),
-                committables=entries,
-            ),
-        ),
-    )
-    return dataclasses.replace(made, **changes)
-
-
-def aborted(checkpoint_id: int, **changes: Any) -> CheckpointRecord:
-    """An aborted record."""
-    return record(checkpoint_id, verdict=Verdict.ABORTED, regions=(), **changes)
-
-
-class Job:
-    """A job between two runs: its directory, its broker, and starts of new runs."""
-
-    def __init__(self, *records: CheckpointRecord, committed: tuple[int, ...] = ()) -> None:
-        self.store = FakeStore(records={r.checkpoint_id: r for r in records})
-        self.store.committed |= set(committed)
-        self.broker = FakeBroker()
-        self.sink = FakeSink(self.broker)
-        self.source = FakeSource("source", {0: 100})
-        self.clock = ManualClock()
-        self.settings = CheckpointSettings()
-        self.repairer: Repairer | None = None
-        self.points: list[str] = []
-
-    def pre_commit(self, name: str, *, generation: int = 0) -> StateEntry:
-        """An open transaction of the old run."""
-        return entry_of(self.open(name, generation=generation))
-
-    def open(self, name: str, *, generation: int = 0) -> Transaction:
-        """A transaction with a record."""
-        batch = BatchKey(region="main", generation=generation, batch_id=1)
-        transaction = self.broker.init(transactional_id(JOB_UID, batch, name))
-        self.broker.append(transaction, 0, name)
-        return transaction
-
-    def sequence(self, *, session: str = "new", plan: JobPlan = PLAN) -> StartSequence:
-        """A new run's start."""
-        return StartSequence(
-            plan=plan,
-            settings=self.settings,
-            store=self.store,
-            sinks={"sink": self.sink},
-            sources={"source": self.source},
-            session=session,
-            clock=self.clock,
-            pause=self.clock.advance,
-            wall_ms=lambda: 0,
-            repairer=self.repairer,
-        )
-
-    def start(
-        self,
-        *,
-        session: str = "new",
-        plan: JobPlan = PLAN,
-        restore_from: int | None = None,
-        at: Callable[[str], None] = lambda _: None,
-    ) -> Found:
-        """Run it to its end; ``at`` is called at each point it names."""
-        steps = self.sequence(session=session, plan=plan).run(
-            timeout_s=30.0, restore_from=restore_from
-        )
-        while True:
-            try:
-                point = next(steps)
-            except StopIteration as end:
-                found: Found = end.value
-                return found
-            self.points.append(point)
-            at(point)
-
+from tests.starting_job import PLAN, Job, aborted, record
 
 # --- a new job ------------------------------------------------------------------------------------
 
@@ -434,137 +310,3 @@ def test_a_repair_by_another_start_is_followed() -> None:
     job.start()
     assert job.broker.read_committed(0) == ["theirs"]
     assert not job.broker.ongoing()
-
-
-# --- starting from an older checkpoint ------------------------------------------------------------
-
-
-def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_behind() -> None:
-    """Ids go on above the largest; nothing is forgotten."""
-    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    job.store.records[3] = record(3, entries=(job.pre_commit("third"),))
-    found = job.start(restore_from=1)
-    assert (found.record.checkpoint_id, found.generation) == (1, 4)
-    assert job.broker.read_committed(0) == ["third"]
-    assert job.store.superseded == {2: 4, 3: 4}
-    assert [s.end_offset for s in job.source.restored] == [10]
-
-
-def test_a_restore_that_crashed_stays_a_restore() -> None:
-    """The seal says where the run began; the next start without a wish goes on from there."""
-    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-seal":
-        pass
-    steps.close()
-    found = job.start()
-    assert found.record.checkpoint_id == 1
-    assert job.store.superseded == {2: 4}
-
-
-@pytest.mark.parametrize("wish", [9, 2])
-def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> None:
-    """An absent place, or an aborted one."""
-    job = Job(record(0), record(1), aborted(2), committed=(0, 1))
-    with pytest.raises(ConfigError, match=f"restore_from={wish}"):
-        job.start(restore_from=wish)
-    assert not job.store.history
-
-
-def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:
-    """A start from an older checkpoint needs only what is not committed yet."""
-    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    read = job.store.read
-
-    def damaged(checkpoint_id: int) -> CheckpointRecord | None:
-        if checkpoint_id == 2:
-            raise DamagedCheckpointError("cut off", {"checkpoint_id": 2}, "Use another.")
-        return read(checkpoint_id)
-
-    job.store = _ReadingStore(job.store, damaged)
-    with pytest.raises(DamagedCheckpointError):
-        job.start()
-    assert not job.store.history
-    assert job.start(restore_from=1).record.checkpoint_id == 1
-    job.store.committed.discard(2)
-    with pytest.raises(DamagedCheckpointError):
-        job.start(restore_from=1)
-
-
-class _ReadingStore(FakeStore):
-    """A store whose reads a test replaces."""
-
-    def __init__(self, store: FakeStore, read: Callable[[int], CheckpointRecord | None]) -> None:
-        super().__init__(records=store.records, committed=store.committed)
-        self._replaced = read
-
-    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """As the test wants it."""
-        return self._replaced(checkpoint_id)
-
-
-def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
-    """Whatever lies above it; superseded ones do not count."""
-    history = History(
-        ids=(1, 2, 3, 4),
-        places=(
-            Place(record=aborted(4, asked_by="seal"), is_committed=False, is_superseded=False),
-            Place(record=record(3), is_committed=True, is_superseded=True),
-            Place(record=aborted(2), is_committed=False, is_superseded=False),
-            Place(record=record(1), is_committed=True, is_superseded=False),
-        ),
-    )
-    assert recovery.resume_point(history, restore_from=None) == 1
-
-
-# --- another job ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        (dataclasses.replace(PLAN, name="other"), "belongs to another job"),
-        (
-            dataclasses.replace(PLAN, regions=(RegionPlan(name="main", source_ids=("renamed",)),)),
-            "source 'orders' \\(source\\)",
-        ),
-        (
-            dataclasses.replace(
-                PLAN, regions=(RegionPlan(name="renamed", source_ids=("source",)),)
-            ),
-            "only_in_checkpoint=main",
-        ),
-    ],
-)
-def test_a_directory_of_another_job_is_refused_before_anything_changes(
-    changed: JobPlan, says: str
-) -> None:
-    """What differs is named, with what to do."""
-    job = Job(record(0), record(1), committed=(0, 1))
-    with pytest.raises(WrongJobError, match=says):
-        job.start(plan=changed)
-    assert not job.store.history
-    assert job.sink.calls == ["check"]
-
-
-def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() -> None:
-    """Its transactions could not be committed."""
-    job = Job(record(0), committed=(0,))
-    entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
-    job.store.records[1] = record(1, entries=(entry,))
-    with pytest.raises(WrongJobError, match="vanished"):
-        job.start()
-    assert not job.store.history
-
-
-def test_a_failing_check_changes_nothing() -> None:
-    """A wrong password ends the start before the store is touched."""
-    job = Job()
-
-    def refuse(*, timeout_s: float) -> dict[str, str]:
-        raise ConfigError("no", {}, "Ask for access.")
-
-    job.sink.check = refuse  # type: ignore[method-assign]
-    with pytest.raises(StreamError):
-        job.start()
-    assert not job.store.records

@@ -1,0 +1,156 @@
+"""Starts from an older checkpoint, and starts that are refused; on a store in memory."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from runtime.checkpoint import recovery
+from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.checkpoint.recovery import History, Place
+from runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    StreamError,
+    WrongJobError,
+)
+from runtime.model import (
+    CheckpointRecord,
+)
+from tests.fakes import (
+    FakeStore,
+)
+from tests.starting_job import PLAN, Job, aborted, record
+
+# --- starting from an older checkpoint ------------------------------------------------------------
+
+
+def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_behind() -> None:
+    """Ids go on above the largest; nothing is forgotten."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store.records[3] = record(3, entries=(job.pre_commit("third"),))
+    found = job.start(restore_from=1)
+    assert (found.record.checkpoint_id, found.generation) == (1, 4)
+    assert job.broker.read_committed(0) == ["third"]
+    assert job.store.superseded == {2: 4, 3: 4}
+    assert [s.end_offset for s in job.source.restored] == [10]
+
+
+def test_a_restore_that_crashed_stays_a_restore() -> None:
+    """The seal says where the run began; the next start without a wish goes on from there."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
+    while next(steps) != "after-seal":
+        pass
+    steps.close()
+    found = job.start()
+    assert found.record.checkpoint_id == 1
+    assert job.store.superseded == {2: 4}
+
+
+@pytest.mark.parametrize("wish", [9, 2])
+def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> None:
+    """An absent place, or an aborted one."""
+    job = Job(record(0), record(1), aborted(2), committed=(0, 1))
+    with pytest.raises(ConfigError, match=f"restore_from={wish}"):
+        job.start(restore_from=wish)
+    assert not job.store.history
+
+
+def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:
+    """A start from an older checkpoint needs only what is not committed yet."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    read = job.store.read
+
+    def damaged(checkpoint_id: int) -> CheckpointRecord | None:
+        if checkpoint_id == 2:
+            raise DamagedCheckpointError("cut off", {"checkpoint_id": 2}, "Use another.")
+        return read(checkpoint_id)
+
+    job.store = _ReadingStore(job.store, damaged)
+    with pytest.raises(DamagedCheckpointError):
+        job.start()
+    assert not job.store.history
+    assert job.start(restore_from=1).record.checkpoint_id == 1
+    job.store.committed.discard(2)
+    with pytest.raises(DamagedCheckpointError):
+        job.start(restore_from=1)
+
+
+class _ReadingStore(FakeStore):
+    """A store whose reads a test replaces."""
+
+    def __init__(self, store: FakeStore, read: Callable[[int], CheckpointRecord | None]) -> None:
+        super().__init__(records=store.records, committed=store.committed)
+        self._replaced = read
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """As the test wants it."""
+        return self._replaced(checkpoint_id)
+
+
+def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
+    """Whatever lies above it; superseded ones do not count."""
+    history = History(
+        ids=(1, 2, 3, 4),
+        places=(
+            Place(record=aborted(4, asked_by="seal"), is_committed=False, is_superseded=False),
+            Place(record=record(3), is_committed=True, is_superseded=True),
+            Place(record=aborted(2), is_committed=False, is_superseded=False),
+            Place(record=record(1), is_committed=True, is_superseded=False),
+        ),
+    )
+    assert recovery.resume_point(history, restore_from=None) == 1
+
+
+# --- another job ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (dataclasses.replace(PLAN, name="other"), "belongs to another job"),
+        (
+            dataclasses.replace(PLAN, regions=(RegionPlan(name="main", source_ids=("renamed",)),)),
+            "source 'orders' \\(source\\)",
+        ),
+        (
+            dataclasses.replace(
+                PLAN, regions=(RegionPlan(name="renamed", source_ids=("source",)),)
+            ),
+            "only_in_checkpoint=main",
+        ),
+    ],
+)
+def test_a_directory_of_another_job_is_refused_before_anything_changes(
+    changed: JobPlan, says: str
+) -> None:
+    """What differs is named, with what to do."""
+    job = Job(record(0), record(1), committed=(0, 1))
+    with pytest.raises(WrongJobError, match=says):
+        job.start(plan=changed)
+    assert not job.store.history
+    assert job.sink.calls == ["check"]
+
+
+def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() -> None:
+    """Its transactions could not be committed."""
+    job = Job(record(0), committed=(0,))
+    entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
+    job.store.records[1] = record(1, entries=(entry,))
+    with pytest.raises(WrongJobError, match="vanished"):
+        job.start()
+    assert not job.store.history
+
+
+def test_a_failing_check_changes_nothing() -> None:
+    """A wrong password ends the start before the store is touched."""
+    job = Job()
+
+    def refuse(*, timeout_s: float) -> dict[str, str]:
+        raise ConfigError("no", {}, "Ask for access.")
+
+    job.sink.check = refuse  # type: ignore[method-assign]
+    with pytest.raises(StreamError):
+        job.start()
+    assert not job.store.records
