@@ -23,6 +23,7 @@ __all__ = [
     "DROP_IN",
     "MORTAL_COPY",
     "SECURE_COPY",
+    "SECURE_DROP_IN",
     "STAND_IN",
     "WINDOWED",
     "WINDOWED_DROP_IN",
@@ -106,6 +107,11 @@ MORTAL_COPY = Subject(
 )
 SECURE_COPY = Subject(
     name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy
+)
+SECURE_DROP_IN = Subject(
+    name="secure-drop-in",
+    script=Path(__file__).with_name("secure_drop_in.py"),
+    judge=_judge_copy,
 )
 STAND_IN = Subject(
     name="stand-in", script=Path(__file__).with_name("stand_in.py"), judge=_judge_copy

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.beds import kills
-from tests.chaos.programs import SECURE_COPY
-from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.chaos.programs import SECURE_COPY, SECURE_DROP_IN, Subject
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_fixture import SecureKafka
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
@@ -49,12 +49,32 @@ def test_recovery_over_sasl_ssl_is_exact_and_leaks_nothing(
     assert not leaks(tmp_path, secure_kafka.password)
 
 
-def test_a_wrong_password_is_one_typed_error_and_leaks_nothing(
+def test_the_drop_in_over_sasl_ssl_is_exact_and_leaks_nothing(
     secure_kafka: SecureKafka, tmp_path: Path
+) -> None:
+    """Its password is an option of ``readStream`` and ``writeStream``, so it passes through Spark:
+    plan, progress, logs and offsets are looked through as well."""
+    good = setting(secure_kafka, secure_kafka.password)
+    bootstrap = secure_kafka.plain_bootstrap
+    with Scenario(SECURE_DROP_IN, bootstrap, tmp_path, good) as scenario:
+        scenario.kill_at(Kill(failpoint="after-decision", hit=2))
+        scenario.finish()
+        assert "== Physical Plan ==" in program_log(tmp_path)
+    assert not leaks(tmp_path, secure_kafka.password)
+
+
+def program_log(directory: Path) -> str:
+    """What all runs have printed."""
+    return (directory / "pipeline.log").read_text("utf-8", errors="replace")
+
+
+@pytest.mark.parametrize("subject", [SECURE_COPY, SECURE_DROP_IN], ids=lambda one: one.name)
+def test_a_wrong_password_is_one_typed_error_and_leaks_nothing(
+    secure_kafka: SecureKafka, tmp_path: Path, subject: Subject
 ) -> None:
     canary = "canary-2c9f1e-wrong"
     bad = setting(secure_kafka, canary)
-    with Scenario(SECURE_COPY, secure_kafka.plain_bootstrap, tmp_path, bad) as scenario:
+    with Scenario(subject, secure_kafka.plain_bootstrap, tmp_path, bad) as scenario:
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) not in (0, None)
         assert "AuthenticationError" in program.log(), program.log_tail()
