@@ -1,10 +1,12 @@
 """Consumers kept between the epochs of one worker process: a new one costs connections and TLS."""
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from connectors.kafka._client import Consumer, KafkaError, make_consumer, translate
+from connectors.kafka._client import Consumer, KafkaError, KafkaException, make_consumer, translate
 from connectors.kafka.client_options import Role
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import AuthenticationError
@@ -14,6 +16,7 @@ __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
 log = logging.getLogger(__name__)
 
 _IDLE_CONSUMERS = 4
+_METADATA_S = 5.0
 
 # A user's kafka.* option wins over these.
 _TUNING = {
@@ -52,6 +55,19 @@ class PooledConsumer:
     consumer: Consumer
     key: _Key
     refusals: list[AuthenticationError] = field(default_factory=list)
+    _known_topics: set[str] = field(default_factory=set)
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Ask for the leaders of topics that are new to this client, before they are assigned.
+
+        An assignment does not ask by itself: it waits for the next of librdkafka's looks round,
+        one each second, unless the topic came along with the client's first connection.
+        """
+        for topic in sorted(set(topics) - self._known_topics):
+            # A cluster that does not answer is the business of the read, which has a bound.
+            with contextlib.suppress(KafkaException):
+                self.consumer.list_topics(topic, timeout=_METADATA_S)
+            self._known_topics.add(topic)
 
 
 class ConsumerPool:

@@ -123,6 +123,7 @@ class _Reading:
         self._last_error: KafkaError | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        self._pooled.learn(split.topic for split in self._splits)
         self._consumer.assign(
             [TopicPartition(s.topic, s.partition, s.start_offset) for s in self._splits]
         )

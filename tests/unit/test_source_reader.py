@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connectors.kafka import consumers
 from connectors.kafka.consumers import ConsumerPool, PooledConsumer
@@ -13,6 +13,7 @@ from connectors.kafka.security import KafkaConnection
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
 
+TRANSPORT: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored
 OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
 
 
@@ -24,9 +25,12 @@ def message(offset: int, error: KafkaError | None = None) -> Message:
 class FakeConsumer:
     """Gives what a test put in, one call at a time; the last answer again and again."""
 
+    unreachable = False
+
     def __init__(self, *answers: Sequence[Message], watermarks: tuple[int, int]) -> None:
         self._answers = list(answers)
         self._watermarks = watermarks
+        self.calls: list[str] = []
 
     def consume(self, most: int, timeout_s: float) -> Sequence[Message]:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -34,7 +38,13 @@ class FakeConsumer:
     def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
         return self._watermarks
 
-    def assign(self, places: Sequence[TopicPartition]) -> None: ...
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.calls.append(f"look up {topic}")
+        if self.unreachable:
+            raise KafkaException(KafkaError(TRANSPORT))
+
+    def assign(self, places: Sequence[TopicPartition]) -> None:
+        self.calls.append("assign")
 
     def unassign(self) -> None: ...
 
@@ -90,3 +100,19 @@ def test_a_loss_while_reading_is_passed_over_where_allowed(monkeypatch: pytest.M
     refused = message(0, KafkaError(OUT_OF_RANGE, "out of range"))
     consumer = FakeConsumer([refused], [message(2)], watermarks=(2, 3))
     assert values(monkeypatch, consumer, fail_on_data_loss=False) == [b"2"]
+
+
+def test_a_topic_is_looked_up_once_and_before_it_is_assigned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or else the first read of each worker waits up to a second for the leader."""
+    consumer = FakeConsumer([message(0), message(1), message(2)], watermarks=(0, 3))
+    for _ in range(2):
+        assert values(monkeypatch, consumer) == [b"0", b"1", b"2"]
+    assert consumer.calls == ["look up orders", "assign", "assign"]
+
+
+def test_a_failed_look_up_leaves_the_read_to_its_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = FakeConsumer([message(0), message(1), message(2)], watermarks=(0, 3))
+    consumer.unreachable = True
+    assert values(monkeypatch, consumer) == [b"0", b"1", b"2"]
