@@ -17,7 +17,7 @@ PYTEST := $(BIN)/pytest
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-setup: $(STAMP) ## make .venv and fetch the Kafka broker; instant when done before
+setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare Spark; instant when done before
 
 $(STAMP): pyproject.toml
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
@@ -41,6 +41,9 @@ $(STAMP): pyproject.toml
 	echo "Installing the Python packages into $(VENV) ..."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/sluice kafka fetch >/dev/null
+	echo "Archiving Spark's classes, so that it starts faster (a minute, once) ..."
+	$(BIN)/sluice spark prepare >/dev/null 2>&1 ||
+	    echo "That failed, so Spark will start slower; all else works. '$(BIN)/sluice spark prepare' tells why." >&2
 	touch $@
 
 demo: setup ## run a pipeline, kill it half way, start it again, check the result

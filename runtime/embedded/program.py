@@ -25,6 +25,7 @@ __all__ = ["Program", "ProgramSpec", "command_of"]
 
 _POLL_S = 0.02
 _TAIL_LINES = 40
+_DAEMONS = ("pyspark.daemon", "runtime.spark.python_daemon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class Program:
 
     def workers(self) -> list[psutil.Process]:
         """Python workers of Spark: forks of its daemon, with the daemon's command line."""
-        daemons = {p.pid: p for p in self.members() if "pyspark.daemon" in _command(p)}
+        daemons = {p.pid: p for p in self.members() if _is_daemon(_command(p))}
         return [process for process in daemons.values() if _is_child(process, daemons)]
 
     def await_exit(self, *, timeout_s: float) -> int:
@@ -231,6 +232,10 @@ def _send(process: psutil.Process | None, number: int) -> bool:
 
 def _is_dead(process: psutil.Process) -> bool:
     return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _is_daemon(command: str) -> bool:
+    return any(module in command for module in _DAEMONS)
 
 
 def _is_child(process: psutil.Process, parents: Container[int]) -> bool:

@@ -1,0 +1,85 @@
+"""Loads what a Sluice job loads in Spark's JVM, so that an archive of it can be written at exit.
+
+Run as a program by `runtime.spark.class_archive`. The session is a user's: its flags are the
+default ones, because Java shares most with the flags that it archived under.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from runtime.spark.session import query_settings
+
+_BATCHES = 2
+_TIMEOUT_S = 120
+
+
+class _Reader(DataSourceStreamReader):
+    """One record per batch and partition, for ever."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"next": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
+        return {"next": start["next"] + 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_arrays([pa.array(["x"])], ["value"])
+
+
+class _Source(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "archive-workload"
+
+    def schema(self) -> str:
+        return "value string"
+
+    def streamReader(self, schema: StructType) -> _Reader:
+        return _Reader()
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _run(frame: DataFrame, mode: str) -> None:
+    seen: list[int] = []
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        seen.append(len(batch.mapInArrow(_same, batch.schema).collect()))
+
+    query = frame.writeStream.outputMode(mode).foreachBatch(take).start()
+    for _ in range(10 * _TIMEOUT_S):
+        if len(seen) >= _BATCHES:
+            break
+        query.awaitTermination(0.1)  # type: ignore[arg-type]  # a number of seconds
+    query.stop()
+    if len(seen) < _BATCHES:
+        raise TimeoutError(f"no {_BATCHES} batches within {_TIMEOUT_S} s")
+
+
+def main() -> None:
+    """A chained and a stateful query, two batches each."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.ui.port", 0)
+        .getOrCreate()
+    )
+    spark.dataSource.register(_Source)
+    with query_settings(spark, batches_to_retain=2):
+        rows = spark.readStream.format("archive-workload").name("rows").load()
+        _run(rows, "append")
+        _run(rows.groupBy("value").count(), "update")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Spark's Python daemon, started faster. Run by Spark's JVM; see `runtime.spark.fast_start`.
+
+Spark lets its Python processes import PySpark out of ``pyspark.zip``, which compiles every module
+anew in each of them. Where the same PySpark lies unpacked beside it, this daemon uses that, and
+imports what every task needs once, before it forks the workers.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+
+__all__ = ["ENTRY_POINT_GROUP", "import_ahead", "leave_archives", "main", "surplus_archives"]
+
+ENTRY_POINT_GROUP = "sluice.worker_modules"
+"""Connectors name modules here that their tasks need. To import them may start no thread."""
+
+_TASK_RUNNER = "pyspark.worker"
+# pyarrow imports pandas when it makes its first array, if it is there.
+_AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.tasks")
+
+
+def main() -> None:
+    """Prepare this process, and go on as Spark's own daemon."""
+    leave_archives()
+    if sys.argv[1:2] == [_TASK_RUNNER]:
+        import_ahead()
+        if not _is_single_threaded():
+            # A lock that a thread holds while we fork would never be free in the worker.
+            os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+    from pyspark import daemon
+
+    daemon.manager()
+
+
+def leave_archives() -> None:
+    """Take the archives off this process's search path whose content lies unpacked beside them."""
+    files = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
+    found = PathFinder.find_spec("pyspark", files)
+    if found is None or found.origin is None:
+        return
+    surplus = set(surplus_archives(sys.path, Path(found.origin).parent, _version_of("py4j")))
+    sys.path[:] = [entry for entry in sys.path if entry not in surplus]
+    for entry in surplus:
+        sys.path_importer_cache.pop(entry, None)
+
+
+def surplus_archives(
+    search_path: Sequence[str], home: Path, py4j_version: str | None
+) -> Iterator[str]:
+    """Entries of the path that hold nothing but what ``home``, an unpacked PySpark, holds too.
+
+    Args:
+        search_path: as `sys.path`.
+        home: directory of the package ``pyspark``.
+        py4j_version: of the unpacked py4j; None: there is none.
+    """
+    library = home / "python" / "lib"
+    unpacked = {library / "pyspark.zip", library / f"py4j-{py4j_version}-src.zip"}
+    for entry in search_path:
+        path = Path(entry)
+        is_jar = path.parent == home / "jars" and path.suffix == ".jar"  # no Python in it
+        if is_jar or path in unpacked:
+            yield entry
+
+
+def import_ahead() -> None:
+    """Import what every task needs. What cannot be imported is left to the task that wants it."""
+    # Or else importing pyarrow starts a thread, for an allocator that is not in use by default.
+    ours = "JE_ARROW_MALLOC_CONF" not in os.environ
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
+    for module in (*_AHEAD, *named):
+        with suppress(ImportError):
+            import_module(module)
+    if ours:
+        del os.environ["JE_ARROW_MALLOC_CONF"]
+    if "numpy.random" in sys.modules:
+        # Python's own generator does this by itself; workers must not draw the same numbers.
+        os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
+
+
+def _version_of(distribution: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(distribution)
+    return None
+
+
+def _is_single_threaded() -> bool:
+    tasks = Path("/proc/self/task")  # Linux; elsewhere nothing tells of a library's threads
+    return tasks.is_dir() and len(list(tasks.iterdir())) == 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""`fast_start` on real Spark: the archive and the daemon are used, and neither can do harm."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from runtime.spark.class_archive import SparkClasses, prepare_archive
+
+pytestmark = pytest.mark.integration
+
+_ROOT = Path(__file__).parents[2]
+_PROGRAM = Path(__file__).with_name("fast_start_program.py")
+_PREPARE_S = 600
+
+
+def _run(
+    environment: Mapping[str, str], settings: Mapping[str, str], log: Path
+) -> tuple[dict[str, Any], str]:
+    """What the program's task saw, and everything it wrote."""
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    loaded = f"-Xlog:class+load:file={log}"
+    arguments = {**quiet, **settings, "spark.driver.extraJavaOptions": loaded}
+    answer = subprocess.run(
+        [sys.executable, _PROGRAM, *(f"{name}={value}" for name, value in arguments.items())],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(_ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **environment,
+        },
+        cwd=log.parent,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout.splitlines()[-1]), answer.stdout + answer.stderr
+
+
+def _from_archive(log: Path) -> float:
+    """Share of the classes that the JVM took from an archive other than its own."""
+    lines = log.read_text("utf-8").splitlines()
+    return sum("shared objects file (top)" in line for line in lines) / len(lines)
+
+
+@pytest.mark.timeout(_PREPARE_S)
+def test_session_uses_the_archive_and_the_daemon(tmp_path: Path) -> None:
+    """Most classes come from the archive; tasks run PySpark's files, forked with what they need."""
+    prepare_archive()
+    log = tmp_path / "classes"
+    seen, _ = _run({}, {}, log)
+    assert _from_archive(log) > 0.5
+    assert "runtime.spark.python_daemon" in seen["daemon"]
+    assert seen["daemon_threads"] == 1
+    assert seen["imported_ahead"]
+    assert seen["pyspark"] == pyspark.__file__
+    assert seen["version"] == pyspark.__version__
+    assert not [entry for entry in seen["search_path"] if entry.endswith("pyspark.zip")]
+
+
+@pytest.mark.timeout(_PREPARE_S)
+def test_archive_that_does_not_fit_is_harmless(tmp_path: Path) -> None:
+    """Another class path: Java loads its classes as ever, and says nothing."""
+    prepare_archive()
+    log, jar = tmp_path / "classes", tmp_path / "mine.jar"
+    with zipfile.ZipFile(jar, "w") as file:
+        file.writestr("mine", b"")
+    _, written = _run({}, {"spark.driver.extraClassPath": str(jar)}, log)
+    assert _from_archive(log) == 0.0
+    assert "[cds" not in written
+    assert "[warning]" not in written
+
+
+def test_broken_archive_is_harmless(tmp_path: Path) -> None:
+    """Anything may lie in a cache."""
+    content = b"no classes at all\n" * 10_000
+    (tmp_path / SparkClasses.of_this_process().archive_name(len(content))).write_bytes(content)
+    log = tmp_path / "classes"
+    seen, written = _run({"SLUICE_CACHE": str(tmp_path)}, {}, log)
+    assert seen["version"] == pyspark.__version__
+    assert _from_archive(log) == 0.0
+    assert "[cds" not in written
+    assert "[warning]" not in written
+
+
+_TWO_WORKERS = """
+import os
+from runtime.spark.python_daemon import import_ahead
+import_ahead()
+import numpy
+for _ in range(2):
+    if os.fork() == 0:
+        print(numpy.random.random(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_workers_draw_different_numbers() -> None:
+    """NumPy's own generator is imported before the fork, and would be the same in each worker."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _TWO_WORKERS],
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert len(set(answer.stdout.split())) == 2

@@ -1,0 +1,145 @@
+"""Which settings a session gets for a faster start, and when it gets none."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import ConfigError
+from runtime.spark.class_archive import SparkClasses, find_archive, prepare_archive
+from runtime.spark.fast_start import fast_start
+from runtime.spark.python_daemon import surplus_archives
+
+_JAVA = "spark.driver.defaultJavaOptions"
+_DAEMON = "spark.python.daemon.module"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, a Spark with one jar, and a Java that nobody starts."""
+    (tmp_path / "java" / "bin").mkdir(parents=True)
+    (tmp_path / "java" / "bin" / "java").touch()
+    (tmp_path / "spark" / "jars").mkdir(parents=True)
+    (tmp_path / "spark" / "jars" / "a.jar").touch()
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    return tmp_path / "cache"
+
+
+def _put_archive(directory: Path, content: bytes = b"classes") -> Path:
+    path = directory / SparkClasses.of_this_process().archive_name(len(content))
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,4]"])
+def test_local_session_gets_the_archive_and_the_daemon(cache: Path, master: str) -> None:
+    """The archive among Java's default options: the user's own options are another setting."""
+    archive = _put_archive(cache)
+    settings = fast_start(master)
+    assert settings[_JAVA].endswith(f"-XX:SharedArchiveFile={archive}")
+    assert settings[_DAEMON] == "runtime.spark.python_daemon"
+    assert len(settings) == 2
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_an_archive_only_the_daemon_is_set() -> None:
+    """Nothing is made, nothing is missed."""
+    assert set(fast_start("local[2]")) == {_DAEMON}
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://host:7077", "local-cluster[2,1,1024]", ""])
+def test_other_masters_get_nothing(cache: Path, master: str) -> None:
+    """Executors on other machines have neither the archive nor, perhaps, the package."""
+    _put_archive(cache)
+    assert fast_start(master) == {}
+
+
+def test_archive_that_was_cut_short_is_not_used(cache: Path) -> None:
+    """Java 17 would die of it with SIGBUS."""
+    _put_archive(cache).write_bytes(b"clas")
+    assert set(fast_start("local")) == {_DAEMON}
+
+
+@pytest.mark.parametrize("changed", ["spark/jars/b.jar", "java/bin/java"])
+def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed: str) -> None:
+    """The name tells what it was made of."""
+    _put_archive(cache)
+    path = cache.parent / changed
+    path.unlink(missing_ok=True)
+    path.touch()
+    assert find_archive() is None
+
+
+def test_archive_is_left_out_where_java_would_refuse_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration directory with files, which may also hold Java options of the user's."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(cache.parent / "conf"))
+    _put_archive(cache)
+    (cache.parent / "conf").mkdir()
+    assert _JAVA in fast_start("local")
+    (cache.parent / "conf" / "spark-defaults.conf").touch()
+    assert set(fast_start("local")) == {_DAEMON}
+
+
+def test_path_that_spark_would_split_is_left_out(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blank in the user's name must not end in options that no Java knows."""
+    odd = cache.parent / "the cache"
+    odd.mkdir()
+    monkeypatch.setenv("SLUICE_CACHE", str(odd))
+    _put_archive(odd)
+    assert set(fast_start("local")) == {_DAEMON}
+
+
+@pytest.mark.usefixtures("cache")
+def test_workers_with_another_interpreter_keep_sparks_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may not have this package."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/another-python")
+    assert fast_start("local") == {}
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_java_there_is_no_archive_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark itself says so better."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert find_archive() is None
+
+
+def test_preparing_names_the_directory_in_the_way(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a minute is spent on an archive that Java would not use."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(cache.parent / "spark"))
+    monkeypatch.delenv("JAVA_HOME")
+    with pytest.raises(ConfigError, match="configuration directory"):
+        prepare_archive()
+    assert list(cache.iterdir()) == []
+
+
+def test_only_archives_of_the_same_installation_are_surplus() -> None:
+    """What lies unpacked beside them; the user's own archives and another Spark's stay."""
+    home = Path("/site/pyspark")
+    surplus = [
+        "/site/pyspark/python/lib/pyspark.zip",
+        "/site/pyspark/python/lib/py4j-0.10.9.9-src.zip",
+        "/site/pyspark/jars/spark-core_2.13-4.3.0.jar",
+    ]
+    needed = [
+        "",
+        "/home/user/mine.zip",
+        "/opt/spark/python/lib/pyspark.zip",
+        "/site",
+        "/site/pyspark/python/lib/py4j-0.10.9.8-src.zip",
+        "/usr/lib/python311.zip",
+    ]
+    assert list(surplus_archives([*needed, *surplus], home, "0.10.9.9")) == surplus
+    assert list(surplus_archives(surplus, home, None)) == [surplus[0], surplus[2]]
