@@ -15,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.checkpoint.messages import Progress
 from runtime.job import Job
+from runtime.spark.fast_start import fast_start
+
+_MASTER = "local[2]"
 
 
 class ProgressFile:
@@ -60,7 +63,12 @@ def main() -> None:
     parser.add_argument("--max-records", default="")
     args = parser.parse_args()
 
-    spark = SparkSession.builder.master("local[2]").appName("benchmark").getOrCreate()
+    spark = (
+        SparkSession.builder.master(_MASTER)
+        .appName("benchmark")
+        .config(map=fast_start(_MASTER))
+        .getOrCreate()
+    )
     progress = ProgressFile(Path(args.progress))
     job = Job(
         "benchmark",

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.job import Job
+from runtime.spark.fast_start import fast_start
 
 
 def count_per_key(records: DataFrame) -> DataFrame:
@@ -31,6 +32,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master(args.master)
         .appName("count_per_key")
+        .config(map=fast_start(args.master))
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", 2)
         .getOrCreate()

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import connectors
+from runtime.spark.fast_start import fast_start
 
 
 def main() -> None:
@@ -23,6 +24,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master(args.master)
         .appName("drop_in")
+        .config(map=fast_start(args.master))
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )

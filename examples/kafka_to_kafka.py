@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.job import Job
+from runtime.spark.fast_start import fast_start
 
 
 def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -35,6 +36,7 @@ def main() -> None:
     spark = (
         SparkSession.builder.master(args.master)
         .appName("kafka_to_kafka")
+        .config(map=fast_start(args.master))
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
