@@ -216,6 +216,25 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
             },
             "Start with the old sources and pipelines, or with a new checkpoint directory.",
         )
+    _verify_state(record, plan)
+
+
+def _verify_state(record: CheckpointRecord, plan: JobPlan) -> None:
+    """Batch ids of a stateful region go on over restarts, those of a stateless one begin anew, and
+    its directory is deleted: a change would take new batches for decided ones, or lose the state.
+    """
+    plans = {region.name: region for region in plan.regions}
+    for region in record.regions:
+        planned = plans.get(region.region)
+        if planned is None or planned.keeps_logs or region.batch_id is None:
+            continue
+        if planned.stateful != (region.state is not None):
+            raise WrongJobError(
+                "a region kept state in the checkpoint and does not now, or the other way round",
+                {"job": plan.name, "region": region.region, "keeps_state_now": planned.stateful},
+                "Start with the old functions, or with a new checkpoint directory at the offsets "
+                "that `sluice checkpoint inspect` shows.",
+            )
 
 
 def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str]) -> None:

@@ -17,7 +17,14 @@ from runtime.errors import (
     FencedError,
     StreamError,
 )
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    RegionRecord,
+    SplitRange,
+    StateSnapshot,
+)
 from tests.fakes import (
     FakeBroker,
     FencedWriterError,
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["Life", "SparkLog", "Writer"]
 
 _NOT_USED_YET = 10**12
+_STATE = StateSnapshot(
+    provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
+)
 
 
 @dataclass(slots=True)
@@ -184,6 +194,7 @@ class Life:
             batch_id=batch.batch_id,
             splits=splits,
             committables=tuple(committables),
+            state=_STATE if self._world.profile.stateful else None,
         )
         ack = Acknowledgement(batch=batch, checkpoint_id=hint, region=record)
         self._process.tell(Acknowledged(ack=ack), raises=True)

@@ -120,6 +120,12 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
             ),
             "only_in_checkpoint=main",
         ),
+        (
+            dataclasses.replace(
+                PLAN, regions=(dataclasses.replace(PLAN.regions[0], stateful=True),)
+            ),
+            "keeps_state_now=True",
+        ),
     ],
 )
 def test_a_directory_of_another_job_is_refused_before_anything_changes(
