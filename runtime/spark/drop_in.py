@@ -155,6 +155,7 @@ class DropInQueries:
         )
         try:
             started = coordinator.start(timeout_s=_START_TIMEOUT_S)
+            query_logs.require_logged(fs, started.regions[REGION])
             service = CoordinatorService(coordinator, host=self._host)
             service.start()
             FileLeaderStore(store.fs).announce(

@@ -6,15 +6,23 @@ region simply gets a new directory.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from runtime import offsets
 from runtime.checkpoint.file_system import FileSystem
 from runtime.errors import DamagedCheckpointError, StreamError
-from runtime.model import SplitRange
+from runtime.model import RegionRecord, SplitRange
 
-__all__ = ["batches_beyond", "ranges_read", "read_offset", "rewind"]
+__all__ = [
+    "batches_beyond",
+    "ranges_read",
+    "read_offset",
+    "require_ends",
+    "require_logged",
+    "rewind",
+]
 
 
 def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) -> dict[str, Any]:
@@ -77,6 +85,49 @@ def _ranges_logged(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
 
 def _of_source(split: SplitRange, at: int) -> SplitRange:
     return replace(split, source_id=f"{split.source_id}-{at + 1}") if at else split
+
+
+def require_logged(fs: FileSystem, record: RegionRecord) -> None:
+    """Refuse to run a drop-in query whose offset log is not the one that its checkpoint is about.
+
+    A batch is known by its id, and Spark does not sync its log: where a lost or deleted entry was
+    planned anew, the records of the new batch would be taken for those that are decided.
+
+    Raises:
+        DamagedCheckpointError: the last decided batch is not logged, or with other ranges.
+    """
+    if record.batch_id is None:
+        return
+    if not fs.exists(f"offsets/{record.batch_id}"):
+        raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
+    require_ends(_ranges_logged(fs, record.batch_id), record)
+
+
+def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:
+    """Refuse ranges of the last decided batch that do not end where the record says; pure.
+
+    Raises:
+        DamagedCheckpointError: they do not.
+    """
+    ends = {_place(split): split.end_offset for split in record.splits}
+    for split in logged:
+        end = ends.get(_place(split), split.end_offset)
+        if end != split.end_offset:
+            where = {"split": split.name, "logged_end": split.end_offset, "decided_end": end}
+            raise _not_the_same(record.batch_id, where)
+
+
+def _place(split: SplitRange) -> tuple[str, str, int]:
+    return split.source_id, split.topic, split.partition
+
+
+def _not_the_same(batch_id: int | None, where: dict[str, object]) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        "Spark's offset log and the last decided checkpoint do not agree on a batch",
+        {"batch_id": batch_id, **where},
+        "Going on would skip records. Put Spark's log back, or start anew, with a new checkpoint "
+        "location, at the offsets that `sluice checkpoint inspect` shows.",
+    )
 
 
 def batches_beyond(names: list[str], last_batch_id: int) -> list[str]:

@@ -27,8 +27,14 @@ def location_of(region: Region, generation: int) -> str:
 
 
 def make_ready(fs: FileSystem, region: Region, location: str, restored: RegionRecord) -> None:
-    """Let Spark's logs say no more than ``_metadata`` does; the new query then goes on there."""
+    """Let Spark's logs say no more than ``_metadata`` does; the new query then goes on there.
+
+    Raises:
+        DamagedCheckpointError: of a stateful region they say something else, or less.
+    """
     if region.stateful and restored.batch_id is not None:
+        logged = query_logs.read_offset(fs, location, restored.batch_id, region.source_name)
+        query_logs.require_ends(offsets.decode(logged).splits, restored)
         query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
         return
     fs.delete(f"spark/{region.name}")  # older lives of a stateless region, or one never decided

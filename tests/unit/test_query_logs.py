@@ -3,11 +3,18 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from runtime import offsets
 from runtime.checkpoint.regions import key_of
-from runtime.model import Barrier, SplitRange
-from runtime.spark.query_logs import ranges_read
+from runtime.errors import DamagedCheckpointError
+from runtime.job import Pipeline
+from runtime.model import Barrier, RegionRecord, SplitRange
+from runtime.spark.job_graph import Region
+from runtime.spark.query_logs import ranges_read, require_logged
+from runtime.spark.region_start import make_ready
 from tests.fake_file_system import Disk, FakeFileSystem
+from tests.unit.test_job_pieces import StubSource
 
 FOREIGN = 'rate:{"seconds": 7}'
 
@@ -27,10 +34,14 @@ def logged(*batches: tuple[SplitRange, ...]) -> FakeFileSystem:
     """An offset log with these batches, beside a source that is not ours."""
     disk = Disk()
     for number, splits in enumerate(batches):
-        barrier = Barrier(checkpoint_id=number, region="query", generation=0, splits=splits)
-        lines = ["v2", "{}", f"ours:{json.dumps(offsets.encode(barrier))}", FOREIGN]
+        lines = ["v2", "{}", f"ours:{offset_of(splits)}", FOREIGN]
         disk.files[f"offsets/{number}"] = "\n".join(lines).encode()
     return FakeFileSystem(disk)
+
+
+def offset_of(splits: tuple[SplitRange, ...]) -> str:
+    barrier = Barrier(checkpoint_id=1, region="query", generation=0, splits=splits)
+    return json.dumps(offsets.encode(barrier))
 
 
 def test_a_batch_reads_what_its_offset_says() -> None:
@@ -68,3 +79,47 @@ def test_two_sources_of_one_topic_are_kept_apart() -> None:
 
 def test_a_batch_that_is_not_logged_has_no_ranges() -> None:
     assert ranges_read(logged(), 3) == ()
+
+
+def decided(batch_id: int, *splits: SplitRange) -> RegionRecord:
+    """The region as the last decided checkpoint has it."""
+    return RegionRecord(region="query", generation=1, batch_id=batch_id, splits=splits)
+
+
+def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
+    """Also when Spark has planned the next one, and before anything was decided."""
+    fs = logged((split(0, 5),), (split(5, 9),))
+    for record in (
+        decided(0, split(0, 5)),
+        decided(1, split(9, 9)),
+        RegionRecord(region="query", generation=0),
+    ):
+        require_logged(fs, record)
+
+
+def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records() -> None:
+    """Rule 8: the id alone would call the new records decided, and nobody would ever write them.
+    Spark does not sync its log, so a power cut may take what our decision is about."""
+    record = decided(1, split(5, 9))
+    with pytest.raises(DamagedCheckpointError, match="offsets/1"):
+        require_logged(logged((split(0, 5),)), record)
+    with pytest.raises(DamagedCheckpointError, match="logged_end=12 decided_end=9"):
+        require_logged(logged((split(0, 5),), (split(5, 12),)), record)
+
+
+def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> None:
+    """The same in a Job, where a decided batch that is replayed runs into nothing."""
+    region = Region(
+        name="r", pipeline=Pipeline(StubSource()), source_id="s", sinks={}, stateful=True
+    )
+    record = decided(1, split(5, 9))
+    for end in (9, 12):
+        lines = ["v2", "{}", f"source_s:{offset_of((split(5, end),))}"]
+        fs = FakeFileSystem(Disk(files={"at/offsets/1": "\n".join(lines).encode()}))
+        if end == 9:
+            make_ready(fs, region, "at", record)
+        else:
+            with pytest.raises(DamagedCheckpointError, match="logged_end=12"):
+                make_ready(fs, region, "at", record)
+    with pytest.raises(DamagedCheckpointError):
+        make_ready(FakeFileSystem(Disk()), region, "at", record)

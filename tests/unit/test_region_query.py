@@ -214,8 +214,11 @@ def test_rule_9_an_undecided_batch_of_an_earlier_life_is_never_written() -> None
 
 def logs(*batches: int) -> dict[str, bytes]:
     """Spark's logs of these batches, and a state file."""
-    names = [f"{log}/{batch}" for log in ("offsets", "commits") for batch in batches]
-    return {f"spark/main/state/{name}": b"x" for name in [*names, "metadata", "state/0/1.zip"]}
+    offset = offsets.encode(Barrier(checkpoint_id=1, region="main", generation=2, splits=()))
+    entry = "\n".join(["v2", "{}", f"source_s:{json.dumps(offset)}"]).encode()
+    names = [*(f"commits/{batch}" for batch in batches), "metadata", "state/0/1.zip"]
+    found = dict.fromkeys(names, b"x") | {f"offsets/{batch}": entry for batch in batches}
+    return {f"spark/main/state/{name}": data for name, data in found.items()}
 
 
 def region(*, stateful: bool) -> Region:
