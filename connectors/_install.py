@@ -25,7 +25,7 @@ class Installation:
     queries: DropInQueries
 
     def close(self) -> None:
-        """Stop the coordinators of all drop-in queries and the service. Safe to repeat."""
+        """Stop all drop-in queries, their coordinators and the service. Safe to repeat."""
         self.queries.close()
         self.service.stop()
 
@@ -36,8 +36,9 @@ _installed: dict[str, Installation] = {}
 def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     """Register the format ``sluice-kafka`` with a session, and start the service it needs.
 
-    Once per session; all sessions of an application share one service and the first result. The
-    service answers only who has its token, which travels inside the registered format.
+    Once per session; all sessions of an application share one service and the first result, until
+    that is closed. The service answers only who has its token, which travels inside the registered
+    format.
 
     Args:
         spark: the session whose queries use the format.
@@ -46,7 +47,8 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         ConfigError: the session has a setting that breaks exactly-once.
     """
     application = spark.sparkContext.applicationId
-    if application not in _installed:
+    found = _installed.get(application)
+    if found is None or found.queries.is_closed:
         prepare(spark)
         queries = DropInQueries(spark, kafka_sink_of, host=host)
         service = CoordinatorService(host=host)

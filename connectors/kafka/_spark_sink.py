@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from connectors.kafka.sink import KafkaSink
 from runtime.contracts import SinkWriter, TaskScope
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, FencedError
 from runtime.model import BatchKey, StateEntry
 from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import REGION, DropInClient, QueryRun
@@ -28,8 +28,10 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class _PreCommitted(WriterCommitMessage):
-    """What a task returns to Spark: its committables; empty when it wrote nothing."""
+    """What a task returns to Spark: its committables, and for which run of the query; empty when
+    it wrote nothing."""
 
+    generation: int
     committables: tuple[StateEntry, ...]
 
 
@@ -69,7 +71,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         if coordinator.is_decided(batch):
             for _ in iterator:
                 pass  # a stateful operator upstream commits its state when it is read to its end
-            return _PreCommitted(())
+            return _PreCommitted(self._run.generation, ())
         scope = TaskScope(
             job_uid=self._run.job_uid,
             operator_id=self._run.operator_id,
@@ -79,15 +81,31 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             task=f"{context.partitionId()}.{context.attemptNumber()}",
         )
         writer = self._sink.writer_factory().open(scope, coordinator)
-        return _PreCommitted(_write_all(writer, iterator))
+        return _PreCommitted(self._run.generation, _write_all(writer, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Decide, then commit. Returns only when the batch is committed on record."""
+        """Decide, then commit. Returns only when the batch is committed on record.
+
+        Raises:
+            FencedError: the work is an earlier run's; the present one has swept it (rule 12).
+        """
+        if self._is_of_another_run(messages):
+            raise FencedError(
+                "the query has been restarted since this batch was written",
+                {"location": self._location, "batch_id": batchId},
+                "Nothing is lost: the restarted query reads its range again.",
+            )
         self._service.commit(self._location, self._run, batchId, _committables(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Told also after a `commit` that raised: the service asks its store first (rule 10)."""
-        self._service.abort(self._location, self._run, batchId)
+        if not self._is_of_another_run(messages):
+            self._service.abort(self._location, self._run, batchId)
+
+    def _is_of_another_run(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """This process asked for the query's present run when it began; the tasks did so before."""
+        written = [message for message in messages if isinstance(message, _PreCommitted)]
+        return any(message.generation != self._run.generation for message in written)
 
 
 def _committables(messages: Sequence[WriterCommitMessage | None]) -> tuple[StateEntry, ...]:

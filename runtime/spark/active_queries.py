@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +14,8 @@ from runtime.checkpoint.file_system import FileSystem
 from runtime.errors import ConfigError
 
 __all__ = ["ActiveQuery", "find_query"]
+
+log = logging.getLogger(__name__)
 
 _REFUSED_EXECUTIONS = {
     "ContinuousExecution": "trigger(continuous=…)",
@@ -30,6 +34,19 @@ class ActiveQuery:
     def is_active(self) -> bool:
         """Whether this run still goes on."""
         return bool(self.query.isActive)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""
+
+        def stop() -> None:
+            try:
+                self.query.stop()
+            except Exception:  # the session may be gone already, and its queries with it
+                log.debug("query was not stopped: query_id=%s", self.query_id, exc_info=True)
+
+        thread = threading.Thread(target=stop, name="sluice-query-stop", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
 
     def require_micro_batches(self) -> None:
         """Refuse by name what does not decide batch by batch (rule 27)."""

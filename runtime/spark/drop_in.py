@@ -20,7 +20,7 @@ from runtime.checkpoint.file_systems import open_file_system
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.store import open_store
+from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import Leader, Sink
 from runtime.errors import FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord, StateEntry
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
 _COMMIT_TIMEOUT_S = 120.0
+_QUERY_STOP_S = 10.0
 _REAP_S = 1.0
 
 
@@ -73,6 +74,7 @@ class DropInQueries:
         self._sink_of = sink_of
         self._host = host
         self._runs: dict[str, _Run] = {}
+        self._file_systems: dict[str, FileSystem] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._reaper = threading.Thread(target=self._reap, name="sluice-reaper", daemon=True)
@@ -101,13 +103,21 @@ class DropInQueries:
             self._abort(run, int(payload["batch_id"]))
         return None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no run begins here any more."""
+        return self._closed.is_set()
+
     def close(self) -> None:
-        """Stop the coordinators of all runs."""
-        self._closed.set()
+        """End all runs, and their queries first: what a task wrote later nobody would sweep."""
         with self._lock:
+            self._closed.set()
             runs = list(self._runs.values())
             self._runs.clear()
         for run in runs:
+            run.coordinator.cancel()  # a query that waits for a commit can be stopped now
+        for run in runs:
+            run.active.stop(timeout_s=_QUERY_STOP_S)
             run.stop()
 
     # --- the run of a query -------------------------------------------------------------------
@@ -115,7 +125,13 @@ class DropInQueries:
     def _begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
         """The run's coordinator: sealed, settled and swept before any of its tasks start."""
         with self._lock:
-            fs = open_file_system(location, self._jvm)
+            if self._closed.is_set():
+                raise FencedError(
+                    "drop-in queries are being stopped in this process",
+                    {"location": location},
+                    "Call connectors.install(spark) again, then start the query.",
+                )
+            fs = self._file_system(location)
             active = find_query(tuple(self._sessions), fs)
             run = self._runs.get(location)
             if run is None or run.active.run_id != active.run_id:
@@ -138,7 +154,7 @@ class DropInQueries:
         sink = self._sink_of(options)
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
         operator_id = graph[0].operator_id
-        store = open_store(f"{location}/sluice", jvm=self._jvm)
+        store = CheckpointStore(self._file_system(f"{location}/sluice"))
         coordinator = BarrierCoordinator(
             JobPlan(
                 name=f"query-{active.query_id}",
@@ -173,6 +189,12 @@ class DropInQueries:
             operator_id=operator_id,
             fs=fs,
         )
+
+    def _file_system(self, uri: str) -> FileSystem:
+        """Opened once: on hdfs each has a client of its own, and every batch asks three times."""
+        if uri not in self._file_systems:
+            self._file_systems[uri] = open_file_system(uri, self._jvm)
+        return self._file_systems[uri]
 
     @property
     def _jvm(self) -> Any:  # noqa: ANN401 - py4j's view

@@ -153,6 +153,14 @@ def forget_the_query(location: Path) -> None:
         checksum.unlink()
 
 
+def forget_the_last_batch(location: Path) -> None:
+    """As somebody does who wants Spark to read a batch again; a power cut may do the same."""
+    last = max(int(entry.name) for entry in (location / "offsets").glob("[0-9]*"))
+    for log in ("offsets", "commits"):
+        (location / log / f"{last}").unlink()
+        (location / log / f".{last}.crc").unlink(missing_ok=True)
+
+
 def change_nothing(location: Path) -> None:
     """The wrong thing is elsewhere."""
     assert location.exists()
@@ -190,6 +198,20 @@ def test_bad_input_is_a_typed_error_in_time_and_changes_nothing(
     assert time.monotonic() - began < BAD_INPUT_S
     after = contents(tmp_path / "sluice"), end_offsets(kafka.bootstrap, output, committed=False)
     assert after == before
+
+
+def test_rule_8_a_query_whose_last_decided_batch_is_not_logged_is_refused(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The records planned under its id again would be taken for decided, and lost."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, [b"old"])
+    finish(start(records(session, kafka, source), kafka, output, tmp_path))
+    forget_the_last_batch(tmp_path)
+    produce(kafka.bootstrap, source, [b"new"])
+    with pytest.raises(PySparkException, match="do not agree on a batch"):
+        finish(start(records(session, kafka, source), kafka, output, tmp_path))
+    assert values(kafka.bootstrap, output) == [b"old"]
 
 
 def contents(directory: Path) -> dict[str, bytes]:

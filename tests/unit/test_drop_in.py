@@ -1,0 +1,77 @@
+"""The drop-in sink's driver side: whose work is committed, and what a closed service answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from connectors.kafka._spark_sink import KafkaStreamWriter, _PreCommitted
+from runtime.errors import FencedError
+from runtime.model import StateEntry
+from runtime.service.client import CoordinatorAddress
+from runtime.service.drop_in_client import DropInClient, QueryRun
+from runtime.spark.drop_in import DropInQueries
+from tests.core_driver import committable
+from tests.unit.test_kafka_sink import OPTIONS, Field, Schema, Type
+
+ADDRESS = CoordinatorAddress(address="http://x", token="t", leader_session_id="s", job_uid="j")
+
+
+class FakeService:
+    """The service in the user's process, whose query is in some run."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.calls: list[tuple[str, int, int]] = []
+
+    def begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
+        return QueryRun(
+            run_id=f"run {self.generation}",
+            job_uid="j",
+            generation=self.generation,
+            operator_id="o",
+            committed_through=0,
+            address=ADDRESS,
+        )
+
+    def commit(
+        self, location: str, run: QueryRun, batch_id: int, entries: Sequence[StateEntry]
+    ) -> None:
+        self.calls.append(("commit", batch_id, len(entries)))
+
+    def abort(self, location: str, run: QueryRun, batch_id: int) -> None:
+        self.calls.append(("abort", batch_id, 0))
+
+
+def writer(service: FakeService) -> KafkaStreamWriter:
+    """As Spark makes it, in a process of its own, before tasks, commit and abort."""
+    schema: Any = Schema([Field("value", Type("binary"))])
+    options = {**OPTIONS, "checkpointLocation": "/at"}
+    return KafkaStreamWriter(options, schema, cast(DropInClient, service))
+
+
+def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones() -> None:
+    """A process that was slow to begin finds the query restarted, its transactions swept: deciding
+    about them would lose them, and failing the new run for them would end it."""
+    service = FakeService(generation=8)
+    late = [_PreCommitted(7, (committable("swept"),)), None]
+    with pytest.raises(FencedError, match="restarted"):
+        writer(service).commit(late, 3)
+    writer(service).abort(late, 3)
+    assert service.calls == []
+
+
+def test_a_batch_of_this_run_is_committed_and_an_aborted_one_told() -> None:
+    """Tasks that wrote nothing, and those that Spark never heard of, count for nothing."""
+    service = FakeService(generation=8)
+    writer(service).commit([_PreCommitted(8, (committable("a"),)), _PreCommitted(8, ())], 3)
+    writer(service).abort([None, None], 4)
+    assert service.calls == [("commit", 3, 1), ("abort", 4, 0)]
+
+
+def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
+    """Its transactions would stay open behind the last sweep of this process."""
+    queries = DropInQueries(cast(Any, None), cast(Any, None), host="127.0.0.1")
+    queries.close()
+    with pytest.raises(FencedError, match="being stopped"):
+        queries.call("begin", {"location": "/at", "options": {}})
