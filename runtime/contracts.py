@@ -145,8 +145,9 @@ class SinkCoordinator(Protocol):
     """The driver's side of one sink operator. Made after checkpoint 0 and the seal are durable,
     except `check`, which runs before anything is written anywhere.
 
-    Order of calls: `check` (no side effects), `open`, then `sweep`, `committer`, `renew` at will,
-    `close`.
+    Order of calls: `check` (no side effects), `claim`, then `sweep`, `committer`, `renew` at will,
+    `close`. One at a time, but for the committer: it may be at work while another one runs, for a
+    commit must not wait for a sweep.
     """
 
     committer: Committer

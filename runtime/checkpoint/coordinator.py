@@ -78,7 +78,7 @@ class BarrierCoordinator:
 
     One thread owns the core, one does its remote steps in order, one sweeps and renews, one tells
     listeners; barriers are cut in the threads that poll for them. No lock is held during I/O,
-    except one per sink and per source, which are called by one thread at a time.
+    except those of `runtime.checkpoint.serial`: connectors are called by one thread at a time.
 
     Args:
         job: what runs.
@@ -211,6 +211,7 @@ class BarrierCoordinator:
             sinks=self._sinks,
             visible_timeout_s=self._settings.settle_timeout_s,
             sweep_soon=self._sweep_soon,
+            clock=self._clock,
         )
         self._loop = CoreLoop(core, clock=self._clock, on_actions=self._routes.carry_out)
         self._housekeeper = Housekeeper(
@@ -237,7 +238,8 @@ class BarrierCoordinator:
 
     def cancel(self) -> None:
         """End the job now: wake every callback and poller; nothing is waited for."""
-        if self._loop is not None:
+        if self._loop is not None and self._routes is not None:
+            self._routes.give_up()
             self._loop.step(StopAsked())
             self._wake.notify()
 

@@ -33,7 +33,7 @@ from runtime.checkpoint.progress import ListenerThread
 from runtime.checkpoint.states import State
 from runtime.checkpoint.steps import by_sink
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
-from runtime.contracts import SinkCoordinator
+from runtime.contracts import Clock, SinkCoordinator
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointKind, StateEntry
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 _REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
 _ANSWERS = (AskCut, GiveBarrier, NothingDue)
 _WATCHED = 3
+_LOOK_S = 1.0
 
 
 class ActionRoutes:
@@ -60,6 +61,7 @@ class ActionRoutes:
         sinks: Mapping[str, SinkCoordinator],
         visible_timeout_s: float,
         sweep_soon: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self._steps = steps
         self._waiters = waiters
@@ -68,11 +70,13 @@ class ActionRoutes:
         self._sinks = sinks
         self._visible_timeout_s = visible_timeout_s
         self._sweep_soon = sweep_soon
+        self._clock = clock
         self._lock = threading.Lock()
         self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
         self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
         self._recent: dict[int, tuple[StateEntry, ...]] = {}
         self._done = threading.Event()
+        self._given_up = threading.Event()
         self._error: BaseException | None = None
 
     # --- what other threads wait for --------------------------------------------------------------
@@ -98,6 +102,10 @@ class ActionRoutes:
         if self._error is not None:
             raise self._error
         return True
+
+    def give_up(self) -> None:
+        """The job is being stopped: nobody waits until readers see its end."""
+        self._given_up.set()
 
     # --- the loop thread --------------------------------------------------------------------------
 
@@ -208,14 +216,16 @@ class ActionRoutes:
             self._finish(err)
 
     def _await_visible(self) -> UnreachableError | None:
+        deadline_s = self._clock() + self._visible_timeout_s
         entries = [entry for found in self._recent.values() for entry in found]
         for operator_id, positions in by_sink(self._sinks, entries).items():
             mine = [entries[position] for position in positions]
             committer = self._sinks[operator_id].committer
-            if not committer.await_visible(mine, timeout_s=self._visible_timeout_s):
-                return UnreachableError(
-                    "the last transactions are committed, but readers cannot see them yet",
-                    {"operator_id": operator_id, "timeout_s": self._visible_timeout_s},
-                    "Nothing is lost. Are all brokers of the output's partitions up?",
-                )
+            while not committer.await_visible(mine, timeout_s=_LOOK_S):
+                if self._given_up.is_set() or self._clock() >= deadline_s:
+                    return UnreachableError(
+                        "the last transactions are committed, but readers cannot see them yet",
+                        {"operator_id": operator_id, "timeout_s": self._visible_timeout_s},
+                        "Nothing is lost. Are all brokers of the output's partitions up?",
+                    )
         return None

@@ -89,15 +89,17 @@ class _SerialCommitter:
 
 
 class SerialSink:
-    """A `SinkCoordinator` behind a lock: commits and sweeps come from two threads.
+    """A `SinkCoordinator` behind two locks, its committer's and that of all else.
 
-    A sink's committer may exist only after `claim`, so it is looked up when first used.
+    So a commit does not wait for a sweep that waits for a dead broker. A sink's committer may exist
+    only after `claim`, so it is looked up when first used.
     """
 
     def __init__(self, sink: SinkCoordinator) -> None:
         self._sink = sink
         self._lock = threading.Lock()
-        self.committer: Committer = _SerialCommitter(sink, self._lock)
+        self._committing = threading.Lock()
+        self.committer: Committer = _SerialCommitter(sink, self._committing)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`."""
@@ -121,5 +123,5 @@ class SerialSink:
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""
-        with self._lock:
+        with self._committing, self._lock:
             self._sink.close()

@@ -1,0 +1,85 @@
+"""The coordinator while a remote is slow: what may not wait for it, and what may be stopped."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from runtime.checkpoint.serial import SerialSink
+from runtime.contracts import CommitOutcome, Committer, SweepView
+from runtime.model import StateEntry
+from tests.fakes import FakeBroker, FakeSink, entry_of
+from tests.unit.test_coordinator import Job
+from tests.waiting import wait_for
+
+VIEW = SweepView(job_uid="j", generations={}, protected=(), orphans=())
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    stack: list[Callable[[], None]] = []
+    yield Job(stack)
+    for stop in reversed(stack):
+        stop()
+
+
+class SlowSweep(FakeSink):
+    """A sink whose sweep waits for a broker that does not answer."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker)
+        self.began, self.answered = threading.Event(), threading.Event()
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        self.began.set()
+        assert self.answered.wait(WAIT_S)
+        return 0
+
+
+def test_a_commit_does_not_wait_for_a_sweep() -> None:
+    """Readers would wait for what is decided because a broker they do not need is dead."""
+    broker = FakeBroker()
+    slow = SlowSweep(broker)
+    sink = SerialSink(slow)
+    thread = threading.Thread(target=lambda: sink.sweep(VIEW, timeout_s=WAIT_S))
+    thread.start()
+    try:
+        assert slow.began.wait(WAIT_S)
+        entry = entry_of(broker.init("p/j/main.0/owner-0"))
+        (report,) = sink.committer.commit([entry], timeout_s=1.0, after_crash=False)
+        assert report.outcome is not CommitOutcome.PENDING
+    finally:
+        slow.answered.set()
+        thread.join(WAIT_S)
+
+
+class _NeverVisible:
+    """Commits, but a broker that serves readers is away."""
+
+    def __init__(self, committer: Committer) -> None:
+        self.commit, self.abort = committer.commit, committer.abort
+        self.asked = threading.Event()
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        self.asked.set()
+        threading.Event().wait(timeout_s)
+        return False
+
+
+def test_a_job_that_waits_until_readers_see_its_end_can_be_stopped(job: Job) -> None:
+    """Everything is committed on record by then; the wait is a courtesy of up to 15 minutes."""
+    sink = FakeSink(job.broker)
+    blind = _NeverVisible(sink.committer)
+    sink.committer = blind
+    job.source.bounded = True
+    job.source.ends = {0: 5, 1: 7}
+    coordinator = job.coordinator(sink=sink)
+    coordinator.start(10.0)
+    region = job.region(coordinator)
+    wait_for(blind.asked.is_set, timeout_s=WAIT_S)
+    stopping = threading.Thread(target=coordinator.stop)
+    stopping.start()
+    stopping.join(WAIT_S)
+    assert not stopping.is_alive()
+    region.stop()
