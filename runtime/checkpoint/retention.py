@@ -27,6 +27,7 @@ class PlaceFacts:
         checkpoint_id: the place.
         verdict, kind, leader_session_id: of its record.
         names: checkpoint ids that the record builds on (carried-from).
+        restored_from: checkpoint id that its run started from.
         has_committables: whether there is anything to commit.
         is_committed: whether the durable mark is there.
         is_superseded: whether a start from an older checkpoint left it behind.
@@ -38,6 +39,7 @@ class PlaceFacts:
     leader_session_id: str
     names: frozenset[int]
     has_committables: bool
+    restored_from: int | None = None
     is_committed: bool = False
     is_superseded: bool = False
 
@@ -53,6 +55,7 @@ def facts_of(
         leader_session_id=record.leader_session_id,
         names=frozenset(r.carried_from for r in record.regions if r.carried_from is not None),
         has_committables=bool(record.committables),
+        restored_from=record.restored_from,
         is_committed=is_committed,
         is_superseded=is_superseded,
     )
@@ -87,12 +90,17 @@ def retirable(places: Collection[PlaceFacts], *, retain: int = 3) -> list[int]:
 
     Kept are the newest ``retain`` finished decisions that were not left behind, as many aborted
     records (for people), every unfinished decision, every savepoint, the first record of each
-    session, the last record of all (ids are never used twice), and what any of these names.
+    session, the last record of all (ids are never used twice), what its run started from as long as
+    it has decided nothing, and what any of these names.
     """
     ordered = sorted(places, key=lambda place: place.checkpoint_id)
     if not ordered:
         return []
-    keep = {ordered[-1].checkpoint_id}
+    last = ordered[-1]
+    keep = {last.checkpoint_id}
+    if last.verdict is Verdict.ABORTED and last.restored_from is not None:
+        # An older run that still retires knows nothing of a start from an older checkpoint.
+        keep.add(last.restored_from)
     keep |= first_of_sessions(ordered) | unfinished(ordered)
     keep |= {place.checkpoint_id for place in ordered if place.kind is CheckpointKind.SAVEPOINT}
     for verdict in Verdict:

@@ -70,6 +70,15 @@ def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
     assert _kept(places, 1) == [0, 4, 5]
 
 
+def test_what_a_new_run_started_from_stays_until_that_has_decided() -> None:
+    """An older run that still retires, with what it knew before, must not delete the checkpoint
+    that a start from an older one goes on from."""
+    places = [*(_place(each) for each in range(10)), _aborted(10, "s2")]
+    places[10] = replace(places[10], restored_from=4)
+    assert _kept(places) == [0, 4, 7, 8, 9, 10]
+    assert 4 not in _kept([*places, _place(11, "s2", restored_from=4)])
+
+
 def test_seals_are_never_retired() -> None:
     """Rule 6: a paused coordinator's next place is a seal, and must not be empty when it wakes."""
     places = [
