@@ -217,7 +217,8 @@ class Job:
 
         Raises:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
-            SystemExit: 130 after Ctrl-C, once the regions have stopped; start again to go on.
+            SystemExit: 130 after Ctrl-C, 143 after SIGTERM, once the regions have stopped and what
+                was undecided is aborted; start again to go on.
         """
         from runtime.spark.engine import run_job
 

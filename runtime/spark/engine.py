@@ -24,6 +24,7 @@ from runtime.model import Verdict
 from runtime.service.client import CoordinatorAddress
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
+from runtime.spark.interrupts import ended_by_signals
 from runtime.spark.job_graph import Region, job_plan, regions_of
 from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
 from runtime.spark.plans import is_stateful, streams_read
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 30.0
 _CHECK_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _WATCH_S = 0.1
-_INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def run_job(job: Job) -> JobResult:
     store = open_store(job.checkpoint_dir, jvm=jvm)
     _require_known_kinds(store)
     retain = batches_to_retain(store, retained=job.settings.retained)
-    with contextlib.ExitStack() as stack:
+    with ended_by_signals(), contextlib.ExitStack() as stack:
         listeners = list(job.listeners)
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
@@ -147,7 +147,7 @@ def _run_regions(
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
             )
-            raise SystemExit(_INTERRUPTED) from None  # after the regions have been stopped
+            raise
 
 
 def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
@@ -255,4 +255,7 @@ def _stop(queries: list[RegionQuery], coordinator: BarrierCoordinator) -> None:
         query.prepare_stop()
     coordinator.cancel()
     for query in queries:
-        query.stop()
+        try:
+            query.stop()
+        except Exception:  # a signal to all processes ends Spark's first: the rest goes on
+            log.exception("a region's query was not stopped in order: region=%s", query.name)

@@ -24,6 +24,8 @@ QUERY_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 
+_BATCHES = "spark.sql.streaming.minBatchesToRetain"
+
 _REFUSED = {
     "spark.speculation": (
         "true",
@@ -58,7 +60,8 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
     Its frame is made and its query started inside: a query keeps a clone of the session.
     """
     settings = dict(QUERY_SETTINGS)
-    settings["spark.sql.streaming.minBatchesToRetain"] = str(batches_to_retain)
+    asked = int(spark.conf.get(_BATCHES, None) or 0)
+    settings[_BATCHES] = str(max(batches_to_retain, asked))
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

@@ -1,0 +1,66 @@
+"""A Job in the foreground, ended by Ctrl-C, started again, and ended by SIGTERM."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_wire import TransactionWire
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import produce, values
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+RUN_S = 120.0
+
+
+def copying(
+    kafka: EmbeddedKafka, source: str, sink: str, location: Path, *more: str
+) -> subprocess.Popen[str]:
+    """`examples/kafka_to_kafka.py`, as a user starts it."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, str(ROOT / "examples" / "kafka_to_kafka.py")),
+            *("--bootstrap", kafka.bootstrap, "--input", source, "--output", sink),
+            *("--checkpoint", str(location), "--interval", "0.2", *more),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def open_transactions(kafka: EmbeddedKafka, sink: str) -> list[str]:
+    wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+    try:
+        found = wire.list_transactions(f"kafka-to-kafka-{sink}/", timeout_s=10.0, open_only=True)
+        return [row.transactional_id for row in found.transactions]
+    finally:
+        wire.close()
+
+
+def test_a_signal_ends_a_job_in_order(
+    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The shell's exit code, no traceback, no transaction left open, and nothing lost by it."""
+    source, sink = topic(), topic()
+    given = [f"{n:06d}".encode() for n in range(2000)]
+    for number, code, end in ((signal.SIGINT, 130, 1000), (signal.SIGTERM, 143, 2000)):
+        produce(kafka.bootstrap, source, given[end - 1000 : end - 500])
+        with copying(kafka, source, sink, tmp_path) as job:
+            wait_for(lambda: len(values(kafka.bootstrap, sink)) >= end - 500, timeout_s=RUN_S)  # noqa: B023 - asked inside the loop only
+            produce(kafka.bootstrap, source, given[end - 500 : end])
+            job.send_signal(number)
+            _, errors = job.communicate(timeout=RUN_S)
+        assert job.returncode == code
+        assert "Traceback" not in errors
+        wait_for(lambda: not open_transactions(kafka, sink), timeout_s=5.0, what="none is open")
+    found = values(kafka.bootstrap, sink)
+    assert found == [value + b"!" for value in given[: len(found)]]
