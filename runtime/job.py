@@ -152,8 +152,8 @@ class Job:
         interval_s: from one barrier to the next, at least; > 0.
         timeout_s: a checkpoint that is not complete after it is aborted; > 0.
         min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
-        tolerable_failures: failed or expired checkpoints in a row before the job fails. Regions are
-            not restarted alone yet: until then the first one ends the run, and a start goes on.
+        tolerable_failures: failed or expired checkpoints in a row after which the job goes on, by
+            restarting the region; one more ends it, as does an error that would come again; >= 0.
         retained: decided checkpoints kept; >= 1.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted.

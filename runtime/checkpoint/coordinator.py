@@ -411,6 +411,15 @@ class BarrierCoordinator:
         return self._started
 
     @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, well or not."""
+        return self._ask(lambda core: core.is_over)
+
+    def is_live(self, region: str, generation: int) -> bool:
+        """Whether this life of the region has not ended: failed, expired or restarted."""
+        return self._ask(lambda core: core.is_live(region, generation))
+
+    @property
     def last_committed(self) -> int:
         """Newest checkpoint that is committed on record."""
         return self._ask(lambda core: core.last_committed)

@@ -162,6 +162,11 @@ class CoordinatorCore:
         """Whether the job has ended."""
         return self._book.is_over
 
+    def is_live(self, region: str, generation: int) -> bool:
+        """Whether this life of the region has not ended."""
+        found = self._book.regions[region]
+        return found.is_open and found.generation == generation
+
     def is_decided(self, batch: BatchKey) -> bool:
         """Whether a decided checkpoint contains this batch, or a later one of its region."""
         region = self._book.regions.get(batch.region)

@@ -6,11 +6,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql import SparkSession
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
@@ -18,25 +15,20 @@ from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import Leader
-from runtime.errors import ConfigError, StreamError
-from runtime.job import FrameFunction, Job, Pipeline
+from runtime.errors import ConfigError
+from runtime.job import Job, Pipeline
 from runtime.model import Verdict
-from runtime.service.client import CoordinatorAddress
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
+from runtime.spark.frames import source_frame, transformed
 from runtime.spark.interrupts import ended_by_signals
 from runtime.spark.job_graph import Region, job_plan, regions_of
-from runtime.spark.job_source import SourcePlan, data_source_for, probe_for
+from runtime.spark.job_source import probe_for
+from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
-from runtime.spark.region import RegionQuery, RegionSpec, first_error
-from runtime.spark.region_start import (
-    batches_to_retain,
-    initial_offset,
-    location_of,
-    make_ready,
-)
+from runtime.spark.region_start import batches_to_retain
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import prepare, query_settings
+from runtime.spark.session import prepare
 
 __all__ = ["JobResult", "run_job"]
 
@@ -130,19 +122,26 @@ def _run_regions(
     retain: int,
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
-    queries: list[RegionQuery] = []
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(CoordinatorService(coordinator, host=job.host))
         FileLeaderStore(store.fs).announce(
             Leader(leader_session_id=started.session, address=service.address)
         )
-        stack.callback(_stop, queries, coordinator)
+        lives = RegionLives(
+            job,
+            coordinator,
+            store.fs,
+            job_uid=started.job_uid,
+            address=service.coordinator_address,
+            batches_to_retain=retain,
+        )
+        stack.callback(lives.stop)
         for region in regions:
-            address = service.coordinator_address
-            query = _start(job, region, started, coordinator, store, address, retain)
-            queries.append(query)
+            restored = started.regions[region.name]
+            lives.begin(region, started.generation, restored, after=started.restored_from or 0)
         try:
-            _watch(queries, coordinator)
+            while not coordinator.wait(timeout_s=_WATCH_S):
+                lives.watch()
         except KeyboardInterrupt:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
@@ -155,7 +154,7 @@ def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
     if pipeline.is_chained:
         return False
     probe = probe_for(pipeline.source.schema_ddl())
-    frame = _transformed(_source_frame(spark, probe).load(), pipeline)
+    frame = transformed(source_frame(spark, probe).load(), pipeline)
     read = streams_read(frame)
     if read not in ((), (probe.name(),)):
         others = set(read) - {probe.name()}
@@ -166,96 +165,3 @@ def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
             "source of the job, or read the records once, with their columns twice.",
         )
     return is_stateful(frame)
-
-
-# --- starting one region ------------------------------------------------------------------------
-
-
-def _start(
-    job: Job,
-    region: Region,
-    started: StartedJob,
-    coordinator: BarrierCoordinator,
-    store: CheckpointStore,
-    address: CoordinatorAddress,
-    retain: int,
-) -> RegionQuery:
-    restored = started.regions[region.name]
-    location = location_of(region, started.generation)
-    make_ready(store.fs, region, location, restored)
-    source = region.pipeline.source
-    plan = SourcePlan(
-        format_name=f"sluice-{region.name}",
-        address=address,
-        region=region.name,
-        generation=started.generation,
-        initial_offset=initial_offset(restored, started),
-        chained=region.pipeline.is_chained,
-        tasks=job.spark.sparkContext.defaultParallelism,
-        reader=source.reader(),
-        schema_ddl=source.schema_ddl(),
-    )
-    query = RegionQuery(
-        RegionSpec(
-            job_uid=started.job_uid,
-            region=region.name,
-            generation=started.generation,
-            address=address,
-            location=location,
-            source_name=region.source_name,
-            stateful=region.stateful,
-            output_mode=_output_mode(region.pipeline),
-            reader=plan.reader,
-            functions=region.functions,
-            factories={i: sink.writer_factory() for i, sink in region.sinks.items()},
-        ),
-        coordinator,
-        store.fs,
-    )
-    with query_settings(job.spark, batches_to_retain=retain):
-        source_frame = _source_frame(job.spark, data_source_for(plan)).name(region.source_name)
-        query.start(_transformed(source_frame.load(), region.pipeline))
-    return query
-
-
-def _source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStreamReader:
-    spark.dataSource.register(data_source)
-    return spark.readStream.format(data_source.name())
-
-
-def _transformed(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
-    if not pipeline.is_chained:
-        for step in pipeline.steps:
-            frame = cast(FrameFunction, step.function)(frame)
-    return frame
-
-
-def _output_mode(pipeline: Pipeline) -> str:
-    return pipeline.steps[-1].output_mode if pipeline.steps else "append"
-
-
-# --- watching and ending --------------------------------------------------------------------------
-
-
-def _watch(queries: list[RegionQuery], coordinator: BarrierCoordinator) -> None:
-    """Wait for the end, looking at the queries: a dead one ends the job with its error."""
-    while not coordinator.wait(timeout_s=_WATCH_S):
-        for query in queries:
-            if not query.is_active:
-                raise first_error(queries) or StreamError(
-                    "a region's query ended without an error",
-                    {"region": query.name},
-                    "Was it stopped from outside the job? Start the job again.",
-                )
-
-
-def _stop(queries: list[RegionQuery], coordinator: BarrierCoordinator) -> None:
-    """Wake the callbacks first, then stop the queries (rule 12)."""
-    for query in queries:
-        query.prepare_stop()
-    coordinator.cancel()
-    for query in queries:
-        try:
-            query.stop()
-        except Exception:  # a signal to all processes ends Spark's first: the rest goes on
-            log.exception("a region's query was not stopped in order: region=%s", query.name)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from runtime import offsets
 from runtime.checkpoint.file_system import FileSystem
 from runtime.contracts import Coordinator, SplitReader, WriterFactory
-from runtime.errors import FencedError, StreamError
+from runtime.errors import FencedError
 from runtime.failpoints import failpoint
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
 from runtime.service.client import CoordinatorAddress
@@ -27,7 +27,7 @@ from runtime.spark.tasks import (
     sink_task,
 )
 
-__all__ = ["RegionQuery", "RegionSpec", "first_error"]
+__all__ = ["RegionQuery", "RegionSpec"]
 
 log = logging.getLogger(__name__)
 
@@ -207,10 +207,3 @@ def _least_watermark_ms(barrier: Barrier) -> int | None:
     """Over the splits that are not idle."""
     live = [s.watermark_ms for s in barrier.splits if s.idle_since_ms is None]
     return min((mark for mark in live if mark is not None), default=None)
-
-
-def first_error(queries: Sequence[RegionQuery]) -> BaseException | None:
-    """The first typed error among the regions, else the first error of any kind."""
-    errors = [error for query in queries if (error := query.failure()) is not None]
-    typed = [error for error in errors if isinstance(error, StreamError)]
-    return next(iter(typed or errors), None)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from runtime import offsets
 from runtime.checkpoint.file_system import FileSystem
-from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
 from runtime.contracts import MetadataStore
 from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
@@ -40,12 +39,13 @@ def make_ready(fs: FileSystem, region: Region, location: str, restored: RegionRe
     fs.delete(f"spark/{region.name}")  # older lives of a stateless region, or one never decided
 
 
-def initial_offset(restored: RegionRecord, started: StartedJob) -> str:
-    """The restored position as Spark's first offset: it reads nothing."""
+def initial_offset(restored: RegionRecord, *, generation: int, after: int) -> str:
+    """The restored position, decided by checkpoint ``after`` or before it, as the first offset of
+    a life: it reads nothing."""
     position = Barrier(
-        checkpoint_id=started.restored_from or 0,
+        checkpoint_id=after,
         region=restored.region,
-        generation=started.generation,
+        generation=generation,
         splits=tuple(_at_end(split) for split in restored.splits),
     )
     return json.dumps(offsets.encode(position, initial=True))
