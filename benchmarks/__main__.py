@@ -16,8 +16,8 @@ _PARTS: Mapping[str, _Measure] = {
     "throughput": lambda rig, args: throughput.measure(
         rig, records=args.records, repeat=args.repeat
     ),
-    "latency": lambda rig, args: latency.measure_visibility(rig, epochs=60),
-    "idle": lambda rig, _: latency.measure_idle(rig),
+    "latency": lambda rig, args: latency.measure_visibility(rig, epochs=60, repeat=args.repeat),
+    "idle": lambda rig, args: latency.measure_idle(rig, repeat=args.repeat),
     "recovery": lambda rig, args: recovery.measure(rig, repeat=args.repeat),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
 }

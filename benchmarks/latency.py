@@ -18,8 +18,27 @@ _START_S = 90.0
 _TRANSACTION_STATE = "__transaction_state"
 
 
-def measure_visibility(rig: Rig, *, epochs: int) -> list[Figure]:
+def measure_visibility(rig: Rig, *, epochs: int, repeat: int) -> list[Figure]:
     """One record each half second; the barrier's time comes from the coordinator's progress."""
+    samples = [sorted(_sample(rig, epochs)) for _ in range(repeat)]
+    return [
+        Figure(
+            what="barrier to visible, little data: p50",
+            runs=[statistics.median(waits) for waits in samples],
+            unit="s",
+            goal="<= 0.35",
+            most=0.35,
+            note=f"{epochs} epochs each",
+        ),
+        Figure(
+            what="barrier to visible, little data: p95",
+            runs=[waits[int(len(waits) * 0.95)] for waits in samples],
+            unit="s",
+        ),
+    ]
+
+
+def _sample(rig: Rig, epochs: int) -> list[float]:
     source = topics.create(rig.connection, "in", partitions=1)
     output = topics.create(rig.connection, "out", partitions=1)
     seen: list[float] = []
@@ -35,22 +54,7 @@ def measure_visibility(rig: Rig, *, epochs: int) -> list[Figure]:
             producer.flush(10)
             bound_s = _START_S if number == 0 else 30.0
             seen.append(observer.await_total(number + 1, timeout_s=bound_s) + started_s)
-        waits = sorted(_waits(running, seen[_WARM_EPOCHS:]))
-    return [
-        Figure(
-            what="barrier to visible, little data: p50",
-            runs=[statistics.median(waits)],
-            unit="s",
-            goal="<= 0.35",
-            most=0.35,
-            note=f"{len(waits)} epochs",
-        ),
-        Figure(
-            what="barrier to visible, little data: p95",
-            runs=[waits[int(len(waits) * 0.95)]],
-            unit="s",
-        ),
-    ]
+        return _waits(running, seen[_WARM_EPOCHS:])
 
 
 def _waits(running: Running, seen: list[float]) -> list[float]:
@@ -69,8 +73,21 @@ def _waits(running: Running, seen: list[float]) -> list[float]:
     return waits
 
 
-def measure_idle(rig: Rig, *, idle_s: float = 10.0) -> list[Figure]:
+def measure_idle(rig: Rig, *, repeat: int, idle_s: float = 10.0) -> list[Figure]:
     """How many records the transaction log gains while no data comes."""
+    return [
+        Figure(
+            what="an epoch without data: transactions",
+            runs=[_idle_sample(rig, idle_s) for _ in range(repeat)],
+            unit="log records",
+            goal="0",
+            most=0,
+            note=f"{idle_s:.0f} s at 0.2 s intervals",
+        )
+    ]
+
+
+def _idle_sample(rig: Rig, idle_s: float) -> float:
     source = topics.create(rig.connection, "in", partitions=1)
     output = topics.create(rig.connection, "out", partitions=1)
     with rig.run("pipeline", source, output, ("--interval", "0.2")) as running:
@@ -78,17 +95,7 @@ def measure_idle(rig: Rig, *, idle_s: float = 10.0) -> list[Figure]:
         running.await_committed(1, timeout_s=_START_S)
         before, until = _log_end(rig), time.monotonic() + idle_s
         wait_until(lambda: time.monotonic() > until, program=running.program, timeout_s=idle_s + 5)
-        written = _log_end(rig) - before
-    return [
-        Figure(
-            what="an epoch without data: transactions",
-            runs=[float(written)],
-            unit="log records",
-            goal="0",
-            most=0,
-            note=f"{idle_s:.0f} s at 0.2 s intervals",
-        )
-    ]
+        return float(_log_end(rig) - before)
 
 
 def _log_end(rig: Rig) -> int:
