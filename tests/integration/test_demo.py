@@ -12,16 +12,17 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
-STAND_IN = Path(__file__).parents[1] / "chaos" / "stand_in.py"
 ROOT = Path(__file__).parents[2]
+STAND_IN = ROOT / "tests" / "chaos" / "stand_in.py"
+EXAMPLE = ROOT / "examples" / "kafka_to_kafka.py"
 RECORDS = 20_000
 
 
 class Demo(Program):
-    """The command as a user starts it, over a pipeline that needs no Spark."""
+    """The command as a user starts it; mostly over a pipeline that needs no Spark."""
 
-    def __init__(self, directory: Path, *, fault: str = "") -> None:
-        arguments = ("demo", "--records", str(RECORDS), "--pipeline", str(STAND_IN))
+    def __init__(self, directory: Path, *, pipeline: Path = STAND_IN, fault: str = "") -> None:
+        arguments = ("demo", "--records", str(RECORDS), "--pipeline", str(pipeline))
         environment = {"STAND_IN_FAULT": fault, "PYTHONPATH": str(ROOT)}
         command = (sys.executable, "-u", "-c", "from runtime.cli import main; main()", *arguments)
         log_path = directory / "demo.log"
@@ -40,9 +41,10 @@ def row(log: str, name: str) -> str:
     return found[1]
 
 
-def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path) -> None:
-    with Demo(tmp_path) as demo:
-        assert demo.await_exit(timeout_s=120) == 0, demo.log()
+@pytest.mark.parametrize("pipeline", [STAND_IN, EXAMPLE], ids=["a stand-in", "Spark"])
+def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path) -> None:
+    with Demo(tmp_path, pipeline=pipeline) as demo:
+        assert demo.await_exit(timeout_s=240) == 0, demo.log()
         assert demo.await_gone(timeout_s=10)
         log = demo.log()
     assert row(log, "records in") == row(log, "records out") == f"{RECORDS:,}"
