@@ -200,17 +200,26 @@ class KafkaCluster:
         wait_for(known, timeout_s=timeout_s, what=f"{count} brokers")
 
     def await_in_sync(self, topic: str, *, replicas: int = _NODES, timeout_s: float = 90.0) -> None:
-        """Wait until each partition of ``topic`` has so many replicas in sync."""
+        """Wait until so many nodes say the same: each partition has so many replicas in sync.
+
+        Every node is asked, for one that was cut off still tells what it knew before, and leads,
+        as it believes, an empty log.
+        """
 
         def in_sync() -> bool:
-            found = self._topic(topic)
-            return bool(found) and all(len(part.isrs) == replicas for part in found.values())
+            views = [self._topic(topic, at=node.bootstrap) for node in self._nodes.values()]
+            said = [view for view in views if view]
+            known = [{n: (p.leader, sorted(p.isrs)) for n, p in view.items()} for view in said]
+            return len(said) >= replicas and all(
+                view == known[0] and all(len(isrs) == replicas for _, isrs in view.values())
+                for view in known
+            )
 
         wait_for(in_sync, timeout_s=timeout_s, what=f"{replicas} replicas of {topic} in sync")
 
-    def _topic(self, topic: str) -> Mapping[int, Any]:
+    def _topic(self, topic: str, *, at: str | None = None) -> Mapping[int, Any]:
         try:
-            found = admin(self.bootstrap).list_topics(topic, timeout=5)
+            found = admin(at or self.bootstrap).list_topics(topic, timeout=5)
         except KafkaException:
             return {}
         return dict(found.topics[topic].partitions)
