@@ -3,19 +3,23 @@
 ``SLUICE_FAILPOINTS="after-decision=kill,before-commit=pause@3"`` arms them for a process and all
 its children: the action is taken at the named hit (``@3`` = the third, default the first).
 Actions: ``kill`` (SIGKILL to this process), ``kill-group`` (SIGKILL to its process group),
-``pause`` (SIGSTOP to this process) and ``raise`` (`FailpointError`).
+``kill-session`` (SIGKILL to all of its session: driver, JVM and workers, where the program was
+started in a session of its own), ``pause`` (SIGSTOP to this process) and ``raise``
+(`FailpointError`).
 """
 
+import contextlib
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 from runtime.errors import ConfigError, StreamError
 
 __all__ = ["VARIABLE", "FailpointError", "failpoint"]
 
 VARIABLE = "SLUICE_FAILPOINTS"
-_ACTIONS = ("kill", "kill-group", "pause", "raise")
+_ACTIONS = ("kill", "kill-group", "kill-session", "pause", "raise")
 
 
 class FailpointError(StreamError):
@@ -66,4 +70,16 @@ def _act(name: str, action: str) -> None:
         raise FailpointError("a failpoint was reached", {"name": name}, f"Unset {VARIABLE}.")
     if action == "kill-group":
         os.killpg(os.getpgrp(), signal.SIGKILL)
+    if action == "kill-session":
+        _kill_others_of_session()
     os.kill(os.getpid(), signal.SIGSTOP if action == "pause" else signal.SIGKILL)
+
+
+def _kill_others_of_session() -> None:
+    """Spark's daemon has a process group of its own, but shares the driver's session (Linux)."""
+    session = os.getsid(0)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(int(entry.name)) == session:
+                    os.kill(int(entry.name), signal.SIGKILL)

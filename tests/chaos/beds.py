@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tests.chaos.scenario import Kill
 
-__all__ = ["AT_START", "CHAINS", "DROP_IN_ABSENT", "TELLING", "kills", "twice"]
+__all__ = ["AT_START", "CHAINS", "DROP_IN_ABSENT", "IN_WORKERS", "TELLING", "kills", "twice"]
 
 AT_START = frozenset({"before-seal", "after-seal", "before-sweep", "after-sweep"})
 """Reached once, at the start of a run; the others in every epoch."""
@@ -34,6 +34,11 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
 }
 """Failpoints by the step of the protocol they stand around (docs/protocol.md)."""
 
+IN_WORKERS = frozenset(
+    {"before-begin", "after-begin", "mid-write", "before-flush", "after-flush", "after-pre-commit"}
+)
+"""Reached in a task: a worker that dies alone is replaced while the job runs, so all die here."""
+
 TELLING = ("after-flush", "before-decision", "after-decision", "mid-commit", "before-mark")
 """One from each place where the truth changes hands; for what cannot afford them all."""
 
@@ -47,11 +52,14 @@ def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
     The very first run has no seal: its first record is checkpoint 0. So a run comes before.
     """
     before = [Kill(failpoint="after-mark", hit=hit)] if failpoints[0] in AT_START else []
-    return before + [
-        Kill(failpoint=name, hit=1 if name in AT_START else hit) for name in failpoints
-    ]
+    return before + [_kill(name, 1 if name in AT_START else hit) for name in failpoints]
 
 
 def twice(failpoint: str) -> list[Kill]:
     """Killed in the middle of the work, and again as soon as the next run gets there."""
-    return [*kills((failpoint,)), Kill(failpoint=failpoint)]
+    return [*kills((failpoint,)), _kill(failpoint, 1)]
+
+
+def _kill(failpoint: str, hit: int) -> Kill:
+    action = "kill-session" if failpoint in IN_WORKERS else "kill"
+    return Kill(failpoint=failpoint, hit=hit, action=action)

@@ -45,6 +45,23 @@ def test_a_part_that_dies_alone_loses_nothing(
         scenario.finish()
 
 
+def test_workers_that_die_again_and_again_lose_nothing(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Every worker dies at its second flush: the region begins a new life, and the run goes on."""
+    with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
+        program = scenario.start(failpoints="before-flush=kill@2")
+        for lives in (1, 2, 3):
+            wait_for(
+                lambda lives=lives: program.log().count("region restarted") >= lives,
+                timeout_s=START_S,
+                what=f"life {lives + 1}",
+            )
+        assert program.exit_code is None, program.log_tail()
+        program.kill()
+        scenario.finish()
+
+
 def is_progressing(scenario: Scenario) -> bool:
     """Whether records become visible that were sent after the call."""
     seen = scenario.feeder.sent
