@@ -59,7 +59,8 @@ def _sample(rig: Rig, epochs: int) -> list[float]:
 
 def _waits(running: Running, seen: list[float]) -> list[float]:
     """For each sighting: since the barrier of the checkpoint that was committed last before it."""
-    time.sleep(1.0)  # the listener writes behind the job
+    records = len(seen) + _WARM_EPOCHS
+    wait_until(lambda: _noted(running) >= records, program=running.program, timeout_s=30.0)
     barriers = [
         line["at_s"] - line["marked_s"]
         for line in running.progress()
@@ -71,6 +72,12 @@ def _waits(running: Running, seen: list[float]) -> list[float]:
         if before:
             waits.append(at - max(before))
     return waits
+
+
+def _noted(running: Running) -> int:
+    """Records of the checkpoints that the listener, which writes behind the job, has written."""
+    lines = running.progress()
+    return sum(line["records"] for line in lines if line["marked_s"] is not None)
 
 
 def measure_idle(rig: Rig, *, repeat: int, idle_s: float = 10.0) -> list[Figure]:
