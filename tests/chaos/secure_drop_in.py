@@ -1,6 +1,5 @@
 """The drop-in copy over a cluster that asks for a password; options come as JSON."""
 
-import argparse
 import json
 import os
 
@@ -8,16 +7,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import connectors
+from tests.chaos.command_line import parsed, started
 
 
 def main() -> None:
     """Parse the command line of the examples and run the query."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bootstrap", "input", "output", "checkpoint", "master"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--interval", type=float, default=1.0)
-    parser.add_argument("--until-end", action="store_true")
-    args = parser.parse_args()
+    args = parsed(__doc__)
     settings = json.loads(os.environ["SECURE_COPY"])
     spark = SparkSession.builder.master(args.master).appName("secure drop-in").getOrCreate()
     connectors.install(spark)
@@ -40,11 +35,7 @@ def main() -> None:
         .option("transactionalIdPrefix", f"secure-drop-in-{args.output}")
         .option("checkpointLocation", args.checkpoint)
     )
-    if args.until_end:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{args.interval} seconds")
-    query = writer.start()
+    query = started(writer, args)
     try:
         query.awaitTermination()
     finally:

@@ -1,12 +1,11 @@
 """A windowed count with a watermark, as a Job: closed windows come in batches without records."""
 
-import argparse
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.job import Job
+from tests.chaos.command_line import parsed
 
 
 def windows(records: DataFrame) -> DataFrame:
@@ -22,12 +21,7 @@ def windows(records: DataFrame) -> DataFrame:
 
 def main() -> None:
     """Parse the command line of the examples and run the job."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bootstrap", "input", "output", "checkpoint", "master"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--interval", type=float, default=1.0)
-    parser.add_argument("--until-end", action="store_true")
-    args = parser.parse_args()
+    args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("windowed").getOrCreate()
     job = Job("windowed", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
     job.source(

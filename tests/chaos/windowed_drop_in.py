@@ -1,21 +1,15 @@
 """The same windowed count as a plain Structured Streaming query, no-data batches switched on."""
 
-import argparse
-
 from pyspark.sql import SparkSession
 
 import connectors
+from tests.chaos.command_line import parsed, started
 from tests.chaos.windowed import windows
 
 
 def main() -> None:
     """Parse the command line of the examples and run the query."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bootstrap", "input", "output", "checkpoint", "master"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--interval", type=float, default=1.0)
-    parser.add_argument("--until-end", action="store_true")
-    args = parser.parse_args()
+    args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("windowed").getOrCreate()
     connectors.install(spark)
     records = (
@@ -34,11 +28,7 @@ def main() -> None:
         .option("transactionalIdPrefix", f"windowed-drop-in-{args.output}")
         .option("checkpointLocation", args.checkpoint)
     )
-    if args.until_end:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{args.interval} seconds")
-    writer.start().awaitTermination()
+    started(writer, args).awaitTermination()
 
 
 if __name__ == "__main__":
