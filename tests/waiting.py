@@ -25,4 +25,4 @@ def wait_for(
         if time.monotonic() > deadline:
             name = what or getattr(condition, "__name__", repr(condition))
             raise AssertionError(f"not within {timeout_s} s: {name}; last seen: {value!r}")
-        time.sleep(poll_s)
+        time.sleep(poll_s)  # the one place where tests wait: for a condition, with a bound

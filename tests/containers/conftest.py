@@ -27,7 +27,7 @@ def kafka_image() -> str:
         reason = f"no Kafka can be started in a container: {error}"
         if os.environ.get(_REQUIRED) == "1":
             raise RuntimeError(reason) from error
-        pytest.skip(reason)
+        pytest.skip(reason)  # shown by `-rs`; where containers are required it is an error, above
 
 
 def _require_socket(address: str) -> None:

@@ -4,55 +4,10 @@ import pytest
 
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
-from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
+from runtime.errors import ConfigError, DataLostError, SourceChangedError
 from runtime.model import SplitRange
-from tests.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
-
-TIMEOUT_S = 1.0
-
-
-class Bench:
-    """An enumerator, the cluster it asks and the clock it reads."""
-
-    def __init__(
-        self,
-        cluster: FakeSourceCluster | None = None,
-        *,
-        bounded: bool = False,
-        **options: str,
-    ) -> None:
-        self.cluster = cluster or FakeSourceCluster()
-        if cluster is None:
-            self.cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
-        self.clock = FakeClock()
-        given = {
-            "kafka.bootstrap.servers": "fake:9092",
-            "startingOffsets": "earliest",
-            **{name.replace("__", "."): value for name, value in options.items()},
-        }
-        if "subscribePattern" not in given and "assign" not in given:
-            given.setdefault("subscribe", "orders")
-        self.enumerator = KafkaSplitEnumerator(
-            SourceOptions.of(given, bounded=bounded, stream=True),
-            self.cluster,
-            source_id="s",
-            group_id="group",
-            bounded=bounded,
-            clock=self.clock,
-            wall_clock=self.clock,
-            pause=self.clock.pass_time,
-        )
-
-    def start(self) -> tuple[SplitRange, ...]:
-        return self.enumerator.resolve_start(timeout_s=TIMEOUT_S)
-
-    def cut(
-        self, positions: tuple[SplitRange, ...], *, max_records: int | None = None
-    ) -> tuple[SplitRange, ...]:
-        return self.enumerator.cut(positions, max_records=max_records, timeout_s=TIMEOUT_S)
-
-    def discover(self) -> tuple[SplitRange, ...]:
-        return self.enumerator.discover(timeout_s=TIMEOUT_S)
+from tests.fake_source_cluster import FakeLog, FakeSourceCluster
+from tests.source_bench import TIMEOUT_S, Bench
 
 
 def bounds(splits: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:
@@ -470,43 +425,3 @@ def test_topic_no_longer_named_is_an_error_on_restore() -> None:
     bench.cluster.create("payments", FakeLog())
     with pytest.raises(ConfigError, match="orders-0"):
         Bench(bench.cluster, subscribe="payments").enumerator.restore(position, timeout_s=TIMEOUT_S)
-
-
-# --- group offsets ------------------------------------------------------------------------------
-
-
-def test_group_offsets_are_published_after_the_decision() -> None:
-    bench = Bench()
-    cut = bench.cut(bench.start())
-    assert bench.cluster.groups == {}
-    bench.enumerator.committed(cut)
-    assert bench.cluster.groups == {"group": {("orders", 0): 10, ("orders", 1): 20}}
-
-
-def test_publishing_group_offsets_never_raises() -> None:
-    bench = Bench()
-    cut = bench.cut(bench.start())
-    bench.cluster.is_reachable = False
-    bench.enumerator.committed(cut)
-    with pytest.raises(UnreachableError):
-        bench.cut(cut)
-
-
-def test_a_group_that_does_not_answer_is_left_alone_for_a_while() -> None:
-    """Each try may take its whole time-out, and the next epoch waits for it."""
-    bench = Bench()
-    cut = bench.cut(bench.start())
-    bench.cluster.is_reachable = False
-    bench.enumerator.committed(cut)
-    bench.cluster.is_reachable = True
-    bench.enumerator.committed(cut)
-    assert bench.cluster.groups == {}
-    bench.clock.pass_time(60)
-    bench.enumerator.committed(cut)
-    assert bench.cluster.groups == {"group": {("orders", 0): 10, ("orders", 1): 20}}
-
-
-def test_group_offsets_can_be_switched_off() -> None:
-    bench = Bench(commitGroupOffsets="false")
-    bench.enumerator.committed(bench.cut(bench.start()))
-    assert bench.cluster.groups == {}

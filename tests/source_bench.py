@@ -1,0 +1,52 @@
+"""A source's enumerator with the cluster in memory that it asks."""
+
+from connectors.kafka.enumerator import KafkaSplitEnumerator
+from connectors.kafka.options import SourceOptions
+from runtime.model import SplitRange
+from tests.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
+
+TIMEOUT_S = 1.0
+
+
+class Bench:
+    """An enumerator, the cluster it asks and the clock it reads."""
+
+    def __init__(
+        self,
+        cluster: FakeSourceCluster | None = None,
+        *,
+        bounded: bool = False,
+        **options: str,
+    ) -> None:
+        self.cluster = cluster or FakeSourceCluster()
+        if cluster is None:
+            self.cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
+        self.clock = FakeClock()
+        given = {
+            "kafka.bootstrap.servers": "fake:9092",
+            "startingOffsets": "earliest",
+            **{name.replace("__", "."): value for name, value in options.items()},
+        }
+        if "subscribePattern" not in given and "assign" not in given:
+            given.setdefault("subscribe", "orders")
+        self.enumerator = KafkaSplitEnumerator(
+            SourceOptions.of(given, bounded=bounded, stream=True),
+            self.cluster,
+            source_id="s",
+            group_id="group",
+            bounded=bounded,
+            clock=self.clock,
+            wall_clock=self.clock,
+            pause=self.clock.pass_time,
+        )
+
+    def start(self) -> tuple[SplitRange, ...]:
+        return self.enumerator.resolve_start(timeout_s=TIMEOUT_S)
+
+    def cut(
+        self, positions: tuple[SplitRange, ...], *, max_records: int | None = None
+    ) -> tuple[SplitRange, ...]:
+        return self.enumerator.cut(positions, max_records=max_records, timeout_s=TIMEOUT_S)
+
+    def discover(self) -> tuple[SplitRange, ...]:
+        return self.enumerator.discover(timeout_s=TIMEOUT_S)

@@ -1,0 +1,169 @@
+"""The coordinator with its threads, on fakes: what fails, who hears of it, and what goes on."""
+
+import threading
+
+import pytest
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.plan import CheckpointSettings
+from runtime.errors import (
+    ConfigError,
+    DataLostError,
+    DeliveryError,
+    SourceChangedError,
+    UnreachableError,
+)
+from runtime.model import Barrier, BatchKey, Verdict
+from tests.coordinated_job import Job
+from tests.fakes import (
+    attempt_of,
+    transactional_id,
+)
+from tests.waiting import wait_for
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(20.0)
+
+
+def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> None:
+    wait_for(lambda: coordinator.last_committed >= checkpoint_id, poll_s=0.002)
+
+
+def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
+    """Its open work is aborted; the other region is never touched; everything is read once."""
+    job.regions = ("left", "right")
+    coordinator, _ = job.started()
+    right = job.region(coordinator, "right")
+    failing = threading.Event()
+
+    def fail_once(barrier: Barrier) -> None:
+        if not failing.is_set():
+            failing.set()
+            raise UnreachableError("a broker went away", {}, "Try again.")
+
+    left = job.region(coordinator, "left", before_ack=fail_once)
+    job.source.ends[0] = 7
+    left.join()
+    restarted = coordinator.restart_region("left", timeout_s=20.0)
+    again = job.region(coordinator, "left", generation=restarted.generation)
+    job.source.ends[1] = 4
+    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
+    assert restarted.generation > 0
+    aborted = job.store.records.get(restarted.generation)
+    assert aborted is None or aborted.verdict is Verdict.ABORTED
+    assert right.error is None
+    coordinator.cancel()
+    right.stop()
+    again.stop()
+
+
+def test_what_a_failed_task_left_open_is_swept_while_the_job_runs(job: Job) -> None:
+    """Rule 4: registered, decided without it, aborted by the next sweep; readers go on."""
+    coordinator, started = job.started(
+        CheckpointSettings(interval_s=0.01, idle_poll_s=0.01, sweep_interval_s=0.05)
+    )
+
+    def leave_one_open(barrier: Barrier) -> None:
+        batch = BatchKey(region="main", generation=0, batch_id=barrier.checkpoint_id)
+        lost = job.broker.init(transactional_id(started.job_uid, batch, f"lost-{batch.batch_id}"))
+        coordinator.register(attempt_of(lost, batch))
+        job.broker.append(lost, 0, (0, "never"))
+
+    region = job.region(coordinator, before_ack=leave_one_open)
+    job.source.ends[0] = 3
+    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
+    job.source.ends[0] = 6
+    wait_for(lambda: job.visible()[0] == list(range(6)), poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SourceChangedError("the topic was recreated", {"topic": "t"}, "Look."),
+        DataLostError("retention was faster", {"topic": "t"}, "Look."),
+    ],
+)
+def test_a_source_that_lost_records_stops_the_job(
+    job: Job, error: SourceChangedError | DataLostError
+) -> None:
+    """The error of the cut is the job's error, for everybody who waits."""
+    coordinator, _ = job.started()
+    job.source.error = error
+    region = job.region(coordinator)
+    with pytest.raises(type(error)):
+        coordinator.wait(20.0)
+    region.join()
+    assert isinstance(region.error, type(error))
+
+
+def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -> None:
+    """Whoever looks first finds out; the job's error keeps its type either way."""
+    coordinator, _ = job.started()
+    job.source.discovery_error = SourceChangedError("no such topic", {"topic": "t"}, "Look.")
+    region = job.region(coordinator)
+    with pytest.raises(SourceChangedError, match="no such topic"):
+        coordinator.wait(20.0)
+    region.join()
+
+
+def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
+    """An unreachable broker is no reason to stop a running job."""
+    coordinator, _ = job.started()
+    job.source.error = UnreachableError("no answer", {}, "Wait.")
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    wait_for(lambda: len(job.source.limits) > 3, poll_s=0.01)
+    job.source.error = None
+    wait_for(lambda: job.visible()[0] == [0, 1, 2, 3], poll_s=0.01)
+    coordinator.cancel()
+    region.stop()
+
+
+def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:
+    """Rule 1: with the error of the task, which names topic, partition and offset."""
+
+    def refuse(barrier: Barrier) -> None:
+        raise DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
+
+    coordinator, _ = job.started()
+    job.source.ends[0] = 4
+    region = job.region(coordinator, before_ack=refuse)
+    with pytest.raises(DeliveryError, match="offset=2"):
+        coordinator.wait(20.0)
+    region.join()
+    coordinator.stop()
+    assert job.visible()[0] == []
+    assert not job.broker.ongoing()
+
+
+def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
+    """No endless repetition of what can not succeed."""
+    coordinator, _ = job.started()
+
+    def refuse(name: str) -> None:
+        raise ConfigError("the store cannot promise it", {"call": name}, "Use another.")
+
+    job.store.on_call = refuse
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    with pytest.raises(ConfigError):
+        coordinator.wait(20.0)
+    coordinator.stop()
+    region.stop()
+    job.store.on_call = lambda _: None
+
+
+def test_lost_answers_of_the_store_are_settled_by_asking_again(job: Job) -> None:
+    """One record for each place, byte for byte the same at every try."""
+    answers = iter([True, False, True, True, False])
+    coordinator, _ = job.started()
+    job.store.lose_answer = lambda: next(answers, False)
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    wait_for(lambda: job.visible()[0] == [0, 1, 2, 3], poll_s=0.01)
+    assert [record.checkpoint_id for record in job.store.history] == [0, 1]
+    coordinator.cancel()
+    region.stop()
