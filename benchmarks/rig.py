@@ -130,7 +130,7 @@ def wait_until(condition: Callable[[], bool], *, program: Program, timeout_s: fl
     while not condition():
         if program.exit_code is not None or time.monotonic() > deadline:
             raise RuntimeError(f"ended or too slow:\n{program.log_tail()}")
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # another process's work gives no event to wait for
 
 
 @contextlib.contextmanager

@@ -128,7 +128,7 @@ def _serve(broker: EmbeddedKafka) -> None:
     Console(stderr=True).print(f"Kafka {KAFKA_VERSION} runs; Ctrl-C stops it.")
     try:
         while broker.is_running():
-            time.sleep(0.2)
+            time.sleep(0.2)  # nothing to do but to notice the broker's end; signals wake it
     finally:
         broker.close()
         forget(_NAME)

@@ -216,7 +216,7 @@ class _Demo:
             if time.monotonic() - progressed_s > _STALL_S:
                 raise _failed(program, f"no record became visible for {_STALL_S:.0f} s")
             self._show()
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # the rate at which the display moves
         self._show()
 
     def _show(self) -> None:

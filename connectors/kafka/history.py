@@ -162,7 +162,7 @@ def await_readable(
                 {"topic": topic, "stable": stable, "wanted": dict(goal)},
                 "List open transactions with `sluice txn list`.",
             )
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # readers are unblocked without a word to anybody
 
 
 def read_records(
@@ -285,7 +285,7 @@ def _end_offsets(
             # A new topic, or one whose broker has just died, has no leader for a moment.
             if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
                 raise translate(err, {"topic": partitions[0].topic}) from err
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # an election ends without a word to clients
 
 
 def _bytes(content: bytes | str | None) -> bytes | None:

@@ -48,7 +48,7 @@ def create_topics(
                     {"topic": topic.topic, "waited_s": timeout_s},
                     "Look at the brokers' logs, delete the topic and try again.",
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # a broker tells nobody when it has learnt of a topic
 
 
 def _is_led(admin: AdminClient, topic: str) -> bool:

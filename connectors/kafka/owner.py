@@ -190,7 +190,7 @@ class KafkaOwnerStore:
                 error = translate(err, self._where)
                 if not isinstance(error, UnreachableError) or time.monotonic() > deadline:
                     raise error from err
-            time.sleep(_RETRY_S)
+            time.sleep(_RETRY_S)  # a coordinator that loads or moves says only: not yet
 
 
 class OwnerClaim:

@@ -163,6 +163,7 @@ class Sweeper:
                 return SweepResult(
                     aborted=aborted, remaining=result.remaining, missing=result.missing
                 )
+            # Markers are being written, or a broker is away: neither tells when it is over.
             time.sleep(min(_ROUND_WAIT_S, max(0.0, deadline - self._clock())))
 
     def _abort(self, found: Sequence[TransactionIdentity], timeout_s: float) -> int:

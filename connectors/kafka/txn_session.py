@@ -168,7 +168,7 @@ def refuse_while_alive(job: TransactionSession, sinks: set[str], *, timeout_s: f
             first = store.read()
             until = time.monotonic() + RENEWAL_INTERVAL_S + 1
             while first is not None and first.job_uid == job.job_uid and time.monotonic() < until:
-                time.sleep(0.25)
+                time.sleep(0.25)  # a living holder shows itself only by its next renewal
                 found = store.read()
                 if found is not None and found != first:
                     raise FencedError(

@@ -46,7 +46,7 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
                     {"lock": path, "timeout_s": timeout_s},
                     "Wait for that process, or end it; the lock goes with it.",
                 )
-            time.sleep(0.1)
+            time.sleep(0.1)  # flock knows no time-out
         yield
 
 

@@ -162,7 +162,7 @@ class ServerProcess:
                 raise self._not_started("ended before it was ready", seen)
             if time.monotonic() - started > spec.start_timeout_s:
                 raise self._not_started(f"not ready after {spec.start_timeout_s:.0f} s", seen)
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # a server says in its log alone that it is ready
         log.info(
             "server ready: name=%s pid=%d elapsed_s=%.1f",
             spec.name,

@@ -136,7 +136,7 @@ class Program:
         while self.exit_code is None or self.members():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # processes that are not our children cannot be waited for
         return True
 
     def kill(self, *, timeout_s: float = 15.0) -> None:

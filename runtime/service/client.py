@@ -189,7 +189,7 @@ class CoordinatorClient:
                     {"address": self._address.address, "path": path, "reason": reason},
                     "Does the driver process still run, and can this host reach it?",
                 )
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # the pause between tries of a service that does not answer
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 

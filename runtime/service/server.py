@@ -135,7 +135,7 @@ class CoordinatorService:
                     {"address": self.address},
                     "See the log of uvicorn.",
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, no event
         log.info("service started: address=%s", self.address)
 
     def stop(self) -> None:

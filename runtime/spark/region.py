@@ -120,7 +120,7 @@ class RegionQuery:
         while self._returned is not None and self.is_active and time.monotonic() < deadline_s:
             if self._fs.exists(entry):
                 return
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # Spark tells nobody when it has written its commit log
 
     def failure(self) -> BaseException | None:
         """Why the query ended, the typed error where there is one."""
