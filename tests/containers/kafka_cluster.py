@@ -19,6 +19,7 @@ from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from runtime.embedded.ports import HOST, free_ports
+from tests.containers.direct_metadata import ask_broker
 from tests.kafka_records import admin
 from tests.waiting import wait_for
 
@@ -199,27 +200,27 @@ class KafkaCluster:
 
         wait_for(known, timeout_s=timeout_s, what=f"{count} brokers")
 
-    def await_in_sync(self, topic: str, *, replicas: int = _NODES, timeout_s: float = 90.0) -> None:
-        """Wait until so many nodes say the same: each partition has so many replicas in sync.
+    def await_in_sync(self, topic: str, *, timeout_s: float = 90.0) -> None:
+        """Wait until every node says the same: each partition has all its replicas in sync.
 
-        Every node is asked, for one that was cut off still tells what it knew before, and leads,
-        as it believes, an empty log.
+        Every node is asked by itself, for one that was cut off still tells what it knew before,
+        and leads, as it believes, an empty log.
         """
 
         def in_sync() -> bool:
-            views = [self._topic(topic, at=node.bootstrap) for node in self._nodes.values()]
-            said = [view for view in views if view]
-            known = [{n: (p.leader, sorted(p.isrs)) for n, p in view.items()} for view in said]
-            return len(said) >= replicas and all(
-                view == known[0] and all(len(isrs) == replicas for _, isrs in view.values())
-                for view in known
+            told = [ask_broker(HOST, node.host_port, topic) for node in self._nodes.values()]
+            return all(
+                view
+                and view == told[0]
+                and all(len(led.in_sync) == _NODES for led in view.values())
+                for view in told
             )
 
-        wait_for(in_sync, timeout_s=timeout_s, what=f"{replicas} replicas of {topic} in sync")
+        wait_for(in_sync, timeout_s=timeout_s, what=f"all replicas of {topic} in sync")
 
-    def _topic(self, topic: str, *, at: str | None = None) -> Mapping[int, Any]:
+    def _topic(self, topic: str) -> Mapping[int, Any]:
         try:
-            found = admin(at or self.bootstrap).list_topics(topic, timeout=5)
+            found = admin(self.bootstrap).list_topics(topic, timeout=5)
         except KafkaException:
             return {}
         return dict(found.topics[topic].partitions)
