@@ -141,7 +141,14 @@ class _Demo:
         rate = max(_LEAST_RATE, self._records / _LIVE_S)
         orders = Orders(topic=_INPUT, partitions=_PARTITIONS)
         self._loader = self._stack.enter_context(
-            Loader(self._connection, orders, count=self._records, rate=rate)
+            Loader(
+                self._connection,
+                orders,
+                count=self._records,
+                rate=rate,
+                # Something must be left for the second run, however fast the first one was.
+                held_back=self._records // 4,
+            )
         )
         self._observer = self._stack.enter_context(Observer(self._connection, _OUTPUT))
         self._view.enter(Phase.RUNNING)
@@ -178,6 +185,7 @@ class _Demo:
         self._program = self._start(bootstrap)
         # What the first run committed may reach the reader after the kill.
         visible = self._observer.catch_up(timeout_s=_CATCH_UP_S)
+        self._loader.release()
         # The new run's first record closes the place behind the last one: the seal.
         self._await(self._program, lambda: _newest_place(self._checkpoint) > newest)
         sealed_s = time.monotonic()

@@ -74,13 +74,22 @@ class Loader:
 
     Args:
         rate: records per second; what the machine can, when that is less.
+        held_back: the last records, which are not sent before `release`.
     """
 
     def __init__(
-        self, connection: KafkaConnection, orders: Orders, *, count: int, rate: float
+        self,
+        connection: KafkaConnection,
+        orders: Orders,
+        *,
+        count: int,
+        rate: float,
+        held_back: int = 0,
     ) -> None:
         self.count = count
         self.sent = 0
+        self._freely = count - held_back
+        self._released = threading.Event()
         self._orders = orders
         self._rate = rate
         self._producer = make_producer(
@@ -102,6 +111,10 @@ class Loader:
             raise self._error
         return self.sent == self.count
 
+    def release(self) -> None:
+        """Send what was held back, too."""
+        self._released.set()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -113,11 +126,15 @@ class Loader:
         trace: TracebackType | None,
     ) -> None:
         self._stopping.set()
+        self._released.set()  # or else its thread would wait for ever
         self._thread.join(30)
 
     def _run(self) -> None:
         started = time.monotonic()
         for number, record in enumerate(self._orders.records(self.count), start=1):
+            if number > self._freely and not self._released.is_set():
+                self._producer.flush(60)
+                self._released.wait()
             self._send(record)
             if number % _CHUNK_RECORDS == 0 or number == self.count:
                 self._producer.poll(0)
