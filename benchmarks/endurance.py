@@ -21,19 +21,24 @@ _MARKED = "marked"
 
 
 def measure(rig: Rig, *, epochs: int) -> list[Figure]:
-    """Run ``epochs`` epochs with data in both partitions, as fast as they go."""
+    """Run ``epochs`` epochs with data in both partitions, as fast as they go; both ways."""
+    chained = _run(rig, "chained", epochs)
+    return [*chained, *_run(rig, "transform", min(epochs, _MEMORY_EPOCHS))]
+
+
+def _run(rig: Rig, mode: str, epochs: int) -> list[Figure]:
     source = topics.create(rig.connection, "in", partitions=_PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=_PARTITIONS)
-    arguments = ("--interval", "0.05")
+    arguments = ("--interval", "0.05", "--mode", mode)
     with rig.run("pipeline", source, output, arguments) as running, _Steady(rig, source):
         memory = _memory(running, min(epochs, _MEMORY_EPOCHS))
         _await_epochs(running, epochs)
         ids = _transactional_ids(rig, output)
         done = _epochs(running)
     return [
-        _drift(memory),
+        _drift(mode, memory),
         Figure(
-            what=f"transactional ids after {done:,} epochs",
+            what=f"{mode}: transactional ids after {done:,} epochs",
             runs=[float(len(ids))],
             unit="ids",
             goal="<= 3 per sink task",
@@ -52,11 +57,11 @@ def _memory(running: Running, epochs: int) -> Sequence[int]:
     return sizes
 
 
-def _drift(sizes: Sequence[int]) -> Figure:
+def _drift(mode: str, sizes: Sequence[int]) -> Figure:
     middle = statistics.median(sizes)
     shown = " ".join(f"{size / 2**20:.0f}" for size in sizes)
     return Figure(
-        what="driver memory, furthest from its median",
+        what=f"{mode}: driver memory, furthest from its median",
         runs=[max(abs(size / middle - 1) for size in sizes)],
         unit="of it",
         goal="<= 0.1",
