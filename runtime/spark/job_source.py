@@ -1,11 +1,13 @@
 """The streaming source of a Job's region: a thin reader that asks the coordinator for barriers.
 
 Offsets, discovery and topic ids are the coordinator's business (`SplitEnumerator`); this reader
-turns a barrier into Spark's offset and an offset into tasks.
+turns a barrier into Spark's offset and an offset into tasks. A chained region's tasks do all their
+work inside the read: one Python worker each, whose transactional ids are all that it needs.
 """
 
 import json
 import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from runtime.contracts import SplitReader
 from runtime.errors import UnreachableError
 from runtime.model import SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.spark.tasks import SPLITS_SCHEMA, decode_splits, encode_splits
+from runtime.spark.tasks import Chain
 
 __all__ = ["SourcePlan", "data_source_for", "deal", "probe_for"]
 
@@ -38,10 +40,11 @@ class SourcePlan:
         address: of the coordinator's service.
         region, generation: whose barriers to ask for.
         initial_offset: JSON of the restored position; a first start reads nothing before it.
-        chained: rows are split descriptors for chained tasks instead of records.
         tasks: at most so many chained tasks per batch.
+        chain: pickled `Chain`, which yields results instead of records; None: not chained. In
+            bytes, for only tasks may need the modules of the user's functions.
         reader: reads the records, where not chained.
-        schema_ddl: of the records, where not chained.
+        schema_ddl: of the rows.
     """
 
     format_name: str
@@ -49,8 +52,8 @@ class SourcePlan:
     region: str
     generation: int
     initial_offset: str
-    chained: bool
     tasks: int
+    chain: bytes | None
     reader: SplitReader
     schema_ddl: str
 
@@ -97,17 +100,20 @@ class JobStreamReader(DataSourceStreamReader):
         """Tasks of a batch, from ``end`` alone (rules 9 and 15); equal offsets read nothing."""
         if offsets.is_initial(end) or start == end:
             return []
-        splits = offsets.decode(end).splits
-        if self._plan.chained:
-            return [InputPartition(encode_splits(hand)) for hand in deal(splits, self._plan.tasks)]
-        return [InputPartition(encode_splits([split])) for split in splits if not split.is_empty]
+        barrier = offsets.decode(end)
+        # Records that Spark processes are read by a task for each split, as by its own source.
+        most = len(barrier.splits) if self._plan.chain is None else self._plan.tasks
+        hands = deal(barrier.splits, most)
+        return [InputPartition((barrier.checkpoint_id, hand)) for hand in hands]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Executor: the descriptor itself, or the records of the range."""
-        if self._plan.chained:
-            yield pa.RecordBatch.from_arrays([pa.array([partition.value])], ["splits"])
+        """Executor: the records of the ranges, or what became of them."""
+        checkpoint_id, splits = partition.value
+        if self._plan.chain is None:
+            yield from self._plan.reader.read(splits)
         else:
-            yield from self._plan.reader.read(decode_splits(partition.value))
+            chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLives.begin`
+            yield chain.run(checkpoint_id, splits)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_plan": self._plan}  # a task opens no connection to the coordinator
@@ -124,7 +130,7 @@ class _JobSource(DataSource):
         return cls.plan.format_name
 
     def schema(self) -> StructType | str:
-        return SPLITS_SCHEMA if self.plan.chained else self.plan.schema_ddl
+        return self.plan.schema_ddl
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         del schema

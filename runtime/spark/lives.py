@@ -3,6 +3,8 @@
 import logging
 from dataclasses import dataclass
 
+from pyspark import cloudpickle
+
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.file_system import FileSystem
 from runtime.errors import StreamError
@@ -15,6 +17,7 @@ from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import initial_offset, location_of, make_ready
 from runtime.spark.session import query_settings
+from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 
 __all__ = ["RegionLives"]
 
@@ -59,40 +62,51 @@ class RegionLives:
         """Start the region's query at the ends of ``restored``, decided by checkpoint ``after``."""
         location = location_of(region, generation)
         make_ready(self._fs, region, location, restored)
-        source = region.pipeline.source
-        plan = SourcePlan(
-            format_name=f"sluice-{region.name}",
+        tasks = RegionTasks(
             address=self._address,
+            job_uid=self._job_uid,
             region=region.name,
             generation=generation,
-            initial_offset=initial_offset(restored, generation=generation, after=after),
-            chained=region.pipeline.is_chained,
-            tasks=self._job.spark.sparkContext.defaultParallelism,
-            reader=source.reader(),
-            schema_ddl=source.schema_ddl(),
+            factories={i: sink.writer_factory() for i, sink in region.sinks.items()},
         )
         query = RegionQuery(
             RegionSpec(
-                job_uid=self._job_uid,
-                region=region.name,
-                generation=generation,
-                address=self._address,
+                tasks=tasks,
                 location=location,
                 source_name=region.source_name,
+                chained=region.pipeline.is_chained,
                 stateful=region.stateful,
                 output_mode=output_mode(region.pipeline),
-                reader=plan.reader,
-                functions=region.functions,
-                factories={i: sink.writer_factory() for i, sink in region.sinks.items()},
             ),
             self._coordinator,
             self._fs,
         )
+        first = initial_offset(restored, generation=generation, after=after)
+        plan = self._source_plan(region, tasks, initial=first)
         self._lives[region.name] = _Life(region=region, generation=generation, query=query)
         with query_settings(self._job.spark, batches_to_retain=self._batches_to_retain):
             records = source_frame(self._job.spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
             query.start(transformed(frame, region.pipeline))
+
+    def _source_plan(self, region: Region, tasks: RegionTasks, *, initial: str) -> SourcePlan:
+        reader = region.pipeline.source.reader()
+        chain: bytes | None = None
+        if region.functions is not None:
+            whole = Chain(tasks=tasks, reader=reader, functions=region.functions)
+            # Spark sends along the broadcast variables that this thread has pickled.
+            chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]
+        return SourcePlan(
+            format_name=f"sluice-{region.name}",
+            address=self._address,
+            region=region.name,
+            generation=tasks.generation,
+            initial_offset=initial,
+            tasks=self._job.spark.sparkContext.defaultParallelism,
+            chain=chain,
+            reader=reader,
+            schema_ddl=region.pipeline.source.schema_ddl() if chain is None else RESULT_SCHEMA,
+        )
 
     def watch(self) -> None:
         """Look at every life; replace those that have ended.

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -11,18 +10,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime import offsets
 from runtime.checkpoint.file_system import FileSystem
-from runtime.contracts import Coordinator, SplitReader, WriterFactory
+from runtime.contracts import Coordinator
 from runtime.errors import FencedError
 from runtime.failpoints import failpoint
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
-from runtime.service.client import CoordinatorAddress
 from runtime.spark import query_logs
+from runtime.spark.session import own_workers
 from runtime.spark.state import StateDescriber
 from runtime.spark.tasks import (
     RESULT_SCHEMA,
-    ArrowFunction,
-    BatchScope,
-    chained_task,
+    RegionTasks,
+    require_each_range_once,
     results_of,
     sink_task,
 )
@@ -40,27 +38,20 @@ class RegionSpec:
     """All that one run of a region needs to know.
 
     Attributes:
-        job_uid, region, generation: whose query this is.
-        address: where tasks find the coordinator.
+        tasks: what its tasks share: whose query this is, and its sinks.
         location: Spark's checkpoint location for this query, relative to the job's.
         source_name: Spark's name of the source, the key in its offset log.
+        chained: the frame's rows are the tasks' results already, not records to be written.
         stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
         output_mode: Spark's, for a stateful frame; else ``append``.
-        reader, functions: of a chained region; functions is None for a transform.
-        factories: writer factory by operator id of the sink.
     """
 
-    job_uid: str
-    region: str
-    generation: int
-    address: CoordinatorAddress
+    tasks: RegionTasks
     location: str
     source_name: str
+    chained: bool
     stateful: bool
     output_mode: str
-    reader: SplitReader
-    functions: tuple[ArrowFunction, ...] | None
-    factories: Mapping[str, WriterFactory]
 
 
 class RegionQuery:
@@ -83,16 +74,16 @@ class RegionQuery:
     @property
     def name(self) -> str:
         """The region's name."""
-        return self._spec.region
+        return self._spec.tasks.region
 
     def start(self, frame: DataFrame) -> None:
-        """Start the query over ``frame``, the region's functions applied (or its descriptors).
+        """Start the query over ``frame``, the region's functions applied (or run in its read).
 
         Inside `runtime.spark.session.query_settings`.
         """
         self._query = (
             frame.writeStream.foreachBatch(self._on_batch)
-            .queryName(f"{self._spec.region}.{self._spec.generation}")
+            .queryName(f"{self._spec.tasks.region}.{self._spec.tasks.generation}")
             .outputMode(self._spec.output_mode if self._spec.stateful else "append")
             .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
             .start()
@@ -138,27 +129,27 @@ class RegionQuery:
             self._keep(err)
             # Spark matches the text of this error with a regular expression that overflows the
             # stack on a long one, so it gets a short one without a cause.
-            raise RuntimeError(f"region {self._spec.region}: {type(err).__name__}") from None
+            raise RuntimeError(f"region {self._spec.tasks.region}: {type(err).__name__}") from None
 
     def _keep(self, err: BaseException) -> None:
         if self._stopping.is_set():
-            log.debug("batch ended by stop: region=%s error=%s", self._spec.region, err)
+            log.debug("batch ended by stop: region=%s error=%s", self._spec.tasks.region, err)
             return
         self.error = err
-        self._coordinator.fail(self._spec.region, self._spec.generation, err)
+        self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.generation, err)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
-        spec = self._spec
+        spec, tasks = self._spec, self._spec.tasks
         offset = query_logs.read_offset(self._fs, spec.location, batch_id, spec.source_name)
         barrier = offsets.decode(offset)
-        batch = BatchKey(region=spec.region, generation=barrier.generation, batch_id=batch_id)
+        batch = BatchKey(region=tasks.region, generation=barrier.generation, batch_id=batch_id)
         if offsets.is_initial(offset) or self._coordinator.is_decided(batch):
             self._replay_state(frame)
             return
-        if barrier.generation != spec.generation:
+        if barrier.generation != tasks.generation:
             raise FencedError(
                 "Spark replays a batch that an earlier life of this region cut and nobody decided",
-                {"region": spec.region, "batch_id": batch_id, "generation": barrier.generation},
+                {"region": tasks.region, "batch_id": batch_id, "generation": barrier.generation},
                 "Restart the job: the region's logs are rewound at start.",
             )
         self._pre_commit(frame, batch, barrier)
@@ -171,8 +162,10 @@ class RegionQuery:
             frame.write.format("noop").mode("overwrite").save()
 
     def _pre_commit(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> None:
-        rows = self._tasks_of(frame, batch, barrier).collect()
+        rows = self._results(frame, barrier).collect()
         results = results_of(rows)
+        if self._spec.chained:
+            require_each_range_once(results, barrier)
         region = RegionRecord(
             region=batch.region,
             generation=batch.generation,
@@ -187,20 +180,13 @@ class RegionQuery:
             Acknowledgement(batch=batch, checkpoint_id=barrier.checkpoint_id, region=region)
         )
 
-    def _tasks_of(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> DataFrame:
-        spec = self._spec
-        scope = BatchScope(
-            address=spec.address,
-            job_uid=spec.job_uid,
-            batch=batch,
-            checkpoint_id=barrier.checkpoint_id,
-            # One checkpoint is open at a time, and this batch is in it: all before are settled.
-            committed_through=barrier.checkpoint_id - 1,
-            factories=spec.factories,
-        )
-        if spec.functions is None:
-            return frame.mapInArrow(sink_task(scope), RESULT_SCHEMA)
-        return frame.mapInArrow(chained_task(scope, spec.reader, spec.functions), RESULT_SCHEMA)
+    def _results(self, frame: DataFrame, barrier: Barrier) -> DataFrame:
+        """The frame whose rows are the tasks' results; to collect it is to run the tasks."""
+        if self._spec.chained:
+            return frame
+        write = sink_task(self._spec.tasks, barrier.checkpoint_id)
+        with own_workers(frame.sparkSession, "sink"):
+            return frame.mapInArrow(write, RESULT_SCHEMA)
 
 
 def _least_watermark_ms(barrier: Barrier) -> int | None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigError
 
-__all__ = ["QUERY_SETTINGS", "prepare", "query_settings"]
+__all__ = ["QUERY_SETTINGS", "own_workers", "prepare", "query_settings"]
 
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
@@ -26,6 +26,7 @@ QUERY_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 
+_WORKERS = "SLUICE_WORKERS"
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 _REFUSED = {
@@ -75,3 +76,19 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
+
+
+@contextlib.contextmanager
+def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
+    """Let the Python functions that are made inside run in workers that nothing else is run in.
+
+    Spark lends any idle worker that has the function's environment, one after the other, and each
+    that has ever had a sink task keeps transactional ids: without this, a few for every reader,
+    too.
+    """
+    environment = spark.sparkContext.environment
+    environment[_WORKERS] = name
+    try:
+        yield
+    finally:
+        del environment[_WORKERS]

@@ -1,11 +1,11 @@
 """What a Spark task of a Job runs: read, apply the Arrow functions, write, pre-commit.
 
-Runs in an executor's Python worker, called by Spark once per task through ``mapInArrow``. A
-chained task gets split descriptors and does everything in this one process; the task at the end
-of a ``transform`` gets the records themselves. Either yields one row: a pickled `TaskResult`.
+Runs in an executor's Python worker, once per task. A chained task gets split ranges and does
+everything in this one process, inside Spark's read of the source; the task at the end of a
+``transform`` gets the records themselves, through ``mapInArrow``. Either yields one row: a
+pickled `TaskResult`.
 """
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +15,17 @@ import pyarrow as pa
 from runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterFactory
 from runtime.errors import StreamError
 from runtime.failpoints import failpoint
-from runtime.model import BatchKey, SplitRange, StateEntry
+from runtime.model import Barrier, BatchKey, SplitRange, StateEntry
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 
 __all__ = [
     "RESULT_SCHEMA",
-    "SPLITS_SCHEMA",
     "ArrowFunction",
-    "BatchScope",
+    "Chain",
+    "RegionTasks",
     "TaskResult",
     "apply_functions",
-    "chained_task",
-    "decode_splits",
-    "encode_splits",
+    "require_each_range_once",
     "results_of",
     "sink_task",
 ]
@@ -35,45 +33,23 @@ __all__ = [
 ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 RESULT_SCHEMA = "result binary"
-SPLITS_SCHEMA = "splits string"
-
-_FIELDS = (
-    "source_id",
-    "topic",
-    "topic_id",
-    "partition",
-    "start_offset",
-    "end_offset",
-    "leader_epoch",
-)
-
-
-def encode_splits(splits: Sequence[SplitRange]) -> str:
-    """The ranges of one chained task as the only column Spark moves for it."""
-    return json.dumps([{name: getattr(s, name) for name in _FIELDS} for s in splits])
-
-
-def decode_splits(text: str) -> tuple[SplitRange, ...]:
-    """The ranges that `encode_splits` was given."""
-    return tuple(SplitRange(**fields) for fields in json.loads(text))
+_BATCH_ID = "streaming.sql.batchId"  # Spark's local property; its own foreach sink reads it, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchScope:
-    """What every task of one batch shares. Picklable; made anew for each batch.
+class RegionTasks:
+    """What the tasks of one life of a region share. Picklable.
 
     Attributes:
         address: where the coordinator answers.
-        job_uid: of the job.
-        batch, checkpoint_id, committed_through: see `runtime.contracts.TaskScope`.
+        job_uid, region, generation: whose tasks these are.
         factories: writer factory by operator id of the sink.
     """
 
     address: CoordinatorAddress
     job_uid: str
-    batch: BatchKey
-    checkpoint_id: int
-    committed_through: int
+    region: str
+    generation: int
     factories: Mapping[str, WriterFactory]
 
 
@@ -82,12 +58,14 @@ class TaskResult:
     """A task's answer: its committables, or the typed error that ended it.
 
     Attributes:
+        ranges: what a chained task has read; empty at the end of a transform.
         committables: of all sinks; empty when nothing was produced.
         records_out: rows handed to the sinks.
         error: set when the task failed; Spark sees a finished task, so that it is not retried
             against a broker that has already refused, and the error keeps its type.
     """
 
+    ranges: tuple[SplitRange, ...] = ()
     committables: tuple[StateEntry, ...] = ()
     records_out: int = 0
     error: StreamError | None = None
@@ -96,22 +74,27 @@ class TaskResult:
 class _TaskWriters:
     """The writers of one task, one per sink."""
 
-    def __init__(self, scope: BatchScope, source_ranges: tuple[SplitRange, ...]) -> None:
-        registry = CoordinatorClient(scope.address)
+    def __init__(
+        self, tasks: RegionTasks, checkpoint_id: int, source_ranges: tuple[SplitRange, ...]
+    ) -> None:
+        registry = CoordinatorClient(tasks.address)
+        batch, task = _identity(tasks)
         self._writers: list[SinkWriter] = [
             factory.open(
                 TaskScope(
-                    job_uid=scope.job_uid,
+                    job_uid=tasks.job_uid,
                     operator_id=operator_id,
-                    batch=scope.batch,
-                    checkpoint_id=scope.checkpoint_id,
-                    committed_through=scope.committed_through,
-                    task=_task_name(),
+                    batch=batch,
+                    checkpoint_id=checkpoint_id,
+                    # One checkpoint is open at a time, and this batch is in it: all before are
+                    # settled.
+                    committed_through=checkpoint_id - 1,
+                    task=task,
                     source_ranges=source_ranges,
                 ),
                 registry,
             )
-            for operator_id, factory in scope.factories.items()
+            for operator_id, factory in tasks.factories.items()
         ]
         self.records_out = 0
 
@@ -129,19 +112,31 @@ class _TaskWriters:
             writer.abort()
 
 
-def _task_name() -> str:
+def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
+    """The batch that this task works for, and the task's name, as Spark tells them."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return "" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
+    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+    if context is None or batch_id is None:
+        raise StreamError(
+            "a task was not told which batch it works for",
+            {"region": tasks.region, "generation": tasks.generation},
+            "Does PYSPARK_PIN_THREAD=false stand in the environment? Leave it out.",
+        )
+    batch = BatchKey(region=tasks.region, generation=tasks.generation, batch_id=int(batch_id))
+    return batch, f"{context.partitionId()}.{context.attemptNumber()}"
 
 
 def _write_all(
-    scope: BatchScope, source_ranges: tuple[SplitRange, ...], batches: Iterator[pa.RecordBatch]
+    tasks: RegionTasks,
+    checkpoint_id: int,
+    source_ranges: tuple[SplitRange, ...],
+    batches: Iterator[pa.RecordBatch],
 ) -> TaskResult:
     """Write and pre-commit; a typed error becomes the result, any other goes to Spark."""
     try:
-        writers = _TaskWriters(scope, source_ranges)
+        writers = _TaskWriters(tasks, checkpoint_id, source_ranges)
         try:
             for batch in batches:
                 writers.write(batch)
@@ -152,7 +147,9 @@ def _write_all(
     except StreamError as err:
         return TaskResult(error=err)
     failpoint("after-pre-commit")
-    return TaskResult(committables=committables, records_out=writers.records_out)
+    return TaskResult(
+        ranges=source_ranges, committables=committables, records_out=writers.records_out
+    )
 
 
 def _row(result: TaskResult) -> pa.RecordBatch:
@@ -168,22 +165,44 @@ def results_of(rows: Sequence[Sequence[bytes]]) -> list[TaskResult]:
     return results
 
 
-def chained_task(
-    scope: BatchScope, reader: SplitReader, functions: Sequence[ArrowFunction]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task over split descriptors: reads, applies ``functions`` in order, writes."""
+def require_each_range_once(results: Sequence[TaskResult], barrier: Barrier) -> None:
+    """A chained batch writes while Spark reads: the tasks' ranges must be the barrier's, once.
 
-    def run(descriptors: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        splits = tuple(
-            split
-            for batch in descriptors
-            for text in batch.column(0).to_pylist()
-            for split in decode_splits(text)
+    Raises:
+        StreamError: Spark ran a task twice, or not at all, and still called the batch whole.
+    """
+    read = sorted(_bounds(split) for result in results for split in result.ranges)
+    cut = sorted(_bounds(split) for split in barrier.splits if not split.is_empty)
+    if read != cut:
+        raise StreamError(
+            "the tasks of a batch have not read what its barrier cut, each range once",
+            {"region": barrier.region, "read": read, "cut": cut},
+            "Nothing of it becomes visible. This is a bug: please report it with these ranges.",
         )
-        if splits:
-            yield _row(_write_all(scope, splits, apply_functions(reader.read(splits), functions)))
 
-    return run
+
+def _bounds(split: SplitRange) -> tuple[str, int, int, int]:
+    return (split.topic, split.partition, split.start_offset, split.end_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The whole way of a chained region's records, in one task. Picklable.
+
+    Attributes:
+        tasks: what all its tasks share.
+        reader: of the source.
+        functions: applied to each batch, in order.
+    """
+
+    tasks: RegionTasks
+    reader: SplitReader
+    functions: tuple[ArrowFunction, ...]
+
+    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> pa.RecordBatch:
+        """Read ``splits``, apply the functions, write, pre-commit; the row with the result."""
+        records = apply_functions(self.reader.read(splits), self.functions)
+        return _row(_write_all(self.tasks, checkpoint_id, splits, records))
 
 
 def apply_functions(
@@ -197,11 +216,15 @@ def apply_functions(
 
 
 def sink_task(
-    scope: BatchScope,
+    tasks: RegionTasks, checkpoint_id: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task at the end of Spark's plan: writes the records it is given."""
+    """A task at the end of Spark's plan: writes the records it is given.
+
+    Args:
+        checkpoint_id: the checkpoint that the batch is expected to join.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _row(_write_all(scope, (), batches))
+        yield _row(_write_all(tasks, checkpoint_id, (), batches))
 
     return run

@@ -236,3 +236,31 @@ def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(ConfigError, match="no source"):
         Job("empty", spark, checkpoint_dir=str(tmp_path)).run()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_chained_function_may_use_broadcast_variables_and_accumulators(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As in any other function that Spark runs in its workers."""
+    source, sink = topic(), topic()
+    produce(kafka.bootstrap, source, [b"a", b"b"])
+    suffix = spark.sparkContext.broadcast(b"?")
+    rows = spark.sparkContext.accumulator(0)
+
+    def ask(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows.add(batch.num_rows)
+        value = batch.column("value")
+        asked = pc.binary_join_element_wise(value, pa.scalar(suffix.value, value.type), b"")
+        return batch.set_column(batch.schema.get_field_index("value"), "value", asked)
+
+    job = Job("broadcast", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).map_batches(ask).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=f"ask-{sink}"
+        )
+    )
+    job.run()
+    assert values(kafka.bootstrap, sink) == [b"a?", b"b?"]
+    assert rows.value == 2

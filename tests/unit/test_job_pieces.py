@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from runtime import offsets
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from runtime.errors import ConfigError, DamagedCheckpointError, StreamError, UnsupportedFormatError
 from runtime.job import Job, Pipeline, Step, Stream
 from runtime.model import Barrier, SplitRange
 from runtime.spark.job_graph import job_plan, regions_of
 from runtime.spark.job_source import deal
 from runtime.spark.query_logs import batches_beyond
 from runtime.spark.state import structs_in
-from runtime.spark.tasks import TaskResult, decode_splits, encode_splits, results_of
+from runtime.spark.tasks import TaskResult, require_each_range_once, results_of
 
 
 def split(partition: int, start: int = 0, end: int = 0, topic: str = "in") -> SplitRange:
@@ -94,10 +94,28 @@ def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks
     assert all(hands)
 
 
-def test_splits_pass_through_spark_unchanged() -> None:
-    """The one column that Spark moves holds the whole range."""
-    ranges = (split(0, 3, 9), split(7, 0, 1, topic="a-b"))
-    assert decode_splits(encode_splits(ranges)) == ranges
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [(split(0, 3, 9), split(1, 0, 4)), (split(0, 3, 9),)],
+        [(split(0, 3, 9),)],
+        [(split(0, 3, 8), split(1, 0, 4))],
+        [],
+    ],
+    ids=["twice", "not at all", "in part", "no task"],
+)
+def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...]]) -> None:
+    """It writes while Spark reads: what was read twice would be written twice."""
+    cut = Barrier(
+        checkpoint_id=4,
+        region="r",
+        generation=3,
+        splits=(split(0, 3, 9), split(1, 0, 4), split(2, 5, 5)),
+    )
+    whole = [TaskResult(ranges=(split(1, 0, 4),)), TaskResult(ranges=(split(0, 3, 9),))]
+    require_each_range_once(whole, cut)
+    with pytest.raises(StreamError, match="each range once"):
+        require_each_range_once([TaskResult(ranges=ranges) for ranges in tasks], cut)
 
 
 def test_offset_is_self_contained() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from runtime import offsets
-from runtime.contracts import Coordinator, SplitReader
+from runtime.contracts import Coordinator
 from runtime.errors import FencedError, StreamError
 from runtime.job import Pipeline
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
@@ -18,10 +18,24 @@ from runtime.service.client import CoordinatorAddress
 from runtime.spark.job_graph import Region
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import make_ready
-from runtime.spark.tasks import TaskResult
+from runtime.spark.tasks import RegionTasks, TaskResult
 from tests.fake_file_system import Disk, FakeFileSystem
 
 LOCATION = "spark/main/3"
+
+
+@dataclass
+class Context:
+    """Spark's context: what the environment of a Python function is copied from."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Session:
+    """Spark's session, as far as it is asked."""
+
+    sparkContext: Context = field(default_factory=Context)
 
 
 @dataclass
@@ -30,8 +44,11 @@ class Batch:
 
     runs: int = 0
     noops: int = 0
+    sparkSession: Session = field(default_factory=Session)
+    sink_environment: dict[str, str] = field(default_factory=dict)
 
     def mapInArrow(self, task: object, schema: str) -> "Batch":
+        self.sink_environment = dict(self.sparkSession.sparkContext.environment)
         return self
 
     def collect(self) -> list[list[bytes]]:
@@ -124,20 +141,22 @@ class World:
         self.disk = Disk()
         self.coordinator = Decisions()
         self.frame = Frame()
-        spec = RegionSpec(
-            job_uid="j",
-            region="main",
-            generation=3,
+        tasks = RegionTasks(
             address=CoordinatorAddress(
                 address="http://x", token="t", leader_session_id="s", job_uid="j"
             ),
+            job_uid="j",
+            region="main",
+            generation=3,
+            factories={},
+        )
+        spec = RegionSpec(
+            tasks=tasks,
             location=LOCATION,
             source_name="source_s",
+            chained=False,
             stateful=stateful,
             output_mode="update",
-            reader=cast(SplitReader, None),
-            functions=(),
-            factories={},
         )
         self.query = RegionQuery(
             spec, cast(Coordinator, self.coordinator), FakeFileSystem(self.disk)
@@ -162,6 +181,13 @@ def test_rule_12_the_callback_returns_once_its_batch_is_committed_on_record() ->
     world = World()
     assert world.batch(1, barrier()).runs == 1
     assert world.coordinator.told == [("acknowledged", KEY), ("committed", KEY)]
+
+
+def test_rule_4_sink_tasks_of_a_transform_share_no_worker_with_readers() -> None:
+    """Spark keys its workers by their environment; each with a sink task keeps ids."""
+    batch = World().batch(1, barrier())
+    assert batch.sink_environment
+    assert not batch.sparkSession.sparkContext.environment
 
 
 def test_rule_12_the_callback_raises_when_its_batch_is_not_committed() -> None:
