@@ -6,7 +6,7 @@ process, where the coordinator runs; ``executor`` means a Python worker of a Spa
 
 import enum
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -105,11 +105,13 @@ class RegisteredAttempt:
         batch: the batch it belongs to.
         operator_id: of the sink.
         resource: connector's own text, e.g. ``transactional id|producer id|producer epoch``.
+        checkpoint_id: that the batch was expected to join; a hint, and no part of what it is.
     """
 
     batch: BatchKey
     operator_id: str
     resource: str
+    checkpoint_id: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,7 @@ class TransactionalWriter:
                     batch=self._scope.batch,
                     operator_id=self._scope.operator_id,
                     resource=lease.producer.identity.resource,
+                    checkpoint_id=self._scope.checkpoint_id,
                 )
             )
             failpoint("before-begin")

@@ -7,13 +7,16 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import urllib3
 
+from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.local_fs import LocalFileSystem
 from runtime.contracts import RegisteredAttempt
-from runtime.errors import StreamError, UnreachableError
+from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import Barrier, BatchKey
 from runtime.service import wire
 
@@ -23,6 +26,7 @@ _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+_LOCAL = "file://"
 _TRY_AGAIN = (429, 502, 503, 504)
 
 
@@ -35,17 +39,20 @@ class CoordinatorAddress:
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
+        checkpoint_uri: directory with the record of who leads; empty: there is none.
     """
 
     address: str
     token: str
     leader_session_id: str
     job_uid: str
+    checkpoint_uri: str = ""
 
     def __repr__(self) -> str:
         return (
             f"CoordinatorAddress(address={self.address!r}, token='***', "
-            f"leader_session_id={self.leader_session_id!r}, job_uid={self.job_uid!r})"
+            f"leader_session_id={self.leader_session_id!r}, job_uid={self.job_uid!r}, "
+            f"checkpoint_uri={self.checkpoint_uri!r})"
         )
 
 
@@ -54,7 +61,8 @@ class CoordinatorClient:
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
     may be repeated safely, so a call is repeated until it is answered or its deadline has passed.
-    An error of the coordinator is raised here as the same `StreamError` class.
+    While nobody answers, the record in the checkpoint directory tells whether another coordinator
+    leads the job by now. An error of the coordinator is raised here as the same class.
     """
 
     def __init__(self, address: CoordinatorAddress, *, deadline_s: float = _DEADLINE_S) -> None:
@@ -81,6 +89,7 @@ class CoordinatorClient:
             "/v1/attempts",
             self._envelope(batch.region, batch.generation)
             | {
+                "checkpoint_id": attempt.checkpoint_id,
                 "batch_id": batch.batch_id,
                 "operator_id": attempt.operator_id,
                 "resource": attempt.resource,
@@ -183,6 +192,7 @@ class CoordinatorClient:
                 reason = f"HTTP {response.status}"
             except urllib3.exceptions.HTTPError as err:
                 reason = type(err).__name__
+                self._require_leadership()
             if time.monotonic() + pause_s >= deadline:
                 raise last or UnreachableError(
                     "the coordinator did not answer",
@@ -191,6 +201,23 @@ class CoordinatorClient:
                 )
             time.sleep(pause_s)  # the pause between tries of a service that does not answer
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _require_leadership(self) -> None:
+        """Raise FencedError when the record says that another coordinator leads the job."""
+        if not self._address.checkpoint_uri.startswith(_LOCAL):
+            return  # only Spark's JVM can read it
+        directory = Path(self._address.checkpoint_uri.removeprefix(_LOCAL))
+        leader = FileLeaderStore(LocalFileSystem(directory)).current()
+        if leader is not None and leader.leader_session_id != self._address.leader_session_id:
+            raise FencedError(
+                "another coordinator leads the job now",
+                {
+                    "leader_session_id": self._address.leader_session_id,
+                    "current": leader.leader_session_id,
+                    "address": leader.address,
+                },
+                "The job has been restarted; this sender belongs to its older run.",
+            )
 
 
 def _answer(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class CoordinatorService:
         port: 0 for a free one.
         token: bearer token; drawn at random when not given.
         registry: what ``/metrics`` shows.
+        checkpoint_uri: of the coordinator's directory: clients who can read it find there who
+            leads the job when nobody answers.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class CoordinatorService:
         port: int = 0,
         token: str | None = None,
         registry: CollectorRegistry | None = None,
+        checkpoint_uri: str = "",
     ) -> None:
         self._coordinator = coordinator
+        self._checkpoint_uri = checkpoint_uri
         self._host = host
         self._token = token or secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
@@ -116,6 +120,7 @@ class CoordinatorService:
             token=self._token,
             leader_session_id=self._session,
             job_uid="" if started is None else started.job_uid,
+            checkpoint_uri=self._checkpoint_uri,
         )
 
     def mount(self, query_key: str, handler: QueryHandler) -> None:
@@ -197,7 +202,10 @@ class CoordinatorService:
     def _attempts(self, body: AttemptBody) -> dict[str, Any]:
         self._of(body.leader_session_id, body.job_uid).register(
             RegisteredAttempt(
-                batch=_batch(body), operator_id=body.operator_id, resource=body.resource
+                batch=_batch(body),
+                operator_id=body.operator_id,
+                resource=body.resource,
+                checkpoint_id=body.checkpoint_id,
             )
         )
         return {}

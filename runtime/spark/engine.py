@@ -123,7 +123,9 @@ def _run_regions(
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
     with contextlib.ExitStack() as stack:
-        service = stack.enter_context(CoordinatorService(coordinator, host=job.host))
+        service = stack.enter_context(
+            CoordinatorService(coordinator, host=job.host, checkpoint_uri=store.fs.uri)
+        )
         FileLeaderStore(store.fs).announce(
             Leader(leader_session_id=started.session, address=service.address)
         )

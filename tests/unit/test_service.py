@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ import urllib3
 
 from runtime import errors
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.local_fs import LocalFileSystem
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.contracts import RegisteredAttempt
+from runtime.contracts import Leader, RegisteredAttempt
 from runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -125,7 +128,9 @@ def test_a_poll_returns_as_soon_as_there_is_something(
 
 def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
     """Rule 4: before its first record; refused once nobody wants the batch."""
-    attempt = RegisteredAttempt(batch=BATCH, operator_id="sink", resource='["id", 1, 0]')
+    attempt = RegisteredAttempt(
+        batch=BATCH, operator_id="sink", resource='["id", 1, 0]', checkpoint_id=1
+    )
     client.register(attempt)
     client.register(attempt)
     old = dataclasses.replace(attempt, batch=dataclasses.replace(BATCH, generation=-1))
@@ -340,6 +345,26 @@ def test_a_client_gives_up_at_its_deadline() -> None:
     ):
         client.poll_barrier("main", 0, wait_s=0.0)
     assert time.monotonic() - before_s < 5.0
+
+
+def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
+    """The record in the checkpoint directory ends it long before its deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = FileLeaderStore(LocalFileSystem(tmp_path))
+    gone = CoordinatorAddress(
+        address=f"http://127.0.0.1:{port}",
+        token="t",
+        leader_session_id="first",
+        job_uid="u",
+        checkpoint_uri=tmp_path.as_uri(),
+    )
+    store.announce(Leader(leader_session_id="first", address=gone.address))
+    with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    store.announce(Leader(leader_session_id="second", address="http://elsewhere"))
+    with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
+        client.poll_barrier("main", 0, wait_s=0.0)
 
 
 def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
