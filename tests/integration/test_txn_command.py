@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import SinkContext
+from runtime.embedded.hdfs import EmbeddedHdfs
 from runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -140,6 +143,39 @@ def test_a_decided_checkpoint_is_committed_and_an_orphan_aborted(
     store.mark_committed(1)
     assert _run("list", path)["transactions"] == []
     assert set(_verdicts(_run("list", path, "--all"))) == {name, other}
+
+
+def test_a_directory_on_hdfs_needs_no_spark_session(
+    real: RealHarness, hdfs: EmbeddedHdfs, hadoop_client: Any
+) -> None:
+    """The command starts a JVM from PySpark's own jars, and finishes what was decided."""
+    uri = f"{hdfs.uri}/{real.prefix}"
+    store = open_store(uri, hadoop_client)
+    decided, orphan = _opened(real), _opened(real)
+    store.publish(_record(real, 0), timeout_s=20)
+    store.mark_committed(0)
+    store.publish(_record(real, 1, _entry(decided, checkpoint_id=1)), timeout_s=20)
+
+    assert _verdicts(_program("list", uri)) == {
+        decided.identity.transactional_id: "open",
+        orphan.identity.transactional_id: "open, no decision names it",
+    }
+    assert [each["outcome"] for each in _program("commit", uri)["transactions"]] == ["committed"]
+    assert [each["outcome"] for each in _program("abort", uri)["transactions"]] == ["aborted"]
+    assert real.visible() == 2
+
+
+def _program(command: str, uri: str) -> Any:
+    """What ``sluice txn`` prints, in a process of its own that must make no session."""
+    code = (
+        "import sys; from pyspark.sql import SparkSession; from runtime.cli import main\n"
+        "try: main()\n"
+        "finally: assert SparkSession.getActiveSession() is None"
+    )
+    arguments = [sys.executable, "-c", code, "txn", command, uri, "--json"]
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
 
 
 def test_an_orphan_under_an_id_that_a_retained_checkpoint_names_is_found_and_aborted(
