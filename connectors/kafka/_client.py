@@ -55,6 +55,7 @@ __all__ = [
     "TIMESTAMP_CREATE_TIME",
     "TIMESTAMP_LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE",
+    "UNKNOWN_PARTITION",
     "AdminClient",
     "ClusterMetadata",
     "ConfigResource",
@@ -71,6 +72,7 @@ __all__ = [
     "ResourceType",
     "TopicCollection",
     "TopicPartition",
+    "error_codes",
     "make_admin",
     "make_consumer",
     "make_producer",
@@ -111,15 +113,18 @@ def _is_mended(record: logging.LogRecord) -> bool:
 _librdkafka_log.addFilter(_MendedByItself())
 
 
-def _codes(*names: str) -> frozenset[int]:
-    # By name: half of librdkafka's codes begin with an underscore but are public.
+def error_codes(*names: str) -> frozenset[int]:
+    """librdkafka's codes by name: half of them begin with an underscore but are public."""
     return frozenset(getattr(KafkaError, name) for name in names)
 
 
-PARTITION_EOF: int = getattr(KafkaError, "_PARTITION_EOF")  # noqa: B009
+(PARTITION_EOF,) = error_codes("_PARTITION_EOF")
 """A consumer has reached the end of a partition."""
 
-_UNREACHABLE = _codes(
+(UNKNOWN_PARTITION,) = error_codes("_UNKNOWN_PARTITION")
+"""A record is for a partition that the topic has not, or not yet."""
+
+_UNREACHABLE = error_codes(
     "_ALL_BROKERS_DOWN",
     "_RESOLVE",
     "_TIMED_OUT",
@@ -134,7 +139,7 @@ _UNREACHABLE = _codes(
     "NOT_COORDINATOR",
     "REQUEST_TIMED_OUT",
 )
-_REFUSED_CREDENTIALS = _codes(
+_REFUSED_CREDENTIALS = error_codes(
     "_AUTHENTICATION",
     "_SSL",
     "CLUSTER_AUTHORIZATION_FAILED",
@@ -144,21 +149,21 @@ _REFUSED_CREDENTIALS = _codes(
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     "UNSUPPORTED_SASL_MECHANISM",
 )
-_SOURCE_CHANGED = _codes(
+_SOURCE_CHANGED = error_codes(
     "_UNKNOWN_PARTITION",
     "_UNKNOWN_TOPIC",
     "TOPIC_EXCEPTION",
     "UNKNOWN_TOPIC_ID",
     "UNKNOWN_TOPIC_OR_PART",
 )
-_FENCED = _codes(
+_FENCED = error_codes(
     "_FENCED",
     "INVALID_PRODUCER_EPOCH",
     "INVALID_PRODUCER_ID_MAPPING",
     "PRODUCER_FENCED",
     "TRANSACTION_COORDINATOR_FENCED",
 )
-_MISCONFIGURED = _codes(
+_MISCONFIGURED = error_codes(
     "_INVALID_ARG",
     "_NOT_CONFIGURED",
     "INVALID_CONFIG",

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.kafka._client import KafkaError, KafkaException, Message, translate
+from connectors.kafka._client import (
+    UNKNOWN_PARTITION,
+    KafkaError,
+    KafkaException,
+    Message,
+    error_codes,
+    translate,
+)
 from runtime.contracts import TaskScope
 from runtime.errors import (
     AuthenticationError,
@@ -23,16 +30,9 @@ __all__ = ["DeliveryLog", "OnDelivery", "is_consequence", "source_position"]
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
-def _code(name: str) -> int:
-    # By name: half of librdkafka's codes begin with an underscore but are public.
-    code: int = getattr(KafkaError, name)
-    return code
-
-
-_TOO_LARGE = _code("MSG_SIZE_TOO_LARGE")
-_UNKNOWN_PARTITION = _code("_UNKNOWN_PARTITION")
+(_TOO_LARGE,) = error_codes("MSG_SIZE_TOO_LARGE")
 # Records thrown away because of an error that another report, or the client itself, names.
-_CONSEQUENCES = frozenset({_code("_PURGE_QUEUE"), _code("_PURGE_INFLIGHT"), _code("_STATE")})
+_CONSEQUENCES = error_codes("_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE")
 
 
 def is_consequence(error: KafkaError) -> bool:
@@ -145,7 +145,7 @@ class DeliveryLog:
                 "has taken over: then this one must stop."
             )
             return FencedError(str(what), place, remedy)
-        if error.code() == _UNKNOWN_PARTITION:
+        if error.code() == UNKNOWN_PARTITION:
             remedy = "Give the topic more partitions, or correct the column (null: by key)."
         elif error.code() == _TOO_LARGE:
             remedy = (

@@ -237,7 +237,11 @@ class _Reading:
         )
         if self._reader.fail_on_data_loss:
             raise data_lost([lost])
-        log.warning("records lost while reading, going on behind them: range=%s", lost)
+        log.warning(
+            "records lost while reading, going on behind them: records=%d range=%s",
+            goes_on_at - lost.start_offset,
+            lost,
+        )
         self._progress.move_to(slot, goes_on_at)
 
     def _release_finished(self) -> None:

@@ -14,7 +14,7 @@ import time
 
 import pyarrow as pa
 
-from connectors.kafka._client import KafkaError, KafkaException
+from connectors.kafka._client import UNKNOWN_PARTITION, KafkaError, KafkaException
 from connectors.kafka.collector import without_collector
 from connectors.kafka.delivery import DeliveryLog, is_consequence
 from connectors.kafka.grouping import by_partition
@@ -29,7 +29,6 @@ __all__ = ["RecordSender", "flush"]
 _CHUNK_ROWS = 10_000
 _CAUSE_S = 1.0
 _FLUSH_STEP_S = 0.15  # from 0.2 on the client adds steps of its own
-_UNKNOWN_PARTITION: int = getattr(KafkaError, "_UNKNOWN_PARTITION")  # noqa: B009
 
 
 class RecordSender:
@@ -140,7 +139,7 @@ class RecordSender:
 
         By itself the client looks every 5 minutes; Java's asks at once, too.
         """
-        if error.code() != _UNKNOWN_PARTITION or (topic, partition) in self._looked_for:
+        if error.code() != UNKNOWN_PARTITION or (topic, partition) in self._looked_for:
             return False
         self._looked_for.add((topic, partition))
         count = partition_count(self._client, topic)
