@@ -19,8 +19,11 @@ _PAUSE_S = 0.05
 
 
 def measure(rig: Rig, *, repeat: int) -> list[Figure]:
-    """Kill a pipeline under steady light load, start it again, ``repeat`` times."""
-    samples = [_sample(rig) for _ in range(repeat)]
+    """Kill a pipeline under steady light load and start it again; then start the peer."""
+    samples, plain_s = [], []
+    for _ in range(repeat):
+        samples.append(_sample(rig))
+        plain_s.append(_plain_start(rig))
     return [
         Figure(
             what="kill -9 to the next visible commit",
@@ -35,7 +38,23 @@ def measure(rig: Rig, *, repeat: int) -> list[Figure]:
             unit="s",
             note="until the new run's first durable record",
         ),
+        Figure(
+            what="peer: a plain Spark query, from its start to its first batch",
+            runs=plain_s,
+            unit="s",
+            note="no Kafka, nothing to recover",
+        ),
     ]
+
+
+def _plain_start(rig: Rig) -> float:
+    directory = Path(tempfile.mkdtemp(dir=rig.directory))
+    started_s = time.monotonic()
+    with rig.start_plain(directory) as program:
+        code = program.await_exit(timeout_s=_START_S)
+        elapsed_s = time.monotonic() - started_s
+        assert code == 0, program.log_tail()
+    return elapsed_s
 
 
 def _sample(rig: Rig) -> tuple[float, float]:

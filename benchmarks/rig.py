@@ -59,16 +59,23 @@ class Rig:
         if script == "pipeline":
             common += ["--checkpoint", str(directory / "checkpoint")]
             common += ["--progress", str(directory / "progress")]
-        command = command_of(sys.executable, _HERE / f"{script}.py", [*common, *arguments])
-        spec = ProgramSpec(
-            command=command,
+        program = _program(script, directory, [*common, *arguments])
+        return Running(program=program, rig=self, source=source, output=output, directory=directory)
+
+    def start_plain(self, directory: Path) -> Program:
+        """Spark alone, over a new directory; killed as a context manager."""
+        return _program("plain_start", directory, ["--checkpoint", str(directory / "checkpoint")])
+
+
+def _program(script: str, directory: Path, arguments: Sequence[str]) -> Program:
+    return Program(
+        ProgramSpec(
+            command=command_of(sys.executable, _HERE / f"{script}.py", arguments),
             log_path=directory / "log",
             environment={"PYTHONPATH": str(_ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
             working_dir=directory,
         )
-        return Running(
-            program=Program(spec), rig=self, source=source, output=output, directory=directory
-        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
