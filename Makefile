@@ -11,6 +11,9 @@ STAMP := $(VENV)/.installed-by-make
 FAST := tests/unit tests/property tests/contract tests/simulation
 SLOW := tests/integration tests/containers tests/chaos
 PYTEST := $(BIN)/pytest
+# Two processes, each with servers of its own; most tests wait for servers more than they compute.
+WORKERS ?= 2
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup
 
 .PHONY: help setup demo check lint test test-containers test-chaos bench clean
 
@@ -59,13 +62,13 @@ check: lint ## lint, and all tests that need no server; under a minute
 	@$(PYTEST) -q $(FAST) -m 'not integration and not containers and not chaos'
 
 test: lint ## everything a change must pass; without a Docker engine the container tests are skipped
-	@$(PYTEST) -q -rs $(FAST) $(SLOW)
+	@$(PYTEST) -q -rs $(PARALLEL) $(FAST) $(SLOW)
 
 test-containers: setup ## brokers in containers: killed, lost, cut off
 	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
 
 test-chaos: setup ## kill -9 of real processes at every failpoint, the long list too
-	@SLUICE_CHAOS=long $(PYTEST) -q tests -m chaos
+	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m chaos
 
 bench: setup ## throughput, latency and recovery, as a table
 	@$(BIN)/python -m benchmarks

@@ -12,7 +12,11 @@ from tests.kafka_records import (
     values,
 )
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.containers,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("containers"),  # one cluster for them all
+]
 
 
 def _numbers(start: int, stop: int) -> list[bytes]:
