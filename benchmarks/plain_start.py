@@ -7,51 +7,15 @@ seen a first record. Ends then.
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 
-_TASKS = 2
-
-
-class _Reader(DataSourceStreamReader):
-    """One record for each task."""
-
-    def initialOffset(self) -> dict[str, int]:
-        return {"next": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
-        return {"next": start["next"] + 1}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition(number) for number in range(_TASKS)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_arrays([pa.array(["x"])], ["value"])
-
-
-class _Source(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "plain"
-
-    def schema(self) -> str:
-        return "value string"
-
-    def streamReader(self, schema: StructType) -> _Reader:
-        return _Reader()
-
-
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
+from runtime.spark.archive_workload import EndlessSource, same
 
 
 def _first_batch(frame: DataFrame, _: int) -> None:
-    assert len(frame.mapInArrow(_same, frame.schema).collect()) == _TASKS
+    assert frame.mapInArrow(same, frame.schema).collect()
     os._exit(0)  # what an orderly end takes is not asked here
 
 
@@ -62,8 +26,8 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.master("local[2]").appName("plain").getOrCreate()
-    spark.dataSource.register(_Source)
-    rows = spark.readStream.format("plain").load()
+    spark.dataSource.register(EndlessSource)
+    rows = spark.readStream.format(EndlessSource.name()).load()
     query = rows.writeStream.foreachBatch(_first_batch)
     query.option("checkpointLocation", str(args.checkpoint)).start().awaitTermination()
 

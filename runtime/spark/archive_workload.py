@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 
 from runtime.spark.session import query_settings
 
+__all__ = ["EndlessSource", "same"]
+
 _BATCHES = 2
 _TIMEOUT_S = 120
 
 
 class _Reader(DataSourceStreamReader):
-    """One record per batch and partition, for ever."""
-
     def initialOffset(self) -> dict[str, int]:
         return {"next": 0}
 
@@ -33,10 +33,12 @@ class _Reader(DataSourceStreamReader):
         yield pa.RecordBatch.from_arrays([pa.array(["x"])], ["value"])
 
 
-class _Source(DataSource):
+class EndlessSource(DataSource):
+    """Plain Spark's: one record per batch and partition, for ever."""
+
     @classmethod
     def name(cls) -> str:
-        return "archive-workload"
+        return "endless"
 
     def schema(self) -> str:
         return "value string"
@@ -45,7 +47,8 @@ class _Source(DataSource):
         return _Reader()
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A Python function for `mapInArrow` that changes nothing."""
     yield from batches
 
 
@@ -53,7 +56,7 @@ def _run(frame: DataFrame, mode: str) -> None:
     seen: list[int] = []
 
     def take(batch: DataFrame, batch_id: int) -> None:
-        seen.append(len(batch.mapInArrow(_same, batch.schema).collect()))
+        seen.append(len(batch.mapInArrow(same, batch.schema).collect()))
 
     query = frame.writeStream.outputMode(mode).foreachBatch(take).start()
     for _ in range(10 * _TIMEOUT_S):
@@ -73,9 +76,9 @@ def main() -> None:
         .config("spark.ui.port", 0)
         .getOrCreate()
     )
-    spark.dataSource.register(_Source)
+    spark.dataSource.register(EndlessSource)
     with query_settings(spark, batches_to_retain=2):
-        rows = spark.readStream.format("archive-workload").name("rows").load()
+        rows = spark.readStream.format("endless").name("rows").load()
         _run(rows, "append")
         _run(rows.groupBy("value").count(), "update")
     spark.stop()
