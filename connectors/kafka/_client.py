@@ -127,6 +127,7 @@ def error_codes(*names: str) -> frozenset[int]:
 _UNREACHABLE = error_codes(
     "_ALL_BROKERS_DOWN",
     "_RESOLVE",
+    "_MSG_TIMED_OUT",
     "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",
     "_TRANSPORT",

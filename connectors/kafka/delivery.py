@@ -22,6 +22,7 @@ from runtime.errors import (
     FencedError,
     SourceChangedError,
     StreamError,
+    UnreachableError,
 )
 from runtime.model import SplitRange
 
@@ -116,7 +117,8 @@ class DeliveryLog:
         """Raise the error of this epoch, if there is one.
 
         Raises:
-            DeliveryError, AuthenticationError, FencedError: with topic, partition, code and source.
+            DeliveryError, UnreachableError, AuthenticationError, FencedError: with topic,
+                partition, code and source.
         """
         failure, fatal = self._failure, self._client_error
         if failure is None:
@@ -154,7 +156,9 @@ class DeliveryLog:
             )
         elif not isinstance(found, SourceChangedError):
             remedy = f"{remedy} Nothing of this epoch is visible."
-        return DeliveryError(str(what), place, str(remedy))
+        # Brokers that did not answer in time may do so later: that is worth another try.
+        kind = UnreachableError if isinstance(found, UnreachableError) else DeliveryError
+        return kind(str(what), place, str(remedy))
 
     def _note(self, failure: _Failure) -> None:
         self.failed_records += 1

@@ -21,7 +21,7 @@ from connectors.kafka.grouping import by_partition
 from connectors.kafka.records import ProduceArguments, RecordColumns
 from connectors.kafka.transactional_producer import Client, partition_count, serve
 from runtime.contracts import Clock
-from runtime.errors import ConfigError, DeliveryError
+from runtime.errors import ConfigError, DeliveryError, UnreachableError
 from runtime.failpoints import failpoint
 
 __all__ = ["RecordSender", "flush"]
@@ -63,6 +63,7 @@ class RecordSender:
         Raises:
             ConfigError: a row holds what no record can.
             DeliveryError, AuthenticationError, FencedError: a record was refused, now or earlier.
+            UnreachableError: the brokers took none for too long.
         """
         for start in range(0, batch.num_rows, _CHUNK_ROWS):
             with without_collector():
@@ -162,7 +163,7 @@ class RecordSender:
             serve(self._client, 0.05, self._delivery.client_failed)
             self._check()
             if self._clock() > deadline:
-                raise DeliveryError(
+                raise UnreachableError(
                     "the producer's queue stayed full",
                     {"queued_records": full, "timeout_s": self._queue_full_timeout_s},
                     "Check that the brokers take records.",
@@ -183,7 +184,8 @@ def flush(
     they time out, and nobody needs to wait for that.
 
     Raises:
-        DeliveryError, AuthenticationError, FencedError: a record was refused or not confirmed.
+        DeliveryError, AuthenticationError, FencedError: a record was refused.
+        UnreachableError: not all were confirmed in time.
     """
     deadline = clock() + timeout_s
     while True:
@@ -193,7 +195,7 @@ def flush(
         if not left:
             return
         if clock() > deadline:
-            raise DeliveryError(
+            raise UnreachableError(
                 "records were not confirmed in time",
                 {"unconfirmed_records": left, "timeout_s": timeout_s},
                 "Check that the brokers take records; nothing of this epoch is visible.",

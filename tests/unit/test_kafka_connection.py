@@ -217,7 +217,7 @@ def test_every_option_of_the_tables_exists_in_librdkafka(role: Role) -> None:
         ("UNKNOWN_TOPIC_OR_PART", SourceChangedError),
         ("UNKNOWN_TOPIC_ID", SourceChangedError),
         ("MSG_SIZE_TOO_LARGE", DeliveryError),
-        ("_MSG_TIMED_OUT", DeliveryError),
+        ("_MSG_TIMED_OUT", UnreachableError),
         ("PRODUCER_FENCED", FencedError),
         ("_FENCED", FencedError),
         ("INVALID_TRANSACTION_TIMEOUT", ConfigError),

@@ -14,6 +14,7 @@ from runtime.errors import (
     DeliveryError,
     FencedError,
     StreamError,
+    UnreachableError,
 )
 from runtime.model import BatchKey, SplitRange
 from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
@@ -139,7 +140,7 @@ def refuse_value(value: bytes, code: str) -> object:
     ("code", "kind"),
     [
         ("MSG_SIZE_TOO_LARGE", DeliveryError),
-        ("_MSG_TIMED_OUT", DeliveryError),
+        ("_MSG_TIMED_OUT", UnreachableError),
         ("_UNKNOWN_PARTITION", DeliveryError),
         ("TOPIC_AUTHORIZATION_FAILED", AuthenticationError),
     ],
@@ -204,7 +205,7 @@ def test_records_that_are_not_confirmed_are_never_pre_committed(rig: Rig) -> Non
     """Rule 1: `flush` must return 0."""
     rig.cluster.never_confirmed = 2
     rig.writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, "out", flush_timeout_s=0)
-    with pytest.raises(DeliveryError, match="not confirmed"):
+    with pytest.raises(UnreachableError, match="not confirmed"):
         write_and_pre_commit(rig, records(b"a"))
 
 
@@ -357,7 +358,7 @@ def test_at_least_once_reports_a_refused_record() -> None:
     """A checkpoint never covers a record that Kafka does not have."""
     cluster = FakeCluster(refuse=lambda _: kafka_error("_MSG_TIMED_OUT"))
     writer, dropped = plain_writer(cluster, Guarantee.AT_LEAST_ONCE)
-    with pytest.raises(DeliveryError):
+    with pytest.raises(UnreachableError):
         writer.write(records(b"a"))
     writer.abort()
     assert dropped == ["client"]
