@@ -29,6 +29,8 @@ __all__ = ["SourcePlan", "data_source_for", "deal", "probe_for"]
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
+# Spark asks again at once; a runner that waited longer would outlive a driver that was killed.
+_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class JobStreamReader(DataSourceStreamReader):
 
     def __init__(self, plan: SourcePlan) -> None:
         self._plan = plan
-        self._client = CoordinatorClient(plan.address)
+        self._client = CoordinatorClient(plan.address, deadline_s=_DEADLINE_S)
 
     def initialOffset(self) -> dict[str, Any]:
         """The restored position: numbers, resolved before the first record (rule 15)."""
