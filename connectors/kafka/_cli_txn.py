@@ -160,7 +160,7 @@ def abort(
         for line in chosen:
             refuse_decided_abort(line, force=force)
         if chosen and not force:
-            refuse_while_alive(job, {line.sink for line in chosen}, timeout_s=timeout_s)
+            refuse_while_alive(job, {line.sink_key for line in chosen}, timeout_s=timeout_s)
         reports = end(job, chosen, commit=False, timeout_s=timeout_s)
     _print_reports(reports, as_json=as_json)
     _exit_unless(reports, CommitOutcome.ABORTED)

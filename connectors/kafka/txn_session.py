@@ -12,6 +12,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.txn_survey import (
     NamedTransaction,
+    SinkKey,
     SinkSettings,
     TransactionLine,
     connection_of,
@@ -40,9 +41,9 @@ class TransactionSession:
     """Everything that is known of a job, and a client for each sink's cluster."""
 
     job_uid: str
-    sinks: Mapping[str, SinkSettings]
-    connections: Mapping[str, KafkaConnection]
-    wires: Mapping[str, TransactionWire]
+    sinks: Mapping[SinkKey, SinkSettings]
+    connections: Mapping[SinkKey, KafkaConnection]
+    wires: Mapping[SinkKey, TransactionWire]
     named: Sequence[NamedTransaction]
     lines: Sequence[TransactionLine]
     missing: Sequence[str]
@@ -79,7 +80,7 @@ def open_session(
         places = survey(store)
         records = [place.record for place in places if place.record is not None]
         committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
-    sinks = {name: sink for record in records for name, sink in sinks_of(record).items()}
+    sinks = {key: sink for record in records for key, sink in sinks_of(record).items()}
     if not sinks:
         raise ConfigError(
             "no checkpoint here names a transactional Kafka sink",
@@ -87,11 +88,11 @@ def open_session(
             "Give the checkpoint directory of a job with an exactly-once Kafka sink.",
         )
     connections = {
-        name: connection_of(sink, bootstrap=bootstrap, options=options)
-        for name, sink in sinks.items()
+        key: connection_of(sink, bootstrap=bootstrap, options=options)
+        for key, sink in sinks.items()
     }
     with ExitStack() as stack:
-        wires = {name: TransactionWire(connection) for name, connection in connections.items()}
+        wires = {key: TransactionWire(connection) for key, connection in connections.items()}
         for wire in wires.values():
             stack.callback(wire.close)
         named = named_transactions(places, committables)
@@ -109,21 +110,21 @@ def open_session(
 
 
 def _ask(
-    wires: Mapping[str, TransactionWire],
-    sinks: Mapping[str, SinkSettings],
+    wires: Mapping[SinkKey, TransactionWire],
+    sinks: Mapping[SinkKey, SinkSettings],
     named: Sequence[NamedTransaction],
     job_uid: str,
     timeout_s: float,
 ) -> tuple[dict[str, TransactionDescription | None], list[str]]:
     described: dict[str, TransactionDescription | None] = {}
     missing: list[str] = []
-    for name, sink in sinks.items():
-        wires[name].cluster(timeout_s=timeout_s)  # says at once what is wrong with the connection
-        listing = wires[name].list_transactions(f"{sink.prefix}/{job_uid}/", timeout_s=timeout_s)
+    for key, sink in sinks.items():
+        wires[key].cluster(timeout_s=timeout_s)  # says at once what is wrong with the connection
+        listing = wires[key].list_transactions(f"{sink.prefix}/{job_uid}/", timeout_s=timeout_s)
         missing += [place for place in listing.missing if place not in missing]
         asked = {row.transactional_id for row in listing.transactions}
-        asked |= {one.handle.transactional_id for one in named if one.sink == name}
-        answers = wires[name].describe(sorted(asked), timeout_s=timeout_s)
+        asked |= {one.handle.transactional_id for one in named if one.sink_key == key}
+        answers = wires[key].describe(sorted(asked), timeout_s=timeout_s)
         silent = sorted(asked - set(answers))
         if silent:
             raise UnreachableError(
@@ -159,11 +160,11 @@ def refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
     )
 
 
-def refuse_while_alive(job: TransactionSession, sinks: set[str], *, timeout_s: float) -> None:
+def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
     """FencedError when the job lives, as its owner record tells by changing (rule 22)."""
-    for name in sorted(sinks & set(job.sinks)):
-        prefix = job.sinks[name].prefix
-        store = KafkaOwnerStore(job.connections[name], prefix, timeout_s=timeout_s)
+    for key in sorted(sinks & set(job.sinks)):
+        prefix = job.sinks[key].prefix
+        store = KafkaOwnerStore(job.connections[key], prefix, timeout_s=timeout_s)
         try:
             first = store.read()
             until = time.monotonic() + RENEWAL_INTERVAL_S + 1
@@ -186,15 +187,15 @@ def end(
     """Commit or abort, oldest checkpoint first; what the committer says of each."""
     lines = sorted(lines, key=lambda line: line.named.checkpoint_id if line.named else 0)
     reports: list[tuple[TransactionLine, CommitReport]] = []
-    for name in dict.fromkeys(line.sink for line in lines):
-        mine = [line for line in lines if line.sink == name]
-        if name not in job.wires:
+    for key in dict.fromkeys(line.sink_key for line in lines):
+        mine = [line for line in lines if line.sink_key == key]
+        if key not in job.wires:
             raise ConfigError(
                 "the checkpoint does not tell which cluster this transaction is in",
-                {"transactional_id": mine[0].transactional_id, "operator": name},
+                {"transactional_id": mine[0].transactional_id, "operator": key[0]},
                 "Use the checkpoint directory of the job that made it.",
             )
-        committer = KafkaCommitter(job.wires[name])
+        committer = KafkaCommitter(job.wires[key])
         identities = [_identity(line) for line in mine]
         answers = (
             committer.commit_transactions(identities, timeout_s=timeout_s)

@@ -24,6 +24,7 @@ from runtime.model import CheckpointRecord, StateEntry, Verdict
 
 __all__ = [
     "NamedTransaction",
+    "SinkKey",
     "SinkSettings",
     "Standing",
     "TransactionLine",
@@ -38,6 +39,9 @@ _ID_PREFIX = "transactional_id_prefix"
 
 Standing = str
 """How the checkpoint stands that names a transaction: `runtime.checkpoint.inspection.Place`."""
+
+SinkKey = tuple[str, str]
+"""Operator name and prefix: a sink that was given another prefix left the old one's ids behind."""
 
 _COMMIT_IS_DUE = frozenset({"unfinished", "committed", "decided"})
 
@@ -76,6 +80,11 @@ class NamedTransaction:
     sink: str
 
     @property
+    def sink_key(self) -> SinkKey:
+        """In which of the job's sinks it is looked after."""
+        return self.sink, _prefix_of(self.handle.transactional_id)
+
+    @property
     def commit_is_due(self) -> bool:
         """Whether a decision that nothing has replaced asks for its commit."""
         return self.standing in _COMMIT_IS_DUE
@@ -103,6 +112,11 @@ class TransactionLine:
         return self.described is not None and self.described.state is TransactionState.ONGOING
 
     @property
+    def sink_key(self) -> SinkKey:
+        """In which of the job's sinks it is looked after."""
+        return self.sink, _prefix_of(self.transactional_id)
+
+    @property
     def identity(self) -> TransactionIdentity | None:
         """From the checkpoint where one names it, else from the coordinator (rule 3)."""
         if self.named is not None:
@@ -122,8 +136,8 @@ class TransactionLine:
         return judgement.outcome.value
 
 
-def sinks_of(record: CheckpointRecord) -> dict[str, SinkSettings]:
-    """The transactional Kafka sinks in a record's settings, by operator name."""
+def sinks_of(record: CheckpointRecord) -> dict[SinkKey, SinkSettings]:
+    """The transactional Kafka sinks in a record's settings."""
     found = {}
     for node in record.graph:
         own = {
@@ -133,7 +147,8 @@ def sinks_of(record: CheckpointRecord) -> dict[str, SinkSettings]:
         }
         if node.kind == "sink" and own.get(_ID_PREFIX):
             options = {key: value for key, value in own.items() if key.startswith(PREFIX)}
-            found[node.name] = SinkSettings(name=node.name, prefix=own[_ID_PREFIX], options=options)
+            prefix = own[_ID_PREFIX]
+            found[node.name, prefix] = SinkSettings(name=node.name, prefix=prefix, options=options)
     return found
 
 
@@ -174,7 +189,7 @@ def _standing(place: Place, record: CheckpointRecord) -> Standing:
 def overview(
     named: Sequence[NamedTransaction],
     described: Mapping[str, TransactionDescription | None],
-    sinks: Mapping[str, SinkSettings],
+    sinks: Mapping[SinkKey, SinkSettings],
 ) -> list[TransactionLine]:
     """One line for each id that a checkpoint or the cluster knows; pure.
 
@@ -190,7 +205,7 @@ def overview(
     return [
         TransactionLine(
             transactional_id=name,
-            sink=newest[name].sink if name in newest else _sink_of(name, by_prefix),
+            sink=newest[name].sink if name in newest else by_prefix.get(_prefix_of(name), ""),
             named=newest.get(name),
             described=described.get(name),
         )
@@ -209,9 +224,9 @@ def _is_used_again(named: NamedTransaction, described: TransactionDescription | 
     )
 
 
-def _sink_of(transactional_id: str, by_prefix: Mapping[str, str]) -> str:
+def _prefix_of(transactional_id: str) -> str:
     parsed = TransactionalId.parse(transactional_id)
-    return by_prefix.get(parsed.prefix, "") if parsed is not None else ""
+    return parsed.prefix if parsed is not None else ""
 
 
 def connection_of(

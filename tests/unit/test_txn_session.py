@@ -1,0 +1,123 @@
+"""What ``sluice txn`` knows of a job whose settings have changed, over a fake broker."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka import txn_session
+from connectors.kafka.handles import TransactionalId, TransactionIdentity, encode_handle
+from connectors.kafka.txn_session import TransactionSession, end, open_session
+from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.contracts import CommitOutcome
+from runtime.model import (
+    CheckpointKind,
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    StateEntry,
+    Verdict,
+)
+from tests.fake_kafka import FakeBroker, FakeWire
+from tests.transaction_harness import handle_of
+
+JOB_UID = "j"
+SINK = OperatorNode(operator_id="sink-1", name="out", kind="sink", upstream=())
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    """The one that every wire reaches."""
+    made = FakeBroker()
+    monkeypatch.setattr(txn_session, "TransactionWire", lambda _: FakeWire(made))
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """A job that ran under the prefix ``old``, and then under ``new``."""
+    made = open_store(str(tmp_path))
+    made.publish(_record(0, "old"), timeout_s=5)
+    made.mark_committed(0)
+    made.publish(_record(1, "new", Verdict.ABORTED), timeout_s=5)
+    return made
+
+
+def _record(
+    checkpoint_id: int,
+    prefix: str,
+    verdict: Verdict = Verdict.DECIDED,
+    committables: tuple[StateEntry, ...] = (),
+) -> CheckpointRecord:
+    return CheckpointRecord(
+        job_uid=JOB_UID,
+        job_name="job",
+        checkpoint_id=checkpoint_id,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=verdict,
+        leader_session_id=f"session-{checkpoint_id}",
+        run_attempt=checkpoint_id + 1,
+        settings={
+            "out.transactional_id_prefix": prefix,
+            "out.kafka.bootstrap.servers": "b:9092",
+        },
+        graph=(SINK,),
+        regions=(
+            RegionRecord(
+                region="main", generation=0, batch_id=checkpoint_id, committables=committables
+            ),
+        ),
+    )
+
+
+def _begun(broker: FakeBroker, prefix: str) -> TransactionIdentity:
+    parsed = TransactionalId(
+        prefix=prefix, job_uid=JOB_UID, region="main", generation=0, owner="o", slot=0
+    )
+    transaction = broker.initialise(str(parsed))
+    broker.produce(transaction, 1)
+    return transaction
+
+
+@contextmanager
+def _opened(store: CheckpointStore) -> Iterator[TransactionSession]:
+    with open_session(store.uri, bootstrap=None, options={}, timeout_s=1) as session:
+        yield session
+
+
+def test_what_lies_under_an_older_prefix_is_found_and_aborted(
+    store: CheckpointStore, broker: FakeBroker
+) -> None:
+    """A new run sweeps its own prefix only, so this is the one way to free the readers."""
+    old = _begun(broker, "old").transactional_id
+    new = _begun(broker, "new").transactional_id
+    with _opened(store) as session:
+        assert [(line.transactional_id, line.is_open) for line in session.lines] == [
+            (new, True),
+            (old, True),
+        ]
+        reports = end(session, session.chosen([old]), commit=False, timeout_s=1)
+    assert [(line.transactional_id, report.outcome) for line, report in reports] == [
+        (old, CommitOutcome.ABORTED)
+    ]
+    assert [transaction.transactional_id for transaction in broker.discarded] == [old]
+
+
+def test_what_was_decided_under_an_older_prefix_is_committed(
+    store: CheckpointStore, broker: FakeBroker
+) -> None:
+    """A decision is kept whatever the sink is called later."""
+    decided = _begun(broker, "new")
+    entry = encode_handle(
+        handle_of(decided, records=1, checkpoint_id=2), operator_id=SINK.operator_id
+    )
+    store.publish(_record(2, "new", committables=(entry,)), timeout_s=5)
+    store.publish(_record(3, "newest", Verdict.ABORTED), timeout_s=5)
+    with _opened(store) as session:
+        (line,) = session.chosen([decided.transactional_id])
+        assert line.named is not None
+        assert line.named.commit_is_due
+        ((_, report),) = end(session, [line], commit=True, timeout_s=1)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert broker.visible == {decided: 1}
