@@ -308,6 +308,11 @@ class Source(Protocol):
         """Whether the run ends when everything present at its start has been read."""
         ...
 
+    @property
+    def yields_only_committed(self) -> bool:
+        """Whether no record is yielded that its writer may yet abort, or has aborted."""
+        ...
+
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """As `SinkCoordinator.check`."""
         ...
@@ -340,6 +345,11 @@ class Sink(Protocol):
     @property
     def uid(self) -> str | None:
         """The user's stable id, if given."""
+        ...
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether it promises that every record is visible once."""
         ...
 
     def coordinator(self) -> SinkCoordinator:

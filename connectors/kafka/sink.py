@@ -75,7 +75,7 @@ class KafkaSink:
             options={key: str(value) for key, value in (options or {}).items()},
             oauth_token=oauth_token,
         )
-        self._connection.refuse_owned(exactly_once=self._is_exactly_once)
+        self._connection.refuse_owned(exactly_once=self.is_exactly_once)
         if self._guarantee is not Guarantee.NONE:
             refuse_weak_acks(self._connection.options, guarantee=self._guarantee.value)
         self._topic = _checked_topic(topic)
@@ -121,6 +121,11 @@ class KafkaSink:
         """See `runtime.contracts.Sink`."""
         return self._uid
 
+    @property
+    def is_exactly_once(self) -> bool:
+        """See `runtime.contracts.Sink`."""
+        return self._guarantee is Guarantee.EXACTLY_ONCE
+
     def coordinator(self) -> SinkCoordinator:
         """See `runtime.contracts.Sink`."""
         # Imported here, for it brings in the wire client: 140 ms that no executor needs to spend.
@@ -128,7 +133,7 @@ class KafkaSink:
         from connectors.kafka.plain_coordination import PlainSinkCoordinator
 
         topics = () if self._topic is None else (self._topic,)
-        if not self._is_exactly_once:
+        if not self.is_exactly_once:
             return PlainSinkCoordinator(
                 self._connection, topics=topics, guarantee=self._guarantee.value
             )
@@ -161,7 +166,7 @@ class KafkaSink:
         settings = {"guarantee": self._guarantee.value, **self._connection.redacted()}
         if self._topic is not None:
             settings["topic"] = self._topic
-        if self._is_exactly_once:
+        if self.is_exactly_once:
             timeout_s = self._timeout_s
             settings["transactional_id_prefix"] = self._prefix
             settings["transaction_timeout_s"] = (
@@ -172,12 +177,8 @@ class KafkaSink:
     def __repr__(self) -> str:
         return f"KafkaSink(name={self._name!r}, {self._connection!r})"
 
-    @property
-    def _is_exactly_once(self) -> bool:
-        return self._guarantee is Guarantee.EXACTLY_ONCE
-
     def _check_transactions(self) -> None:
-        if not self._is_exactly_once:
+        if not self.is_exactly_once:
             return
         if not self._prefix.strip():
             raise ConfigError(

@@ -90,6 +90,11 @@ class KafkaSource:
         """Whether the run ends by itself."""
         return self._bounded
 
+    @property
+    def yields_only_committed(self) -> bool:
+        """See `runtime.contracts.Source`."""
+        return self._options.read_committed
+
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """Reach the brokers and find what is named; changes nothing.
 

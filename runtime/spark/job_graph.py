@@ -57,7 +57,8 @@ def regions_of(
 
     Raises:
         ConfigError: nothing to run, a pipeline without a sink, two operators of one name, or a
-            function whose replay may give other rows where that would lose exactly-once.
+            function whose replay may give other rows, or a source of uncommitted records, where
+            that would lose exactly-once.
     """
     if not pipelines:
         raise ConfigError("the job has no source", {}, "Call job.source(…) and .sink(…).")
@@ -86,6 +87,13 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
     where = {"source": pipeline.source.name}
     if not pipeline.sinks:
         raise ConfigError("a source has no sink", where, "End the pipeline with .sink(…).")
+    exact = [sink.name for sink in pipeline.sinks if sink.is_exactly_once]
+    if exact and not pipeline.source.yields_only_committed:
+        raise ConfigError(
+            "a source of uncommitted records feeds an exactly-once sink",
+            where | {"sinks": ",".join(exact)},
+            "Let the source read committed records only, or ask the sinks for a weaker guarantee.",
+        )
     random = [step.name for step in pipeline.steps if not step.deterministic]
     if random and (stateful or len(pipeline.sinks) > 1):
         raise ConfigError(

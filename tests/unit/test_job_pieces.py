@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from connectors.kafka import KafkaSink, KafkaSource
 from runtime import offsets
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.errors import ConfigError, DamagedCheckpointError, StreamError, UnsupportedFormatError
@@ -41,6 +42,7 @@ class StubSource:
     name: str = "orders"
     uid: str | None = None
     bounded: bool = False
+    yields_only_committed: bool = True
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         return {}
@@ -64,6 +66,7 @@ class StubSink:
 
     name: str = "out"
     uid: str | None = None
+    is_exactly_once: bool = True
 
     def coordinator(self) -> Any:
         raise NotImplementedError
@@ -190,6 +193,9 @@ def described() -> Iterator[tuple[str, list[Pipeline], list[bool]]]:
     yield "replay", [Pipeline(StubSource(), [random], [StubSink()])], [True]
     yield "replay", [Pipeline(StubSource(), [random], [StubSink("a"), StubSink("b")])], [False]
     twice = [Pipeline(StubSource(), [], [StubSink("a")]), Pipeline(StubSource(), [], [StubSink()])]
+    dirty = StubSource("dirty", yields_only_committed=False)
+    mixed = [StubSink("loose", is_exactly_once=False), StubSink("exact")]
+    yield r"uncommitted.*source=dirty sinks=exact\]", [Pipeline(dirty, [], mixed)], [False]
     yield "same name", twice, [False, False]
 
 
@@ -200,6 +206,28 @@ def test_a_job_that_cannot_be_exact_is_refused(
     """Rule 21 and the graph's rules, before anything is started."""
     with pytest.raises(ConfigError, match=reason):
         regions_of(pipelines, stateful)
+
+
+def test_a_source_of_uncommitted_records_feeds_a_sink_that_promises_less() -> None:
+    """Whoever asks for a weaker guarantee at both ends gets it."""
+    pipeline = Pipeline(
+        StubSource(yields_only_committed=False), [], [StubSink(is_exactly_once=False)]
+    )
+    assert len(regions_of([pipeline], [False])[1]) == 1
+
+
+def test_kafka_reads_uncommitted_records_into_no_exactly_once_sink() -> None:
+    """The source's own ``guarantee`` says nothing about the sink's."""
+    source = KafkaSource(
+        bootstrap_servers="b:9092",
+        topics=["in"],
+        options={"kafka.isolation.level": "read_uncommitted", "guarantee": "none"},
+    )
+    exact = KafkaSink(bootstrap_servers="b:9092", topic="out", transactional_id_prefix="p")
+    loose = KafkaSink(bootstrap_servers="b:9092", topic="out", guarantee="at-least-once")
+    with pytest.raises(ConfigError, match=f"source={source.name} sinks={exact.name}"):
+        regions_of([Pipeline(source, [], [exact])], [False])
+    regions_of([Pipeline(source, [], [loose])], [False])
 
 
 def test_a_jobs_settings_are_its_coordinators() -> None:
