@@ -77,7 +77,8 @@ class Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
         The batch has the source's columns; what it returns needs ``value`` and may have ``key``,
-        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink honours.
+        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink honours. The
+        function is sent to the workers once, when the region starts, with the variables it uses.
         """
         return self._add("map_batches", function, name, uid)
 

@@ -210,7 +210,6 @@ class BarrierCoordinator:
             listeners=self._listeners,
             sinks=self._sinks,
             visible_timeout_s=self._settings.settle_timeout_s,
-            sweep_soon=self._sweep_soon,
             clock=self._clock,
         )
         self._loop = CoreLoop(core, clock=self._clock, on_actions=self._routes.carry_out)
@@ -382,7 +381,10 @@ class BarrierCoordinator:
         loop, routes = self._running()
         answer = routes.expect_restart(region)
         loop.step(RestartAsked(region=region))
-        return _result(answer, timeout_s, {"region": region, "waits_for": "restart"})
+        restarted = _result(answer, timeout_s, {"region": region, "waits_for": "restart"})
+        # What the old life left open would hold back readers of the next decision (rule 17).
+        self._sweep_soon().wait(self._settings.call_timeout_s)
+        return restarted
 
     def trigger(
         self, kind: CheckpointKind, *, asked_by: str, timeout_s: float | None = None
@@ -402,6 +404,7 @@ class BarrierCoordinator:
             self._attempts.add(attempt)
 
         self._ask(add)
+        log.debug("attempt registered: attempt=%s", attempt)
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -450,9 +453,12 @@ class BarrierCoordinator:
         if self._loop is not None:
             self._loop.post(event)
 
-    def _sweep_soon(self) -> None:
+    def _sweep_soon(self) -> threading.Event:
         if self._housekeeper is not None:
-            self._housekeeper.sweep_soon()
+            return self._housekeeper.sweep_soon()
+        swept = threading.Event()
+        swept.set()
+        return swept
 
     def _sweep(self, hands: Hands) -> None:
         started = self._started

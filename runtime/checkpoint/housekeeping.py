@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from runtime.checkpoint.plan import CheckpointSettings
@@ -73,17 +74,22 @@ class Housekeeper:
         self._clock = clock
         self._wake = threading.Event()
         self._stopping = False
-        self._sweep_now = False
+        self._asked: deque[threading.Event] = deque()
         self._thread = threading.Thread(target=self._run, name="sluice-housekeeper", daemon=True)
 
     def start(self) -> None:
         """Begin; the first sweep was part of the job's start."""
         self._thread.start()
 
-    def sweep_soon(self) -> None:
-        """Do not wait for the interval: a region was stopped, its readers shall not wait."""
-        self._sweep_now = True
+    def sweep_soon(self) -> threading.Event:
+        """Do not wait for the interval: a region was stopped, its readers shall not wait.
+
+        What is returned is set once that sweep, or this thread, is over.
+        """
+        swept = threading.Event()
+        self._asked.append(swept)
         self._wake.set()
+        return swept
 
     def stop(self, *, timeout_s: float) -> None:
         """End the thread."""
@@ -93,6 +99,12 @@ class Housekeeper:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        try:
+            self._keep_house()
+        finally:
+            self._answer(len(self._asked))
+
+    def _keep_house(self) -> None:
         sweep_s = self._clock() + self._settings.sweep_interval_s
         renew_s = self._clock() + self._settings.renew_interval_s
         while not self._stopping:
@@ -103,10 +115,15 @@ class Housekeeper:
                 renew_s = now_s + self._settings.renew_interval_s
                 if not self._renewed():
                     return
-            if not self._stopping and (self._sweep_now or now_s >= sweep_s):
-                self._sweep_now = False
+            asked = len(self._asked)
+            if not self._stopping and (asked or now_s >= sweep_s):
                 sweep_s = now_s + self._settings.sweep_interval_s
                 self._sweep_once()
+                self._answer(asked)
+
+    def _answer(self, count: int) -> None:
+        for _ in range(count):
+            self._asked.popleft().set()
 
     def _renewed(self) -> bool:
         try:

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from runtime.checkpoint.loop import StepThread
@@ -60,7 +60,6 @@ class ActionRoutes:
         listeners: ListenerThread,
         sinks: Mapping[str, SinkCoordinator],
         visible_timeout_s: float,
-        sweep_soon: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._steps = steps
@@ -69,7 +68,6 @@ class ActionRoutes:
         self._listeners = listeners
         self._sinks = sinks
         self._visible_timeout_s = visible_timeout_s
-        self._sweep_soon = sweep_soon
         self._clock = clock
         self._lock = threading.Lock()
         self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
@@ -163,7 +161,6 @@ class ActionRoutes:
             answer.set_result(
                 RestartedRegion(generation=action.generation, restored=action.restored)
             )
-        self._sweep_soon()  # the old life's open work holds back readers
 
     def _report(self, progress: Progress) -> None:
         self._listeners.tell(progress)

@@ -61,8 +61,9 @@ class CoordinatorClient:
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
     may be repeated safely, so a call is repeated until it is answered or its deadline has passed.
-    While nobody answers, the record in the checkpoint directory tells whether another coordinator
-    leads the job by now. An error of the coordinator is raised here as the same class.
+    While nobody answers, the record in the checkpoint directory, where that is local or mounted,
+    tells whether another coordinator leads the job by now. An error of the coordinator is raised
+    here as the same class.
     """
 
     def __init__(self, address: CoordinatorAddress, *, deadline_s: float = _DEADLINE_S) -> None:
@@ -207,7 +208,10 @@ class CoordinatorClient:
         if not self._address.checkpoint_uri.startswith(_LOCAL):
             return  # only Spark's JVM can read it
         directory = Path(self._address.checkpoint_uri.removeprefix(_LOCAL))
-        leader = FileLeaderStore(LocalFileSystem(directory)).current()
+        try:
+            leader = FileLeaderStore(LocalFileSystem(directory)).current()
+        except StreamError:  # only a hint: the address itself is asked again
+            return
         if leader is not None and leader.leader_session_id != self._address.leader_session_id:
             raise FencedError(
                 "another coordinator leads the job now",

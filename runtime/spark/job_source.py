@@ -9,7 +9,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +55,7 @@ class SourcePlan:
     generation: int
     initial_offset: str
     tasks: int
-    chain: bytes | None
+    chain: bytes | None = field(repr=False)  # with the token and the client's settings
     reader: SplitReader
     schema_ddl: str
 

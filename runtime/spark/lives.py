@@ -1,6 +1,7 @@
 """The lives of a job's regions: begun, watched, begun again after a failure, ended."""
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from pyspark import cloudpickle
@@ -16,7 +17,7 @@ from runtime.spark.job_graph import Region
 from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import initial_offset, location_of, make_ready
-from runtime.spark.session import query_settings
+from runtime.spark.session import own_workers, query_settings
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 
 __all__ = ["RegionLives"]
@@ -85,9 +86,14 @@ class RegionLives:
         plan = self._source_plan(region, tasks, initial=first)
         self._lives[region.name] = _Life(region=region, generation=generation, query=query)
         with query_settings(self._job.spark, batches_to_retain=self._batches_to_retain):
-            records = source_frame(self._job.spark, data_source_for(plan))
+            with self._workers_of(region):
+                records = source_frame(self._job.spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
             query.start(transformed(frame, region.pipeline))
+
+    def _workers_of(self, region: Region) -> AbstractContextManager[None]:
+        chained = region.pipeline.is_chained  # then to read is to write
+        return own_workers(self._job.spark) if chained else nullcontext()
 
     def _source_plan(self, region: Region, tasks: RegionTasks, *, initial: str) -> SourcePlan:
         reader = region.pipeline.source.reader()
@@ -97,7 +103,7 @@ class RegionLives:
             # Spark sends along the broadcast variables that this thread has pickled.
             chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]
         return SourcePlan(
-            format_name=f"sluice-{region.name}",
+            format_name=f"sluice-{self._job_uid}-{region.name}",
             address=self._address,
             region=region.name,
             generation=tasks.generation,

@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "sluice.worker_modules"
 
 _TASK_RUNNER = "pyspark.worker"
 # pyarrow imports pandas when it makes its first array, if it is there.
-_AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.tasks")
+_AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.job_source")
 
 
 def main() -> None:

@@ -185,7 +185,7 @@ class RegionQuery:
         if self._spec.chained:
             return frame
         write = sink_task(self._spec.tasks, barrier.checkpoint_id)
-        with own_workers(frame.sparkSession, "sink"):
+        with own_workers(frame.sparkSession):
             return frame.mapInArrow(write, RESULT_SCHEMA)
 
 

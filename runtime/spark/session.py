@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 
 from pyspark.sql import SparkSession
@@ -29,6 +30,9 @@ QUERY_SETTINGS: Mapping[str, str] = {
 _WORKERS = "SLUICE_WORKERS"
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
+_environment_lock = threading.Lock()
+_settings_lock = threading.Lock()
+
 _REFUSED = {
     "spark.speculation": (
         "true",
@@ -51,6 +55,12 @@ def prepare(spark: SparkSession) -> None:
                 {"setting": key, "value": value},
                 remedy,
             )
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
+        raise ConfigError(
+            "this process has a setting that Sluice refuses",
+            {"setting": "PYSPARK_PIN_THREAD", "value": "false"},
+            "A task would not be told which batch it works for; leave it out.",
+        )
     if not spark.conf.get("spark.pyspark.python", None):
         # A session made before `use_this_interpreter` was called, e.g. in a notebook.
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -60,35 +70,40 @@ def prepare(spark: SparkSession) -> None:
 def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[None]:
     """Set what a region's query needs while it is made, then put the user's settings back.
 
-    Its frame is made and its query started inside: a query keeps a clone of the session.
+    Its frame is made and its query started inside: a query keeps a clone of the session. One at a
+    time, for the settings and the names of data sources are the session's.
     """
     settings = dict(QUERY_SETTINGS)
     asked = int(spark.conf.get(_BATCHES, None) or 0)
     settings[_BATCHES] = str(max(batches_to_retain, asked))
-    before = {key: spark.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
+    with _settings_lock:
+        before = {key: spark.conf.get(key, None) for key in settings}
+        try:
+            for key, value in settings.items():
+                spark.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)
 
 
 @contextlib.contextmanager
-def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
-    """Let the Python functions that are made inside run in workers that nothing else is run in.
+def own_workers(spark: SparkSession) -> Iterator[None]:
+    """Let the Python functions that are made inside run in workers that only sink tasks are run in.
 
     Spark lends any idle worker that has the function's environment, one after the other, and each
     that has ever had a sink task keeps transactional ids: without this, a few for every reader,
-    too.
+    too. Regions begin their batches at once, each in a thread of its own.
     """
-    environment = spark.sparkContext.environment
-    environment[_WORKERS] = name
-    try:
-        yield
-    finally:
-        del environment[_WORKERS]
+    context = spark.sparkContext
+    with _environment_lock:
+        before = context.environment
+        # Another thread may be reading the one that is there.
+        context.environment = {**before, _WORKERS: "sink"}
+        try:
+            yield
+        finally:
+            context.environment = before

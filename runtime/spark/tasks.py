@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterFactory
-from runtime.errors import StreamError
+from runtime.errors import IllegalTransitionError, StreamError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier, BatchKey, SplitRange, StateEntry
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
@@ -58,7 +58,7 @@ class TaskResult:
     """A task's answer: its committables, or the typed error that ended it.
 
     Attributes:
-        ranges: what a chained task has read; empty at the end of a transform.
+        ranges: what a chained task was dealt; empty at the end of a transform.
         committables: of all sinks; empty when nothing was produced.
         records_out: rows handed to the sinks.
         error: set when the task failed; Spark sees a finished task, so that it is not retried
@@ -86,8 +86,7 @@ class _TaskWriters:
                     operator_id=operator_id,
                     batch=batch,
                     checkpoint_id=checkpoint_id,
-                    # One checkpoint is open at a time, and this batch is in it: all before are
-                    # settled.
+                    # A region's next batch runs once its last one is committed on record.
                     committed_through=checkpoint_id - 1,
                     task=task,
                     source_ranges=source_ranges,
@@ -169,14 +168,14 @@ def require_each_range_once(results: Sequence[TaskResult], barrier: Barrier) -> 
     """A chained batch writes while Spark reads: the tasks' ranges must be the barrier's, once.
 
     Raises:
-        StreamError: Spark ran a task twice, or not at all, and still called the batch whole.
+        IllegalTransitionError: Spark ran a task twice, or not at all, and called the batch whole.
     """
-    read = sorted(_bounds(split) for result in results for split in result.ranges)
+    dealt = sorted(_bounds(split) for result in results for split in result.ranges)
     cut = sorted(_bounds(split) for split in barrier.splits if not split.is_empty)
-    if read != cut:
-        raise StreamError(
-            "the tasks of a batch have not read what its barrier cut, each range once",
-            {"region": barrier.region, "read": read, "cut": cut},
+    if dealt != cut:
+        raise IllegalTransitionError(
+            "the tasks of a batch were not dealt what its barrier cut, each range once",
+            {"region": barrier.region, "dealt": dealt, "cut": cut},
             "Nothing of it becomes visible. This is a bug: please report it with these ranges.",
         )
 

@@ -8,13 +8,25 @@ from collections.abc import Mapping
 
 from tests.chaos.scenario import Kill
 
-__all__ = ["AT_START", "CHAINS", "DROP_IN_ABSENT", "IN_WORKERS", "TELLING", "kills", "twice"]
+__all__ = [
+    "AT_START",
+    "CHAINS",
+    "DROP_IN_ABSENT",
+    "IN_WORKERS",
+    "REPAIR",
+    "RETRIES",
+    "TELLING",
+    "kills",
+    "twice",
+]
 
-AT_START = frozenset({"before-seal", "after-seal", "before-sweep", "after-sweep"})
+_AT_FIRST = frozenset({"before-first", "after-first"})
+AT_START = _AT_FIRST | {"before-seal", "after-seal", "before-sweep", "after-sweep"}
 """Reached once, at the start of a run; the others in every epoch."""
 
 CHAINS: Mapping[str, tuple[str, ...]] = {
     "start and cut": (
+        *("before-first", "after-first"),
         *("before-seal", "after-seal", "before-sweep", "after-sweep"),
         *("before-trigger", "after-trigger", "before-cut", "after-cut"),
     ),
@@ -46,18 +58,27 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 """In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""
 
 
+REPAIR = ("after-rewrite", "before-repair", "after-repair")
+"""Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""
+
+RETRIES = ("publish-retry",)
+"""Not reached on a disk that answers; the store's own tests get there."""
+
+
 def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
     """A kill at each: at its first hit where there is one only, else in a later epoch.
 
     The very first run has no seal: its first record is checkpoint 0. So a run comes before.
     """
-    before = [Kill(failpoint="after-mark", hit=hit)] if failpoints[0] in AT_START else []
+    needs_a_run = failpoints[0] in AT_START - _AT_FIRST
+    before = [Kill(failpoint="after-mark", hit=hit)] if needs_a_run else []
     return before + [_kill(name, 1 if name in AT_START else hit) for name in failpoints]
 
 
 def twice(failpoint: str) -> list[Kill]:
     """Killed in the middle of the work, and again as soon as the next run gets there."""
-    return [*kills((failpoint,)), _kill(failpoint, 1)]
+    again = "before-seal" if failpoint == "after-first" else failpoint  # there is one first record
+    return [*kills((failpoint,)), _kill(again, 1)]
 
 
 def _kill(failpoint: str, hit: int) -> Kill:

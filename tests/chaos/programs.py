@@ -1,5 +1,6 @@
 """The programs that are killed: how to start each, and what its output must be."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from connectors.kafka.history import read_history, read_records
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import (
+    History,
     HistoryVerdict,
     KeyCountVerdict,
     Record,
@@ -25,6 +27,7 @@ __all__ = [
     "SECURE_COPY",
     "SECURE_DROP_IN",
     "STAND_IN",
+    "TWO_REGIONS",
     "WINDOWED",
     "WINDOWED_DROP_IN",
     "Subject",
@@ -78,6 +81,20 @@ def _judge_copy(topics: Topics) -> HistoryVerdict:
     return check(expect(source, exclaim(topics)), found)
 
 
+def _judge_two_regions(topics: Topics) -> HistoryVerdict:
+    copy = f"{topics.output}-copy"
+
+    def mapping(record: Record) -> Iterable[Record]:
+        for made in exclaim(topics)(record):
+            yield made
+            if made.partition % 2 == 0:
+                yield made._replace(topic=copy)
+
+    source = read_records(topics.connection, topics.source)
+    found = (read_records(topics.connection, topic) for topic in (topics.output, copy))
+    return check(expect(source, mapping), History.of(itertools.chain.from_iterable(found)))
+
+
 def _judge_counts(topics: Topics) -> KeyCountVerdict:
     keys = (record.key for record in read_records(topics.connection, topics.source))
     # Several partitions arrive mixed, but all emissions of a key lie in one of them.
@@ -112,6 +129,11 @@ SECURE_DROP_IN = Subject(
     name="secure-drop-in",
     script=Path(__file__).with_name("secure_drop_in.py"),
     judge=_judge_copy,
+)
+TWO_REGIONS = Subject(
+    name="two-regions",
+    script=Path(__file__).with_name("two_regions.py"),
+    judge=_judge_two_regions,
 )
 STAND_IN = Subject(
     name="stand-in", script=Path(__file__).with_name("stand_in.py"), judge=_judge_copy

@@ -11,8 +11,16 @@ import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
 from runtime.checkpoint.failpoints import FAILPOINTS
-from tests.chaos.beds import CHAINS, DROP_IN_ABSENT, TELLING, kills, twice
-from tests.chaos.programs import COPY, COUNT, DROP_IN, WINDOWED, WINDOWED_DROP_IN, Subject
+from tests.chaos.beds import CHAINS, DROP_IN_ABSENT, REPAIR, RETRIES, TELLING, kills, twice
+from tests.chaos.programs import (
+    COPY,
+    COUNT,
+    DROP_IN,
+    TWO_REGIONS,
+    WINDOWED,
+    WINDOWED_DROP_IN,
+    Subject,
+)
 from tests.chaos.scenario import Kill, Scenario
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -31,11 +39,10 @@ def survive(subject: Subject, kafka: EmbeddedKafka, directory: Path, kills: list
 
 def test_every_failpoint_of_the_source_is_killed_here() -> None:
     """A new failpoint without a kill test fails this one."""
-    literal = re.compile(r'failpoint\("([a-z-]+)"\)')
+    literal = re.compile(r'(?:failpoint\(|yield )"([a-z-]+)"')
     files = [*(_ROOT / "runtime").rglob("*.py"), *(_ROOT / "connectors").rglob("*.py")]
     named = {name for file in files for name in literal.findall(file.read_text("utf-8"))}
-    # A repair is killed by its own tests: it needs a transaction that the broker has aborted.
-    assert {*named, *FAILPOINTS} - set(EVERY) <= {"before-repair", "after-repair"}
+    assert {*named, *FAILPOINTS} - set(EVERY) <= {*REPAIR, *RETRIES}
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -50,7 +57,7 @@ def test_copy_survives_kills_in_a_row(kafka: EmbeddedKafka, tmp_path: Path) -> N
     survive(COPY, kafka, tmp_path, [*twice("after-decision"), *twice("mid-commit")])
 
 
-@pytest.mark.parametrize("subject", [DROP_IN, COUNT], ids=lambda subject: subject.name)
+@pytest.mark.parametrize("subject", [DROP_IN, COUNT, TWO_REGIONS], ids=lambda subject: subject.name)
 def test_others_survive_a_kill_where_the_truth_changes_hands(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject
 ) -> None:
@@ -76,7 +83,9 @@ def test_copy_survives_two_kills_in_a_row_at_every_failpoint(
 @pytest.mark.long
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize(
-    "subject", [DROP_IN, COUNT, WINDOWED, WINDOWED_DROP_IN], ids=lambda subject: subject.name
+    "subject",
+    [DROP_IN, COUNT, WINDOWED, WINDOWED_DROP_IN, TWO_REGIONS],
+    ids=lambda subject: subject.name,
 )
 def test_others_survive_two_kills_in_a_row_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, chain: str

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from tests.chaos.beds import kills
+from tests.chaos.beds import REPAIR, kills
 from tests.chaos.programs import MORTAL_COPY
-from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
@@ -21,7 +21,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Rules 5 and 11: ``fail`` names the ranges and changes nothing; ``repair`` writes exactly the
-    lost slices again."""
+    lost slices again, and is killed at each of its steps."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         for kill in kills(("after-decision",)):
             scenario.kill_at(kill)
@@ -38,4 +38,6 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         assert scenario.observer.total == seen
 
         scenario.setting = replace(scenario.setting, environment={**_FAIL, "ON_LOST": "repair"})
+        for failpoint in REPAIR:
+            scenario.kill_at(Kill(failpoint=failpoint))
         scenario.finish()

@@ -13,7 +13,12 @@ from pyspark.sql import SparkSession
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime import offsets
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.errors import ConfigError, DamagedCheckpointError, StreamError, UnsupportedFormatError
+from runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    IllegalTransitionError,
+    UnsupportedFormatError,
+)
 from runtime.job import Job, Pipeline, Step, Stream
 from runtime.model import Barrier, SplitRange
 from runtime.spark.job_graph import job_plan, regions_of
@@ -117,7 +122,7 @@ def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...
     )
     whole = [TaskResult(ranges=(split(1, 0, 4),)), TaskResult(ranges=(split(0, 3, 9),))]
     require_each_range_once(whole, cut)
-    with pytest.raises(StreamError, match="each range once"):
+    with pytest.raises(IllegalTransitionError, match="each range once"):
         require_each_range_once([TaskResult(ranges=ranges) for ranges in tasks], cut)
 
 

@@ -367,6 +367,23 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
+def test_a_leader_record_that_cannot_be_read_is_no_error_of_its_own(tmp_path: Path) -> None:
+    """It is only a hint: what nobody answers is asked again until the deadline."""
+    (tmp_path / "_leader").mkdir()
+    address = CoordinatorAddress(
+        address="http://127.0.0.1:1",
+        token="t",
+        leader_session_id="s",
+        job_uid="u",
+        checkpoint_uri=tmp_path.as_uri(),
+    )
+    with (
+        CoordinatorClient(address, deadline_s=0.1) as client,
+        pytest.raises(UnreachableError, match="did not answer"),
+    ):
+        client.poll_barrier("main", 0, wait_s=0.0)
+
+
 def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
     """A service without a job answers that, not silence."""
     with CoordinatorService() as service:

@@ -1,0 +1,60 @@
+"""What a job sets in the user's Spark session, and what it refuses there."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from runtime.errors import ConfigError
+from runtime.spark.session import own_workers, prepare
+
+_TIMEOUT_S = 20.0
+
+
+@dataclass
+class Context:
+    """Spark's context: functions copy its environment."""
+
+    environment: dict[str, str] = field(default_factory=lambda: {"PYTHONHASHSEED": "0"})
+
+    def getConf(self) -> dict[str, str]:
+        return {}
+
+
+@dataclass
+class Session:
+    """Spark's session, as far as it is asked."""
+
+    sparkContext: Context = field(default_factory=Context)
+
+
+def test_rule_4_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -> None:
+    """Their callbacks run in threads of their own, and the environment is the session's."""
+    session = Session()
+    before = session.sparkContext.environment
+    seen: list[dict[str, str]] = []
+    barrier = threading.Barrier(4)
+
+    def begin_batches() -> None:
+        barrier.wait(_TIMEOUT_S)
+        for _ in range(200):
+            with own_workers(cast(SparkSession, session)):
+                seen.append(session.sparkContext.environment)
+
+    threads = [threading.Thread(target=begin_batches) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_TIMEOUT_S)
+    assert len(seen) == 800
+    assert all(len(environment) == len(before) + 1 for environment in seen)
+    assert session.sparkContext.environment is before, "and nobody else's functions"
+
+
+def test_tasks_that_could_not_know_their_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's local properties follow a Python thread only where threads are pinned."""
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    with pytest.raises(ConfigError, match="PYSPARK_PIN_THREAD"):
+        prepare(cast(SparkSession, Session()))
