@@ -59,19 +59,18 @@ def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
 
 
 def test_rule_17_nothing_of_a_failed_life_is_open_when_the_next_one_begins(job: Job) -> None:
-    """Also what no acknowledgement named: a task had registered it, and died."""
+    """Also what nobody was told of: a late task had just begun it."""
     coordinator, started = job.started()
 
     def die(barrier: Barrier) -> None:
-        batch = BatchKey(region="main", generation=0, batch_id=barrier.checkpoint_id)
-        lost = job.broker.init(transactional_id(started.job_uid, batch, "lost"))
-        coordinator.register(attempt_of(lost, batch))
-        job.broker.append(lost, 0, (0, "never"))
         raise UnreachableError("an executor went away", {}, "Try again.")
 
     region = job.region(coordinator, before_ack=die)
     job.source.ends[0] = 3
     region.join()
+    batch = BatchKey(region="main", generation=0, batch_id=1)
+    late = job.broker.init(transactional_id(started.job_uid, batch, "late"))
+    job.broker.append(late, 0, (0, "never"))
     coordinator.restart_region("main", timeout_s=20.0)
     assert not job.broker.ongoing()
     coordinator.cancel()
