@@ -447,7 +447,7 @@ class Leader:
 
 
 class LeaderStore(Protocol):
-    """Where source runners, tasks and the command line find the coordinator."""
+    """Who leads a job, and where: for clients that nobody answers, and for the command line."""
 
     def announce(self, leader: Leader) -> None:
         """Replace the record. Liveness only: safety is the decision."""
