@@ -31,6 +31,7 @@ from connectors.kafka.options import SourceOptions
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.splits import split_evenly
 from runtime import offsets
+from runtime.failpoints import failpoint
 from runtime.model import Barrier, SplitRange
 
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
@@ -187,6 +188,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial_given = True
             return start
         positions = self._positions(start)
+        failpoint("before-cut")
         new = self._enumerator.discover(timeout_s=_TIMEOUT_S)
         cut = self._enumerator.cut(
             (*positions, *new),
@@ -194,6 +196,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             timeout_s=_TIMEOUT_S,
             at_once=once,
         )
+        failpoint("after-cut")
         self._cut_here = True
         if not new and all(split.is_empty for split in cut):
             # Spark tells of a committed batch only when it has a next one; lag tools want it now.

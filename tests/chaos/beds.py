@@ -12,7 +12,7 @@ __all__ = [
     "AT_START",
     "CHAINS",
     "DROP_IN_ABSENT",
-    "IN_WORKERS",
+    "ELSEWHERE",
     "REPAIR",
     "RETRIES",
     "TELLING",
@@ -46,10 +46,14 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
 }
 """Failpoints by the step of the protocol they stand around (docs/protocol.md)."""
 
-IN_WORKERS = frozenset(
-    {"before-begin", "after-begin", "mid-write", "before-flush", "after-flush", "after-pre-commit"}
+ELSEWHERE = frozenset(
+    {
+        *("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
+        *("after-pre-commit", "before-cut", "after-cut"),
+    }
 )
-"""Reached in a task: a worker that dies alone is replaced while the job runs, so all die here."""
+"""Reached in a task, or in the drop-in's source runner: such a process dies alone and is replaced
+while the query runs, so all die here."""
 
 TELLING = ("after-flush", "before-decision", "after-decision", "mid-commit", "before-mark")
 """One from each place where the truth changes hands; for what cannot afford them all."""
@@ -82,5 +86,5 @@ def twice(failpoint: str) -> list[Kill]:
 
 
 def _kill(failpoint: str, hit: int) -> Kill:
-    action = "kill-session" if failpoint in IN_WORKERS else "kill"
+    action = "kill-session" if failpoint in ELSEWHERE else "kill"
     return Kill(failpoint=failpoint, hit=hit, action=action)
