@@ -65,8 +65,8 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 REPAIR = ("after-rewrite", "before-repair", "after-repair")
 """Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""
 
-RETRIES = ("publish-retry",)
-"""Not reached on a disk that answers; the store's own tests get there."""
+RETRIES = ("publish-retry", "settle-retry")
+"""Reached when disk or broker do not answer: the simulation crashes between any two steps."""
 
 
 def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
