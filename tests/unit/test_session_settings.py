@@ -1,0 +1,81 @@
+"""What a region's query is made under, and that the user's session is as it was afterwards."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from runtime.spark.session import query_settings
+
+BATCHES = "spark.sql.streaming.minBatchesToRetain"
+STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+USERS = {STOP_TIMEOUT: "5", STATE_FORMAT: "1", NO_DATA: "true", EVOLUTION: "false", BATCHES: "7"}
+
+
+@dataclass
+class Conf:
+    """Spark's runtime configuration: text by key; one that is not set has no entry."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def unset(self, key: str) -> None:
+        self.values.pop(key, None)
+
+
+@dataclass
+class Session:
+    """Spark's session, as far as it is asked."""
+
+    conf: Conf
+
+
+def inside(users: dict[str, str], *, batches_to_retain: int = 100) -> dict[str, str]:
+    """The configuration that a query is made under, where the user has set these."""
+    conf = Conf(dict(users))
+    session = cast(SparkSession, Session(conf))
+    with query_settings(session, batches_to_retain=batches_to_retain):
+        return dict(conf.values)
+
+
+@pytest.mark.parametrize("users", [{}, USERS])
+def test_a_query_is_made_under_the_settings_that_the_rules_need(users: dict[str, str]) -> None:
+    """Whatever the user has set: no batch of Spark's own (rule 8), sources by name, a stop that is
+    waited for (rule 12), state versions that no late attempt replaces (rule 21)."""
+    found = inside(users)
+    assert found[NO_DATA] == "false"
+    assert found[EVOLUTION] == "true"
+    assert found[STOP_TIMEOUT] == "60000"
+    assert found[STATE_FORMAT] == "2"
+
+
+@pytest.mark.parametrize(
+    ("users", "kept"), [({}, "150"), ({BATCHES: "149"}, "150"), ({BATCHES: "2000"}, "2000")]
+)
+def test_spark_keeps_the_larger_number_of_batches(users: dict[str, str], kept: str) -> None:
+    """What a record needs is never deleted, and what the user wants to keep is not either."""
+    assert inside(users, batches_to_retain=150)[BATCHES] == kept
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("users", [{}, {"spark.sql.shuffle.partitions": "2", **USERS}])
+def test_the_users_settings_are_back_afterwards(users: dict[str, str], *, fails: bool) -> None:
+    """Also after an error; what was not set is not set."""
+    conf = Conf(dict(users))
+    try:
+        with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=150):
+            assert conf.values != users
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert fails
+    assert conf.values == users
