@@ -73,11 +73,16 @@ def deal(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...
 
 
 class JobStreamReader(DataSourceStreamReader):
-    """Source runner: one long-lived driver-side Python process per run of a region's query."""
+    """Source runner: one long-lived driver-side Python process per run of a region's query.
 
-    def __init__(self, plan: SourcePlan) -> None:
+    Args:
+        plan: of the region.
+        client: asks for barriers; None: one that asks the plan's coordinator.
+    """
+
+    def __init__(self, plan: SourcePlan, *, client: CoordinatorClient | None = None) -> None:
         self._plan = plan
-        self._client = CoordinatorClient(plan.address, deadline_s=_DEADLINE_S)
+        self._client = client or CoordinatorClient(plan.address, deadline_s=_DEADLINE_S)
 
     def initialOffset(self) -> dict[str, Any]:
         """The restored position: numbers, resolved before the first record (rule 15)."""

@@ -1,0 +1,159 @@
+"""The source of a Job's region as Spark's source runner calls it, without Spark."""
+
+import json
+import pickle
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from runtime import offsets
+from runtime.errors import FencedError, UnreachableError
+from runtime.model import Barrier, RegionRecord, SplitRange
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.spark.job_source import JobStreamReader, SourcePlan
+from runtime.spark.region_start import initial_offset
+
+GENERATION = 3
+LIMIT = ReadAllAvailable()
+
+
+def split(partition: int, start: int, end: int) -> SplitRange:
+    """A range of one partition."""
+    return SplitRange(
+        source_id="s",
+        topic="orders",
+        topic_id="id",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def barrier(checkpoint_id: int, *splits: SplitRange) -> Barrier:
+    """The cut of a checkpoint."""
+    return Barrier(checkpoint_id=checkpoint_id, region="main", generation=GENERATION, splits=splits)
+
+
+def logged(cut: Barrier) -> dict[str, Any]:
+    """The offset of a cut, as it comes back out of Spark's log."""
+    found: dict[str, Any] = json.loads(json.dumps(offsets.encode(cut)))
+    return found
+
+
+RESTORED = RegionRecord(
+    region="main", generation=2, batch_id=4, splits=(split(0, 40, 50), split(1, 7, 7))
+)
+
+
+@dataclass
+class Client:
+    """The coordinator, as far as it is asked: one answer for every question."""
+
+    answer: Barrier | Exception | None = None
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+        self.asked.append((region, generation))
+        assert wait_s < 1, "Spark asks again and again; it must not wait here"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def reader(client: Client | None = None, *, chained: bool = True, tasks: int = 2) -> Any:
+    """A reader of the region, restored from checkpoint 7."""
+    plan = SourcePlan(
+        format_name="sluice-job",
+        address=CoordinatorAddress(
+            address="http://127.0.0.1:1", token="t", leader_session_id="l", job_uid="u"
+        ),
+        region="main",
+        generation=GENERATION,
+        initial_offset=initial_offset(RESTORED, generation=GENERATION, after=7),
+        tasks=tasks,
+        chain=pickle.dumps(None) if chained else None,
+        reader=cast(Any, None),
+        schema_ddl="value binary",
+    )
+    return JobStreamReader(plan, client=cast(CoordinatorClient, client or Client()))
+
+
+def hands(found: Any) -> list[object]:
+    """What each task is told."""
+    return [partition.value for partition in found]
+
+
+def test_rule_15_the_initial_offset_is_the_restored_position_in_numbers() -> None:
+    """Resolved before the run began and asked of nobody: the same however often Spark asks."""
+    client = Client(barrier(8, split(0, 50, 90)))
+    made = reader(client)
+    first = made.initialOffset()
+    assert first["splits"] == {"orders-0": [50, 50], "orders-1": [7, 7]}
+    assert (first["checkpoint"], first["generation"]) == (7, GENERATION)
+    assert offsets.is_initial(first)
+    assert made.initialOffset() == first
+    assert client.asked == []
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_rule_9_the_tasks_of_a_batch_follow_from_its_end_alone(*, chained: bool) -> None:
+    """Rules 9 and 15: Spark replays a batch from its log, perhaps with another start beside it and
+    in another process, and the coordinator knows the range no more."""
+    end = logged(barrier(9, split(0, 50, 90), split(1, 7, 10)))
+    starts = [
+        reader().initialOffset(),
+        logged(barrier(8, split(0, 40, 50), split(1, 7, 7))),
+        logged(barrier(2, split(0, 0, 1))),
+    ]
+    client = Client(UnreachableError("gone", {}, "Wait."))
+    found = [hands(reader(client, chained=chained).partitions(start, end)) for start in starts]
+    assert found[0] == [(9, (split(0, 50, 90),)), (9, (split(1, 7, 10),))]
+    assert found[1:] == [found[0]] * 2
+    assert client.asked == []
+
+
+def test_a_chained_batch_has_as_many_tasks_as_the_plan_says() -> None:
+    """One that Spark processes has a task for each split, as with its own source."""
+    end = logged(barrier(9, split(0, 50, 90), split(1, 7, 10), split(2, 0, 5)))
+    start = reader().initialOffset()
+    assert len(reader(tasks=2).partitions(start, end)) == 2
+    assert len(reader(tasks=2, chained=False).partitions(start, end)) == 3
+
+
+def test_rule_15_nothing_is_read_up_to_an_initial_offset_or_between_equal_ones() -> None:
+    """Batch 0 is empty, also when Spark replays it; so is a batch that a barrier did not move."""
+    made = reader()
+    initial = made.initialOffset()
+    later = logged(barrier(9, split(0, 50, 90)))
+    assert made.partitions(initial, initial) == []
+    assert made.partitions(later, initial) == []
+    assert made.partitions(later, dict(later)) == []
+    assert made.partitions(initial, logged(barrier(9, split(0, 90, 90)))) == []
+
+
+def test_latest_offset_is_the_barrier_that_is_due() -> None:
+    """Asked for this region's run alone; whole, so that the batch needs nothing else (rule 9)."""
+    due = barrier(8, split(0, 50, 90))
+    client = Client(due)
+    made = reader(client)
+    assert offsets.decode(made.latestOffset(made.initialOffset(), LIMIT)) == due
+    assert client.asked == [("main", GENERATION)]
+
+
+@pytest.mark.parametrize("answer", [None, UnreachableError("no answer", {}, "Wait.")])
+def test_rule_15_no_barrier_leaves_spark_where_it_is(answer: Exception | None) -> None:
+    """None due, or the coordinator is late: the start unchanged, and Spark runs no batch."""
+    made = reader(Client(answer))
+    start = made.initialOffset()
+    assert made.latestOffset(start, LIMIT) == start
+    later = logged(barrier(8, split(0, 50, 90)))
+    assert made.latestOffset(later, LIMIT) == later
+
+
+def test_a_fenced_region_is_told_so() -> None:
+    """Another life or another coordinator has taken over: the query ends, and does not wait."""
+    made = reader(Client(FencedError("another one leads", {}, "Stop.")))
+    with pytest.raises(FencedError):
+        made.latestOffset(made.initialOffset(), LIMIT)
