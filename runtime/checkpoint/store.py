@@ -173,7 +173,7 @@ class CheckpointStore:
         return tuple(standing)
 
     def facts(self) -> list[PlaceFacts]:
-        """What retention knows of every place, ascending."""
+        """What retention knows of every place that can be read, ascending."""
         present = self.places()
         self._known = {
             checkpoint_id: facts
@@ -189,7 +189,10 @@ class CheckpointStore:
         """
         known = self._known.get(checkpoint_id)
         if known is None:
-            record = self.read(checkpoint_id)
+            try:
+                record = self.read(checkpoint_id)
+            except DamagedCheckpointError:
+                return None  # left for a look; nothing starts from it, so it keeps nothing
             if record is None:
                 return None
             known = facts_of(record, is_superseded=self.is_superseded(checkpoint_id))

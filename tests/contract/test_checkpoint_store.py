@@ -281,6 +281,18 @@ def test_truncated_record_is_typed_and_never_replaced(store: CheckpointStore, ke
     assert store.fs.read(path) == whole[:keep]
 
 
+def test_a_damaged_record_is_never_retired_and_holds_up_no_other(store: CheckpointStore) -> None:
+    """Else a directory that a job was restored past it in would grow for ever."""
+    for number in range(5):
+        _publish(store, record(number))
+        store.mark_committed(number)
+    store.fs.replace(f"{place_name(2)}/_metadata", b"damaged")
+    looking = CheckpointStore(store.fs)
+    assert looking.retirable(retain=1) == [1, 3]
+    looking.retire([1, 3])
+    assert looking.places() == [0, 2, 4]
+
+
 def test_record_of_another_place_is_damage(store: CheckpointStore) -> None:
     """A directory copied by hand is not a decision about the id in its name."""
     _publish(store, record(0))
