@@ -158,7 +158,8 @@ class Job:
         retained: decided checkpoints kept; >= 1.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted.
-        restore_from: start from this checkpoint instead of the last one.
+        restore_from: start from this checkpoint instead of the last one. What later ones had read
+            is read and written again; damaged ones above it are passed over once committed.
         host: address at which executors reach this process.
         listeners: told of every checkpoint; they only listen.
     """

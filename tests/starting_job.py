@@ -85,6 +85,7 @@ class Job:
         self.clock = ManualClock()
         self.settings = CheckpointSettings()
         self.repairer: Repairer | None = None
+        self.require_known: Callable[[CheckpointRecord], None] = lambda _: None
         self.points: list[str] = []
 
     def pre_commit(self, name: str, *, generation: int = 0) -> StateEntry:
@@ -111,6 +112,7 @@ class Job:
             pause=self.clock.advance,
             wall_ms=lambda: 0,
             repairer=self.repairer,
+            require_known=self.require_known,
         )
 
     def start(

@@ -57,6 +57,7 @@ from runtime.model import (
     Barrier,
     BatchKey,
     CheckpointKind,
+    CheckpointRecord,
 )
 
 __all__ = ["BarrierCoordinator"]
@@ -88,6 +89,7 @@ class BarrierCoordinator:
         listeners: told of progress.
         clock: monotonic seconds.
         repairer: writes lost work again, for ``on_lost="repair"``.
+        require_known: see `runtime.checkpoint.startup.StartSequence`.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class BarrierCoordinator:
         listeners: Sequence[ProgressListener] = (),
         clock: Clock = time.monotonic,
         repairer: Repairer | None = None,
+        require_known: Callable[[CheckpointRecord], None] = lambda _: None,
     ) -> None:
         self.session = str(uuid.uuid4())
         self._job = job
@@ -115,6 +118,7 @@ class BarrierCoordinator:
         self._settings = settings or CheckpointSettings()
         self._clock = clock
         self._repairer = repairer
+        self._require_known = require_known
         self._listeners = ListenerThread(listeners)
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
@@ -138,7 +142,8 @@ class BarrierCoordinator:
         """Read, verify, seal, settle what the last run left, and begin to trigger checkpoints.
 
         Raises:
-            ConfigError, WrongJobError, DamagedCheckpointError: nothing was changed.
+            ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: nothing was
+                changed.
             FencedError, TransactionLostError, TransactionUnknownError, UnreachableError: see
                 `runtime.checkpoint.startup.StartSequence.run`.
         """
@@ -153,6 +158,7 @@ class BarrierCoordinator:
             pause=time.sleep,
             wall_ms=_wall_ms,
             repairer=self._repairer,
+            require_known=self._require_known,
         )
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
         regions = {record.region: record for record in found.record.regions}

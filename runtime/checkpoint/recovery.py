@@ -21,6 +21,7 @@ __all__ = [
     "Place",
     "first_record",
     "first_regions",
+    "is_left_behind",
     "resume_point",
     "seal_record",
     "superseded_by_restore",
@@ -112,6 +113,16 @@ def to_settle(history: History) -> list[CheckpointRecord]:
         for place in reversed(history.places)
         if place.is_decided and not place.is_committed
     ]
+
+
+def is_left_behind(checkpoint_id: int, above: Iterable[Place]) -> bool:
+    """Whether a seal above says that its run started from an older checkpoint than this."""
+    return any(
+        place.record.asked_by == SEAL
+        and place.record.restored_from is not None
+        and place.record.restored_from < checkpoint_id
+        for place in above
+    )
 
 
 def superseded_by_restore(history: History, resume_id: int) -> list[int]:

@@ -61,6 +61,8 @@ class StartSequence:
         clock, pause: time; a test's pause may run something else instead.
         wall_ms: for ``created_at_ms``.
         repairer: for ``on_lost="repair"``.
+        require_known: raises for a record that nobody here can restore; asked of what the run
+            restores or settles.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class StartSequence:
         pause: Callable[[float], None],
         wall_ms: Callable[[], int],
         repairer: Repairer | None = None,
+        require_known: Callable[[CheckpointRecord], None] = lambda _: None,
     ) -> None:
         self._plan = plan
         self._settings = settings
@@ -87,13 +90,15 @@ class StartSequence:
         self._pause = pause
         self._wall_ms = wall_ms
         self._repairer = repairer
+        self._require_known = require_known
         self._deadline_s = 0.0
 
     def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
         """The whole sequence.
 
         Raises:
-            ConfigError, WrongJobError, DamagedCheckpointError: before anything was changed.
+            ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: before
+                anything was changed.
             FencedError: another job, or another run, owns it.
             TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
             UnreachableError, StorageError: no answer in time.
@@ -150,7 +155,8 @@ class StartSequence:
         ids = self._store.places()
         places: list[Place] = []
         for checkpoint_id in reversed(ids):
-            place = self._place(checkpoint_id, skip_damaged=restore_from is not None)
+            is_left = restore_from is not None or recovery.is_left_behind(checkpoint_id, places)
+            place = self._place(checkpoint_id, skip_damaged=is_left)
             if place is None:
                 continue
             places.append(place)
@@ -239,6 +245,7 @@ class StartSequence:
             resume_id = recovery.resume_point(history, restore_from=restore_from)
             for record in (self._record_at(history, resume_id), *recovery.to_settle(history)):
                 recovery.verify_same_job(record, self._plan, self._sinks.keys())
+                self._require_known(record)
             seal = recovery.seal_record(
                 history,
                 self._plan,

@@ -17,7 +17,6 @@ from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import Leader
 from runtime.errors import ConfigError
 from runtime.job import Job, Pipeline
-from runtime.model import Verdict
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
 from runtime.spark.frames import source_frame, transformed
@@ -65,7 +64,6 @@ def run_job(job: Job) -> JobResult:
     )
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
     store = open_store(job.checkpoint_dir, jvm=jvm)
-    _require_known_kinds(store)
     retain = batches_to_retain(store, retained=job.settings.retained)
     with ended_by_signals(), contextlib.ExitStack() as stack:
         listeners = list(job.listeners)
@@ -86,6 +84,7 @@ def run_job(job: Job) -> JobResult:
             settings=job.settings,
             listeners=listeners,
             repairer=ChainRepairer(regions={region.name: region for region in regions}),
+            require_known=installed_kinds().require_known,
         )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
@@ -96,15 +95,6 @@ def run_job(job: Job) -> JobResult:
         last_checkpoint_id=coordinator.last_committed,
         elapsed_s=time.monotonic() - started_at,
     )
-
-
-def _require_known_kinds(store: CheckpointStore) -> None:
-    """Refuse, before anything is touched, what no installed connector can restore."""
-    for place in reversed(store.places()):
-        record = store.read(place)
-        if record is not None and record.verdict is Verdict.DECIDED:
-            installed_kinds().require_known(record)
-            return
 
 
 def _clusters(regions: Sequence[Region]) -> list[str]:

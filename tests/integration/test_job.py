@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.store import open_store
+from runtime.checkpoint.store import open_store, place_name
 from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import ConfigError, DeliveryError, WrongJobError
+from runtime.errors import ConfigError, DamagedCheckpointError, DeliveryError, WrongJobError
 from runtime.job import Job
 from runtime.model import Verdict
 from tests.kafka_fixture import TopicFactory
@@ -35,9 +35,17 @@ def copy_job(
     directory: Path,
     *,
     retained: int = 3,
+    restore_from: int | None = None,
 ) -> Job:
     """A bounded copy that is ready to run."""
-    job = Job("copy", spark, checkpoint_dir=str(directory), interval_s=0.2, retained=retained)
+    job = Job(
+        "copy",
+        spark,
+        checkpoint_dir=str(directory),
+        interval_s=0.2,
+        retained=retained,
+        restore_from=restore_from,
+    )
     job.source(
         KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
     ).map_batches(exclaim).sink(
@@ -85,6 +93,36 @@ def test_retained_checkpoints_are_bounded(
     decided = [r for r in records if r is not None and r.verdict is Verdict.DECIDED]
     assert values(kafka.bootstrap, sink) == [f"{n}!".encode() for n in range(5)]
     assert len(decided) <= 2  # 1, and checkpoint 0, the first record of the first session
+
+
+def test_a_job_starts_from_an_older_checkpoint_when_its_newest_is_damaged(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As the refusal says. What the older one does not know of is written again, by the user's
+    wish; nothing is lost, later runs go on from there, and the damaged file is left for a look."""
+    source, sink = topic(), topic()
+    produce(kafka.bootstrap, source, [b"1"])
+    older = copy_job(spark, kafka, source, sink, tmp_path).run().last_checkpoint_id
+    produce(kafka.bootstrap, source, [b"2"])
+    newest = copy_job(spark, kafka, source, sink, tmp_path).run().last_checkpoint_id
+    assert older is not None
+    assert newest is not None
+    file = tmp_path / place_name(newest) / "_metadata"
+    file.write_bytes(cut_off := file.read_bytes()[:-40])
+
+    produce(kafka.bootstrap, source, [b"3"])
+    with pytest.raises(DamagedCheckpointError, match=place_name(newest)):
+        copy_job(spark, kafka, source, sink, tmp_path).run()
+    assert values(kafka.bootstrap, sink) == [b"1!", b"2!"]
+    restored = copy_job(spark, kafka, source, sink, tmp_path, restore_from=older).run()
+    assert restored.restored_from == older
+    assert values(kafka.bootstrap, sink) == [b"1!", b"2!", b"2!", b"3!"]
+
+    produce(kafka.bootstrap, source, [b"4"])
+    last = copy_job(spark, kafka, source, sink, tmp_path).run()
+    assert last.restored_from == restored.last_checkpoint_id
+    assert values(kafka.bootstrap, sink) == [b"1!", b"2!", b"2!", b"3!", b"4!"]
+    assert file.read_bytes() == cut_off
 
 
 def test_transform_runs_any_frame_code(

@@ -12,6 +12,7 @@ from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StreamError,
+    UnsupportedFormatError,
     WrongJobError,
 )
 from runtime.model import (
@@ -60,14 +61,7 @@ def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> N
 def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:
     """A start from an older checkpoint needs only what is not committed yet."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    read = job.store.read
-
-    def damaged(checkpoint_id: int) -> CheckpointRecord | None:
-        if checkpoint_id == 2:
-            raise DamagedCheckpointError("cut off", {"checkpoint_id": 2}, "Use another.")
-        return read(checkpoint_id)
-
-    job.store = _ReadingStore(job.store, damaged)
+    job.store = _damaged_at(job.store, 2)
     with pytest.raises(DamagedCheckpointError):
         job.start()
     assert not job.store.history
@@ -75,6 +69,51 @@ def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> No
     job.store.committed.discard(2)
     with pytest.raises(DamagedCheckpointError):
         job.start(restore_from=1)
+
+
+def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
+    """Its seal says what it left behind: no need to ask for the older checkpoint once more."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = _damaged_at(job.store, 2)
+    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
+    while next(steps) != "after-seal":
+        pass
+    steps.close()
+    assert job.start().record.checkpoint_id == 1
+
+
+def test_only_what_a_run_restores_or_settles_must_be_known() -> None:
+    """A record that needs a connector which is not here stops a start before anything changes,
+    unless the start leaves it behind settled."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    asked = []
+
+    def require_known(found: CheckpointRecord) -> None:
+        asked.append(found.checkpoint_id)
+        if found.checkpoint_id == 2:
+            raise UnsupportedFormatError("unknown kind", {"checkpoint_id": 2}, "Install it.")
+
+    job.require_known = require_known
+    with pytest.raises(UnsupportedFormatError):
+        job.start()
+    job.store.committed.discard(2)
+    with pytest.raises(UnsupportedFormatError):
+        job.start(restore_from=1)
+    assert not job.store.history
+    assert asked == [2, 1, 2]
+    job.store.committed.add(2)
+    assert job.start(restore_from=1).record.checkpoint_id == 1
+
+
+def _damaged_at(store: FakeStore, place: int) -> FakeStore:
+    read = store.read
+
+    def damaged(checkpoint_id: int) -> CheckpointRecord | None:
+        if checkpoint_id == place:
+            raise DamagedCheckpointError("cut off", {"checkpoint_id": place}, "Use another.")
+        return read(checkpoint_id)
+
+    return _ReadingStore(store, damaged)
 
 
 class _ReadingStore(FakeStore):
