@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
 from runtime.interpreter import use_this_interpreter
+from runtime.spelling import refuse_misspelt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,6 +163,8 @@ class Job:
             is read and written again; damaged ones above it are passed over once committed.
         host: address at which executors reach this process.
         listeners: told of every checkpoint; they only listen.
+    Raises:
+        ConfigError: a setting is misspelt, missing or out of range.
     """
 
     def __init__(
@@ -169,7 +172,7 @@ class Job:
         name: str,
         spark: SparkSession,
         *,
-        checkpoint_dir: str,
+        checkpoint_dir: str = "",
         interval_s: float = 1.0,
         timeout_s: float = 600.0,
         min_pause_s: float = 0.0,
@@ -180,7 +183,15 @@ class Job:
         restore_from: int | None = None,
         host: str = "127.0.0.1",
         listeners: Sequence[ProgressListener] = (),
+        **misspelt: Never,
     ) -> None:
+        refuse_misspelt(misspelt, Job.__init__, of="Job")
+        if not checkpoint_dir:
+            raise ConfigError(
+                "a job needs a directory for its checkpoints",
+                {"job": name, "setting": "checkpoint_dir"},
+                "Give a directory of its own, or an hdfs: URI.",
+            )
         self.name = name
         self.spark = spark
         self.checkpoint_dir = checkpoint_dir

@@ -5,17 +5,16 @@ and a few not at all. All three are tables here, so that a misspelt option is an
 the nearest right one instead of a setting that silently does nothing.
 """
 
-import difflib
 import enum
 from collections.abc import Callable, Mapping
 
 from runtime.errors import ConfigError
+from runtime.spelling import nearest
 
 __all__ = [
     "PREFIX",
     "Role",
     "check_known",
-    "nearest",
     "refuse_owned",
     "refuse_weak_acks",
     "translate_names",
@@ -167,12 +166,6 @@ _OWNED: Mapping[str, str] = {
 _KNOWN = (
     _COMMON | _CONSUMER | _PRODUCER | _SECURITY | _WITHOUT_EFFECT | set(_RENAMED) | set(_REFUSED)
 )
-
-
-def nearest(name: str, known: frozenset[str] | set[str]) -> str | None:
-    """The known option that ``name`` most likely means, if any is close."""
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return found[0] if found else None
 
 
 def check_known(options: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from connectors.kafka.client_options import PREFIX, nearest
+from connectors.kafka.client_options import PREFIX
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.positions import (
     AtTimestamp,
@@ -26,6 +26,7 @@ from connectors.kafka.positions import (
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.subscription import Assigned, Pattern, Subscription, Topics
 from runtime.errors import ConfigError
+from runtime.spelling import nearest
 
 __all__ = ["SOURCE_OPTIONS", "SourceOptions"]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never, Protocol, Self
 
-from connectors.kafka.client_options import PREFIX, nearest, refuse_weak_acks
+from connectors.kafka.client_options import PREFIX, refuse_weak_acks
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
 from connectors.kafka.records import check_spark_columns
@@ -13,22 +13,10 @@ from connectors.kafka.writer import Guarantee, KafkaWriterFactory
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.model import StateEntry
+from runtime.spelling import nearest, refuse_misspelt
 
 __all__ = ["KafkaSink"]
 
-_PARAMETERS = frozenset(
-    {
-        "bootstrap_servers",
-        "guarantee",
-        "name",
-        "oauth_token",
-        "options",
-        "topic",
-        "transaction_timeout_s",
-        "transactional_id_prefix",
-        "uid",
-    }
-)
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -68,7 +56,7 @@ class KafkaSink:
         oauth_token: TokenFunction | None = None,
         **misspelt: Never,
     ) -> None:
-        _refuse_misspelt(misspelt, _PARAMETERS)
+        refuse_misspelt(misspelt, KafkaSink.__init__, of="KafkaSink")
         self._guarantee = _guarantee(guarantee)
         self._connection = KafkaConnection(
             bootstrap_servers=bootstrap_servers,
@@ -97,7 +85,7 @@ class KafkaSink:
         """
         given = {name.strip().lower(): value for name, value in options.items()}
         ours = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
-        _refuse_misspelt({n: v for n, v in ours.items() if n not in _SPARKS_OWN}, _OPTIONS)
+        _refuse_unknown(ours)
         timeout = ours.get("transactiontimeout")
         sink = cls(
             topic=ours.get("topic"),
@@ -217,14 +205,14 @@ _SPELLING = {
 _SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "queryname"})
 
 
-def _refuse_misspelt(given: Mapping[str, object], known: frozenset[str]) -> None:
-    unknown = sorted(set(given) - known)
+def _refuse_unknown(given: Iterable[str]) -> None:
+    unknown = sorted(set(given) - _OPTIONS - _SPARKS_OWN)
     if not unknown:
         return
-    guess = nearest(unknown[0].lower(), known)
+    guess = nearest(unknown[0], _OPTIONS)
     raise ConfigError(
-        "unknown setting of the Kafka sink",
-        {"setting": unknown[0]},
+        "unknown option of the Kafka sink",
+        {"option": unknown[0]},
         f"Did you mean {_SPELLING.get(guess, guess)}?" if guess else "Remove it.",
     )
 

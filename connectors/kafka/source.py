@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Never, TypeAlias
 
 from connectors.kafka.columns import columns_with, schema_ddl, schema_of
 from connectors.kafka.credentials import TokenFunction
@@ -13,6 +13,7 @@ from connectors.kafka.options import SourceOptions
 from connectors.kafka.reader import KafkaSplitReader
 from runtime.contracts import SplitEnumerator, SplitReader
 from runtime.errors import ConfigError
+from runtime.spelling import refuse_misspelt
 
 __all__ = ["KafkaSource", "StartingOffsets"]
 
@@ -41,13 +42,13 @@ class KafkaSource:
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
         oauth_token: gives tokens for SASL OAUTHBEARER.
     Raises:
-        ConfigError: options that are misspelt, conflicting, missing or unsafe.
+        ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
     """
 
     def __init__(
         self,
         *,
-        bootstrap_servers: str,
+        bootstrap_servers: str = "",
         topics: Sequence[str] | None = None,
         pattern: str | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
@@ -60,9 +61,12 @@ class KafkaSource:
         uid: str | None = None,
         options: Mapping[str, str] | None = None,
         oauth_token: TokenFunction | None = None,
+        **misspelt: Never,
     ) -> None:
+        refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
         said = _as_options(topics, pattern, partitions, starting_offsets)
-        said |= {"kafka.bootstrap.servers": bootstrap_servers}
+        if bootstrap_servers:
+            said["kafka.bootstrap.servers"] = bootstrap_servers
         said |= {"includeHeaders": str(include_headers).lower()}
         if group_id is not None:
             said["kafka.group.id"] = group_id

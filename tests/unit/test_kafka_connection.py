@@ -15,7 +15,7 @@ from connectors.kafka._client import (
     make_producer,
     translate,
 )
-from connectors.kafka.client_options import Role, nearest, translate_names
+from connectors.kafka.client_options import Role, translate_names
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import (
     AuthenticationError,
@@ -86,7 +86,6 @@ def test_a_hopeless_name_is_an_error_without_a_guess() -> None:
     """Better no advice than a wrong one."""
     with pytest.raises(ConfigError, match="Remove it"):
         KafkaConnection.of({**SERVERS, "kafka.zzz": "1"})
-    assert nearest("zzz", frozenset({"acks"})) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""Misspelt names: an error that names the nearest right one. Pure."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+
+from runtime.errors import ConfigError
+
+__all__ = ["nearest", "refuse_misspelt"]
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that ``name`` most likely means, if any is close."""
+    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def refuse_misspelt(given: Mapping[str, object], function: Callable[..., None], *, of: str) -> None:
+    """Refuse what a function with ``**misspelt: Never`` was given beside its own keywords.
+
+    Args:
+        given: its ``misspelt``.
+        function: whose keywords are the right ones.
+        of: what has these settings, for the message.
+    Raises:
+        ConfigError: names the first one and the nearest right one, never a value.
+    """
+    if not given:
+        return
+    wrong = min(given)
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    guess = nearest(wrong.lower(), known)
+    raise ConfigError(
+        f"unknown setting of {of}",
+        {"setting": wrong},
+        f"Did you mean {guess}?" if guess else "Remove it.",
+    )
