@@ -1,4 +1,4 @@
-"""The copy of the examples with a short transaction timeout, and a choice of ``on_lost``."""
+"""The copy of the examples with a guarantee, a transaction timeout and an ``on_lost`` to choose."""
 
 import os
 
@@ -18,16 +18,18 @@ def main() -> None:
         spark,
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
-        on_lost=os.environ["ON_LOST"],
+        on_lost=os.environ.get("ON_LOST", "fail"),
     )
     source = KafkaSource(
         bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end
     )
+    timeout_s = os.environ.get("TRANSACTION_TIMEOUT_S")
     sink = KafkaSink(
         bootstrap_servers=args.bootstrap,
         topic=args.output,
         transactional_id_prefix=f"mortal-copy-{args.output}",
-        transaction_timeout_s=float(os.environ["TRANSACTION_TIMEOUT_S"]),
+        transaction_timeout_s=None if timeout_s is None else float(timeout_s),
+        guarantee=os.environ.get("GUARANTEE", "exactly-once"),
     )
     job.source(source).map_batches(exclaim).sink(sink)
     job.run()

@@ -20,6 +20,7 @@ from runtime.checker import (
 )
 
 __all__ = [
+    "AT_LEAST_ONCE",
     "COPY",
     "COUNT",
     "DROP_IN",
@@ -37,7 +38,20 @@ __all__ = [
 
 _ROOT = Path(__file__).parents[2]
 
-Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossVerdict:
+    """What at-least-once promises: everything is there, and nothing foreign; perhaps twice."""
+
+    found: HistoryVerdict
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing is lost."""
+        return not (self.found.lost or self.found.unexpected)
+
+
+Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict
 _WINDOW_MS = 1000
 
 
@@ -81,6 +95,10 @@ def _judge_copy(topics: Topics) -> HistoryVerdict:
     return check(expect(source, exclaim(topics)), found)
 
 
+def _judge_losses(topics: Topics) -> LossVerdict:
+    return LossVerdict(found=_judge_copy(topics))
+
+
 def _judge_two_regions(topics: Topics) -> HistoryVerdict:
     copy = f"{topics.output}-copy"
 
@@ -121,6 +139,9 @@ WINDOWED_DROP_IN = Subject(
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
+)
+AT_LEAST_ONCE = Subject(
+    name="at-least-once", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_losses
 )
 SECURE_COPY = Subject(
     name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy

@@ -13,6 +13,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from runtime.checkpoint.failpoints import FAILPOINTS
 from tests.chaos.beds import CHAINS, DROP_IN_ABSENT, REPAIR, RETRIES, TELLING, kills, twice
 from tests.chaos.programs import (
+    AT_LEAST_ONCE,
     COPY,
     COUNT,
     DROP_IN,
@@ -21,7 +22,7 @@ from tests.chaos.programs import (
     WINDOWED_DROP_IN,
     Subject,
 )
-from tests.chaos.scenario import Kill, Scenario
+from tests.chaos.scenario import Kill, Scenario, Setting
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -70,6 +71,15 @@ def test_windows_survive_kills_around_the_decision(
 ) -> None:
     """Batches without records close windows: they must not be taken for a replay (rule 8)."""
     survive(subject, kafka, tmp_path, kills(("before-decision", "after-decision"), hit=3))
+
+
+def test_at_least_once_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Killed while it writes and before it decides, it writes again what may be there already."""
+    setting = Setting(environment={"GUARANTEE": "at-least-once"})
+    with Scenario(AT_LEAST_ONCE, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in kills(("mid-write", "before-decision")):
+            scenario.kill_at(kill)
+        scenario.finish()
 
 
 @pytest.mark.long
