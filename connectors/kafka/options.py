@@ -61,8 +61,20 @@ SOURCE_OPTIONS = (
 """Every option that does not begin with ``kafka.``."""
 
 _CANONICAL = {name.lower(): name for name in SOURCE_OPTIONS}
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+# What Spark's own source takes and does not use stays accepted: only ours are refused for it, and
+# a limit, which would read more than was asked for.
+_STREAM_ONLY = {
+    "commitGroupOffsets": "A batch read publishes no offsets; remove it.",
+    "guarantee": "A batch read promises nothing about a later run; remove it.",
+    "maxOffsetsPerTrigger": "A batch read has no triggers; remove it.",
+    "maxTriggerDelay": "A batch read has no triggers; remove it.",
+    "minOffsetsPerTrigger": "A batch read has no triggers; remove it.",
+    "partitionDiscoveryIntervalMs": "A batch read looks for partitions once; remove it.",
+}
+_ENDINGS = dict.fromkeys(
+    ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
+    "A stream does not end; use trigger(availableNow=True).",
+)
 _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
@@ -141,9 +153,9 @@ class SourceOptions:
         connection.refuse_owned(exactly_once=stream and guarantee == _GUARANTEES[0])
         starting = _starting(given, group_id, stream=stream)
         if not bounded:
-            given.refuse(_ENDINGS, "A stream does not end; use trigger(availableNow=True).")
+            given.refuse(_ENDINGS)
         if not stream:
-            given.refuse(_STREAM_ONLY, "A batch read has no triggers; remove it.")
+            given.refuse(_STREAM_ONLY)
         return cls(
             connection=connection,
             subscription=_subscription(given),
@@ -211,9 +223,9 @@ class _Given:
                 f"Give {err}.",
             ) from None
 
-    def refuse(self, names: tuple[str, ...], remedy: str) -> None:
-        """ConfigError when one of them is given."""
-        for name in names:
+    def refuse(self, remedies: Mapping[str, str]) -> None:
+        """ConfigError when one of these names is given."""
+        for name, remedy in remedies.items():
             if name in self._own:
                 raise ConfigError("this option does not apply here", {"option": name}, remedy)
 

@@ -163,10 +163,30 @@ def test_committed_offsets_need_a_group() -> None:
         {"endingOffsets": "earliest"},
         {"endingOffsets": '{"orders":{"0":-2}}'},
         {"maxOffsetsPerTrigger": "5"},
+        {"partitionDiscoveryIntervalMs": "5000"},
+        {"commitGroupOffsets": "true"},
+        {"guarantee": "none"},
     ],
 )
 def test_batch_read_refuses_what_makes_no_sense_for_it(options: dict[str, str]) -> None:
     assert next(iter(options)) in error_of({**BASE, **options}, is_stream=False)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"groupIdPrefix": "team", "kafka.group.id": "mine"},
+        {"startingOffsetsByTimestampStrategy": "latest"},
+        {"kafka.acks": "all", "kafka.linger.ms": "5"},
+        {"fetchOffset.numRetries": "5"},
+    ],
+)
+def test_what_sparks_source_takes_and_does_not_use_is_taken(
+    options: dict[str, str], is_stream: bool
+) -> None:
+    """A program that changes its format needs no other change."""
+    SourceOptions.of({**BASE, **options}, bounded=not is_stream, stream=is_stream)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
