@@ -36,7 +36,10 @@ _DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
 _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 _BATCH_OVERHEAD_BYTES = 512
 
-_FAST: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, Any] = {
+    # librdkafka's producer, unlike its consumer, lets the broker create whatever it asks about: a
+    # misspelt name, a topic that was deleted a moment ago.
+    "allow.auto.create.topics": False,
     "linger.ms": 20,  # a flush does not wait for it
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 500_000,
@@ -171,4 +174,4 @@ def _base(limits: ClusterLimits) -> dict[str, Any]:
     if limits.batch_bytes is not None:
         batch_bytes = max(1, min(batch_bytes, limits.batch_bytes - _BATCH_OVERHEAD_BYTES))
     # Emulated in the Python client: it calls back for errors alone (rule 1).
-    return {**_FAST, "batch.size": batch_bytes, "delivery.report.only.error": True}
+    return {**_DEFAULTS, "batch.size": batch_bytes, "delivery.report.only.error": True}

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connectors.kafka._client import make_admin
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.handles import TransactionHandle, TransactionIdentity, decode_handle
 from connectors.kafka.partitioner import partition_for_key
@@ -331,6 +332,15 @@ def test_rule_1_an_unknown_partition_stops_the_epoch(
     assert where["source_offset"] == 11
     await_stable(kafka.bootstrap, name)
     assert values(kafka.bootstrap, name) == []
+
+
+def test_a_topic_that_does_not_exist_is_not_made(kafka: EmbeddedKafka) -> None:
+    """Although the broker would: a misspelt name must not become a topic."""
+    name = unique("misspelt")
+    region = region_of(kafka, None, options={"topic.metadata.propagation.max.ms": "500"})
+    assert refused(region, rows(topic=[name], value=[b"a"]))["topic"] == name
+    admin = make_admin({"bootstrap.servers": kafka.bootstrap})
+    assert name not in admin.list_topics(timeout=15).topics
 
 
 def test_a_partition_added_behind_a_producers_back_is_written(
