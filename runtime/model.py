@@ -238,7 +238,8 @@ class RegionRecord:
         batch_id: last batch this checkpoint contains, None when it contains none yet.
         splits: start and end offsets of that last batch; the next batch starts at the ends.
         least_watermark_ms: minimum over the live splits, if watermarks are defined.
-        offset_log_version: of Spark's offset log (2: sources by name).
+        offset_log_version: of Spark's offset log (2: sources by name, 1: by place, as a drop-in
+            query's session has it unless told otherwise; 0: the log does not tell).
         state: Spark's state, None for a stateless region.
         committables: what the committers need, empty when nothing was produced.
         operator_states: other state of operators.

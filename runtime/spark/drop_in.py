@@ -212,6 +212,7 @@ class DropInQueries:
                 query_id=run.active.query_id,
                 batch_id=batch_id,
                 splits=query_logs.ranges_read(run.fs, batch_id),
+                offset_log_version=query_logs.logged_version(run.fs, batch_id),
                 committables=entries,
             )
             run.coordinator.acknowledge(

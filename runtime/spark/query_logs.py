@@ -17,6 +17,7 @@ from runtime.model import RegionRecord, SplitRange
 
 __all__ = [
     "batches_beyond",
+    "logged_version",
     "ranges_read",
     "read_offset",
     "require_ends",
@@ -85,6 +86,16 @@ def _ranges_logged(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
 
 def _of_source(split: SplitRange, at: int) -> SplitRange:
     return replace(split, source_id=f"{split.source_id}-{at + 1}") if at else split
+
+
+def logged_version(fs: FileSystem, batch_id: int) -> int:
+    """The version that Spark wrote a batch's offsets in; 0 where the log does not tell.
+
+    A drop-in query's log is made as the user's session has it; Spark's own default is 1.
+    """
+    first, _, _ = (fs.read(f"offsets/{batch_id}") or b"").partition(b"\n")
+    number = first.decode(errors="replace").strip().removeprefix("v")
+    return int(number) if number.isdecimal() else 0
 
 
 def require_logged(fs: FileSystem, record: RegionRecord) -> None:

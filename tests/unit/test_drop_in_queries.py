@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from connectors.kafka._spark_sink import KafkaStreamWriter
+from runtime.checkpoint.store import open_store
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError, FencedError, UnreachableError
 from runtime.model import BatchKey
@@ -203,6 +204,30 @@ def test_rule_10_an_undecided_batch_that_spark_aborts_is_thrown_away(world: Worl
     world.abort(run, 0)
     wait_for(lambda: transaction.state is TransactionState.ABORTED, what="the abort")
     assert world.broker.read_committed(0) == []
+
+
+@pytest.mark.parametrize(
+    ("logged", "version"), [("v1\n{}\n{}", 1), ("v2\n{}\nours:{}", 2), (None, 0)]
+)
+def test_a_decision_tells_the_version_of_the_querys_own_log(
+    world: World, logged: str | None, version: int
+) -> None:
+    """The session makes the log, not Sluice: Spark's default differs from what a Job sets."""
+    if logged is not None:
+        (Path(world.location) / "offsets").mkdir()
+        (Path(world.location) / "offsets" / "0").write_text(logged)
+    run = world.begin()
+    world.commit(run, 0, world.write(run, 0))
+    store = open_store(f"{world.location}/sluice")
+    records = [store.read(place) for place in store.places()]
+    versions = [
+        region.offset_log_version
+        for record in records
+        if record is not None
+        for region in record.regions
+        if region.batch_id == 0
+    ]
+    assert versions == [version]
 
 
 def test_rule_10_a_commit_may_be_repeated(world: World) -> None:
