@@ -48,6 +48,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.committed_through = 0
         self.tasks: set[int] = set()
         self.most_tasks = 1
+        self.brokers_answer = True
+        self.unanswered: set[str] = set()
+        self.breaches: list[str] = []
         self.pool = ProducerPool(
             prefix="p",
             scope=self.scope(0),
@@ -68,8 +71,14 @@ class PoolMachine(RuleBasedStateMachine):
         )
 
     def prepare(self, transactional_id: str) -> TransactionalProducer:
-        for use in self.uses.get(transactional_id, []):
-            assert use.over, f"{transactional_id} initialised while its transaction may be decided"
+        # Noted, not asserted: the pool makes any error in here one of the task that waits.
+        if not all(use.over for use in self.uses.get(transactional_id, [])):
+            self.breaches.append(f"{transactional_id}: its transaction may be decided")
+        if transactional_id in self.unanswered:
+            self.breaches.append(f"{transactional_id}: an earlier request may yet arrive")
+        if not self.brokers_answer:
+            self.unanswered.add(transactional_id)
+            raise UnreachableError("no answer", {}, "Wait.")
         producer = TransactionalProducer(self.cluster.client, {}, transactional_id)
         producer.prepare(timeout_s=1)
         return producer
@@ -143,6 +152,11 @@ class PoolMachine(RuleBasedStateMachine):
                     use.over = True
                     use.transaction.state = "over"
 
+    @rule(answer=st.booleans())
+    def pause_or_wake_the_brokers(self, answer: bool) -> None:
+        """Requests to initialise an id are given up while they are paused."""
+        self.brokers_answer = answer
+
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def run_background(self, data: st.DataObject) -> None:
@@ -152,13 +166,22 @@ class PoolMachine(RuleBasedStateMachine):
         self.pending.popleft()()
 
     @invariant()
+    def no_id_is_initialised_too_soon(self) -> None:
+        assert not self.breaches
+
+    @invariant()
     def one_live_transaction_per_id(self) -> None:
         for transactional_id in self.cluster.epochs:
             assert len(self.cluster.open_transactions(transactional_id)) <= 1
 
     @invariant()
+    def a_request_that_arrives_late_aborts_nothing(self) -> None:
+        for transactional_id in self.unanswered:
+            assert not self.cluster.open_transactions(transactional_id)
+
+    @invariant()
     def ids_are_bounded(self) -> None:
-        assert len(self.pool) <= IDS_PER_TASK * self.most_tasks
+        assert len(self.pool) <= IDS_PER_TASK * self.most_tasks + len(self.unanswered)
 
 
 TestProducerPool = PoolMachine.TestCase
