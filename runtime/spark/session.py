@@ -73,10 +73,9 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
     Its frame is made and its query started inside: a query keeps a clone of the session. One at a
     time, for the settings and the names of data sources are the session's.
     """
-    settings = dict(QUERY_SETTINGS)
-    asked = int(spark.conf.get(_BATCHES, None) or 0)
-    settings[_BATCHES] = str(max(batches_to_retain, asked))
     with _settings_lock:
+        asked = int(spark.conf.get(_BATCHES, None) or 0)
+        settings = {**QUERY_SETTINGS, _BATCHES: str(max(batches_to_retain, asked))}
         before = {key: spark.conf.get(key, None) for key in settings}
         try:
             for key, value in settings.items():
