@@ -5,10 +5,14 @@ broker knows less than the rest, that broker itself must be asked.
 """
 
 import socket
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+with warnings.catch_warnings():
+    # kafka-python reads its schemas by a function that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 __all__ = ["Led", "ask_broker"]
 
