@@ -13,7 +13,7 @@ SLOW := tests/integration tests/containers tests/chaos
 PYTEST := $(BIN)/pytest
 # Two processes, each with servers of its own; most tests wait for servers more than they compute.
 WORKERS ?= 2
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo check lint test test-containers test-chaos bench clean
 

@@ -49,9 +49,12 @@ def _image_at_hand() -> str:
     return image
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(kafka_image: str) -> Iterator[KafkaCluster]:
-    """Three brokers for the session; a test that kills one brings it back before it ends."""
+    """Three brokers for a module; a test that kills one brings it back before it ends.
+
+    Not for the session: three brokers without work still cost a fifth of a core.
+    """
     with KafkaCluster(kafka_image) as made:
         yield made
 

@@ -12,11 +12,7 @@ from tests.kafka_records import (
     values,
 )
 
-pytestmark = [
-    pytest.mark.containers,
-    pytest.mark.timeout(400),
-    pytest.mark.xdist_group("containers"),  # one cluster for them all
-]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(400)]
 
 
 def _numbers(start: int, stop: int) -> list[bytes]:

@@ -11,11 +11,7 @@ from tests.containers.kafka_cluster import KafkaCluster
 from tests.kafka_records import end_offsets
 from tests.waiting import wait_for
 
-pytestmark = [
-    pytest.mark.containers,
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("containers"),  # one cluster for them all
-]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
 _PROGRESS_S = 120.0
 
