@@ -13,6 +13,7 @@ from connectors.kafka.observer import Observer
 __all__ = ["measure_idle", "measure_visibility"]
 
 _INTERVAL_S = 0.5
+_SETTLE_S = 1.0
 _WARM_EPOCHS = 10
 _START_S = 90.0
 _TRANSACTION_STATE = "__transaction_state"
@@ -100,9 +101,22 @@ def _idle_sample(rig: Rig, idle_s: float) -> float:
     with rig.run("pipeline", source, output, ("--interval", "0.2")) as running:
         topics.fill(rig.connection, source, 1, value_bytes=1, partitions=1)
         running.await_committed(1, timeout_s=_START_S)
-        before, until = _log_end(rig), time.monotonic() + idle_s
+        before, until = _settled_log_end(rig, running), time.monotonic() + idle_s
         wait_until(lambda: time.monotonic() > until, program=running.program, timeout_s=idle_s + 5)
         return float(_log_end(rig) - before)
+
+
+def _settled_log_end(rig: Rig, running: Running) -> int:
+    """The broker notes the end of a commit behind its markers, which readers see."""
+    last = [_log_end(rig)]
+
+    def stands() -> bool:
+        before, last[0] = last[0], _log_end(rig)
+        return before == last[0]
+
+    time.sleep(_SETTLE_S)  # how far behind nobody tells
+    wait_until(stands, program=running.program, timeout_s=_START_S)
+    return last[0]
 
 
 def _log_end(rig: Rig) -> int:
