@@ -42,7 +42,8 @@ $(STAMP): pyproject.toml
 	    exit 1
 	fi
 	echo "Installing the Python packages into $(VENV) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	# Else setuptools warns of folders named like packages, which is what editable means.
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/sluice kafka fetch >/dev/null
 	echo "Archiving Spark's classes, so that it starts faster (a minute, once) ..."
 	$(BIN)/sluice spark prepare >/dev/null 2>&1 ||
