@@ -29,8 +29,6 @@ __all__ = [
     "CommitReport",
     "Committer",
     "Coordinator",
-    "Leader",
-    "LeaderStore",
     "MetadataStore",
     "PublishOutcome",
     "RegisteredAttempt",
@@ -435,26 +433,6 @@ class MetadataStore(Protocol):
 
     def retire(self, checkpoint_ids: Collection[int]) -> None:
         """Delete retired places; refuses an unfinished decision and every seal (rule 29)."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leader:
-    """Who coordinates the job now, and where."""
-
-    leader_session_id: str
-    address: str
-
-
-class LeaderStore(Protocol):
-    """Who leads a job, and where: for clients that nobody answers, and for the command line."""
-
-    def announce(self, leader: Leader) -> None:
-        """Replace the record. Liveness only: safety is the decision."""
-        ...
-
-    def current(self) -> Leader | None:
-        """The last announced leader, or None."""
         ...
 
 

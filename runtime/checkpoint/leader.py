@@ -2,12 +2,13 @@
 
 import json
 import logging
+from dataclasses import dataclass
+from typing import Protocol
 
 from runtime.checkpoint.file_system import FileSystem
-from runtime.contracts import Leader
 from runtime.errors import UnsupportedFormatError
 
-__all__ = ["LEADER_FILE", "FileLeaderStore"]
+__all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "LeaderStore"]
 
 log = logging.getLogger(__name__)
 
@@ -15,8 +16,28 @@ LEADER_FILE = "_leader"
 _FORMAT_VERSION = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Who coordinates the job now, and where."""
+
+    leader_session_id: str
+    address: str
+
+
+class LeaderStore(Protocol):
+    """Who leads a job, and where: for clients that nobody answers, and for the command line."""
+
+    def announce(self, leader: Leader) -> None:
+        """Replace the record. Liveness only: safety is the decision."""
+        ...
+
+    def current(self) -> Leader | None:
+        """The last announced leader, or None."""
+        ...
+
+
 class FileLeaderStore:
-    """`runtime.contracts.LeaderStore` as ``_leader``: versioned JSON, replaced whole.
+    """`LeaderStore` as ``_leader``: versioned JSON, replaced whole.
 
     The coordinator announces itself once it has sealed; source runners, tasks and the command
     line ask. A record may be stale: whoever follows it is told off by the address, or by the

@@ -18,10 +18,10 @@ from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.file_system import FileSystem
 from runtime.checkpoint.file_systems import open_file_system
 from runtime.checkpoint.graph import OperatorSpec, build_graph
-from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import Leader, Sink
+from runtime.contracts import Sink
 from runtime.errors import FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord, StateEntry
 from runtime.service.drop_in_client import REGION, QueryRun, decode_entries

@@ -11,10 +11,9 @@ from pyspark.sql import SparkSession
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
-from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
-from runtime.contracts import Leader
 from runtime.errors import ConfigError
 from runtime.job import Job, Pipeline
 from runtime.service.server import CoordinatorService

@@ -13,9 +13,9 @@ import pytest
 
 from runtime.checkpoint.file_system import FileSystem
 from runtime.checkpoint.file_systems import open_file_system
-from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.leader import FileLeaderStore, Leader, LeaderStore
 from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import Leader, LeaderStore, MetadataStore, PublishOutcome
+from runtime.contracts import MetadataStore, PublishOutcome
 from runtime.errors import (
     DamagedCheckpointError,
     StorageError,

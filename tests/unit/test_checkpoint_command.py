@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from runtime.checkpoint.cli import app
 from runtime.checkpoint.kinds import EntryKind, KindRegistry, installed_kinds
-from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.opening import split_place
 from runtime.checkpoint.store import open_store, place_name
-from runtime.contracts import Leader
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,

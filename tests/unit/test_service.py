@@ -16,10 +16,10 @@ import urllib3
 
 from runtime import errors
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.local_fs import LocalFileSystem
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.contracts import Leader, RegisteredAttempt
+from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
     AuthenticationError,
     ConfigError,
