@@ -1,0 +1,64 @@
+"""The ended lives of one region: when, why, and how soon it committed again. Pure."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+__all__ = ["AttemptHistory", "RegionAttempt"]
+
+_KEPT = 20
+_LONGEST_REASON = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionAttempt:
+    """A life of a region that has ended.
+
+    Attributes:
+        generation: of that life.
+        ended_s: clock at its end.
+        why: the error that ended it, its first line.
+        committed_after_s: from its end until a later life was in a checkpoint that is committed on
+            record; None: not yet.
+    """
+
+    generation: int
+    ended_s: float
+    why: str
+    committed_after_s: float | None = None
+
+
+@dataclass(slots=True)
+class AttemptHistory:
+    """Owned by the coordinator's core; keeps the newest 20.
+
+    Attributes:
+        count: lives that have ended, also those that are not kept any more.
+    """
+
+    count: int = 0
+    _kept: deque[RegionAttempt] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def ended(self, generation: int, error: BaseException, now_s: float) -> None:
+        """A life is over."""
+        self.count += 1
+        attempt = RegionAttempt(generation=generation, ended_s=now_s, why=_first_line(error))
+        self._kept.append(attempt)
+
+    def committed(self, generation: int, now_s: float) -> None:
+        """The life of this generation has committed on record; those before it waited for that."""
+        for position, attempt in enumerate(self._kept):
+            if attempt.committed_after_s is None and attempt.generation < generation:
+                after_s = now_s - attempt.ended_s
+                self._kept[position] = replace(attempt, committed_after_s=after_s)
+
+    @property
+    def attempts(self) -> Sequence[RegionAttempt]:
+        """Oldest first."""
+        return tuple(self._kept)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

@@ -1,0 +1,170 @@
+"""Whether and when a region that failed begins again: fixed delay, exponential delay, failure rate.
+
+Names, settings and meaning are those of Flink's restart strategies, per region instead of per job.
+Pure: what was before, the clock and a random draw in; when to begin again out.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from runtime.errors import ConfigError
+
+__all__ = [
+    "ExponentialDelayRestart",
+    "FailureRateRestart",
+    "FixedDelayRestart",
+    "RestartStrategy",
+    "Restarts",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """What a strategy remembers of one region, within one run of the job.
+
+    Attributes:
+        count: restarts so far that count towards the strategy's limit.
+        due_s: clock from which on the newest one may begin; None before the first.
+        backoff_s: delay of the newest one, before jitter.
+        failures_s: clock of the failures that a rate still counts, oldest first.
+    """
+
+    count: int = 0
+    due_s: float | None = None
+    backoff_s: float = 0.0
+    failures_s: tuple[float, ...] = ()
+
+
+class RestartStrategy(Protocol):
+    """How often, and after which delay, a region that failed begins again."""
+
+    def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
+        """The next restart, or None: the region has failed for good.
+
+        Args:
+            past: what the last call for this region returned; a new one at first.
+            now_s: monotonic seconds.
+            draw: random, in [0, 1); for strategies that spread their restarts.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedDelayRestart:
+    """So many restarts in one run of the job, however far apart, each after the same delay.
+
+    Attributes:
+        attempts: restarts; one more failure is for good; >= 0.
+        delay_s: from the failure on; >= 0.
+    """
+
+    attempts: int = 1
+    delay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require({"attempts": self.attempts >= 0, "delay_s": self.delay_s >= 0})
+
+    def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
+        """See `RestartStrategy`."""
+        del draw
+        if past.count >= self.attempts:
+            return None
+        return Restarts(count=past.count + 1, due_s=now_s + self.delay_s, backoff_s=self.delay_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialDelayRestart:
+    """Delays that grow from failure to failure, and begin anew after a time without one.
+
+    Attributes:
+        initial_backoff_s: the first delay; > 0.
+        max_backoff_s: the longest one, jitter included; at least the first.
+        backoff_multiplier: from one delay to the next; >= 1.
+        reset_backoff_threshold_s: so long after a restart without a failure, the next one counts
+            as the first again; > 0.
+        jitter_factor: a delay is longer or shorter by up to this part of it, at random, so that
+            regions that failed together do not come back together; in [0, 1].
+        attempts_before_reset_backoff: restarts in a row, that is without such a time between them;
+            one more failure is for good; None: no limit.
+    """
+
+    initial_backoff_s: float = 1.0
+    max_backoff_s: float = 60.0
+    backoff_multiplier: float = 1.5
+    reset_backoff_threshold_s: float = 3600.0
+    jitter_factor: float = 0.1
+    attempts_before_reset_backoff: int | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.attempts_before_reset_backoff
+        _require(
+            {
+                "initial_backoff_s": self.initial_backoff_s > 0,
+                "max_backoff_s": self.max_backoff_s >= self.initial_backoff_s,
+                "backoff_multiplier": self.backoff_multiplier >= 1,
+                "reset_backoff_threshold_s": self.reset_backoff_threshold_s > 0,
+                "jitter_factor": 0 <= self.jitter_factor <= 1,
+                "attempts_before_reset_backoff": limit is None or limit >= 1,
+            }
+        )
+
+    def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
+        """See `RestartStrategy`."""
+        is_first = past.due_s is None or now_s - past.due_s >= self.reset_backoff_threshold_s
+        count = 1 if is_first else past.count + 1
+        limit = self.attempts_before_reset_backoff
+        if limit is not None and count > limit:
+            return None
+        grown_s = past.backoff_s * self.backoff_multiplier
+        backoff_s = self.initial_backoff_s if is_first else min(grown_s, self.max_backoff_s)
+        jitter_s = backoff_s * self.jitter_factor * (2 * draw - 1)
+        delay_s = min(backoff_s + jitter_s, self.max_backoff_s)
+        return Restarts(count=count, due_s=now_s + delay_s, backoff_s=backoff_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRateRestart:
+    """As many failures as come, but not too many in a time; each restart after the same delay.
+
+    Attributes:
+        max_failures_per_interval: one more is for good; >= 1.
+        failure_rate_interval_s: back from each failure; > 0.
+        delay_s: from the failure on; >= 0.
+    """
+
+    max_failures_per_interval: int = 1
+    failure_rate_interval_s: float = 60.0
+    delay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(
+            {
+                "max_failures_per_interval": self.max_failures_per_interval >= 1,
+                "failure_rate_interval_s": self.failure_rate_interval_s > 0,
+                "delay_s": self.delay_s >= 0,
+            }
+        )
+
+    def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
+        """See `RestartStrategy`."""
+        del draw
+        since_s = now_s - self.failure_rate_interval_s
+        failures_s = (*(at_s for at_s in past.failures_s if at_s >= since_s), now_s)
+        if len(failures_s) > self.max_failures_per_interval:
+            return None
+        return Restarts(
+            count=past.count + 1,
+            due_s=now_s + self.delay_s,
+            backoff_s=self.delay_s,
+            failures_s=failures_s,
+        )
+
+
+def _require(settings: dict[str, bool]) -> None:
+    wrong = [name for name, is_right in settings.items() if not is_right]
+    if wrong:
+        raise ConfigError(
+            "a setting of a restart strategy is out of range",
+            {"settings": ",".join(wrong)},
+            "Its docstring says which values there are.",
+        )

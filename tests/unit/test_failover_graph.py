@@ -1,0 +1,151 @@
+"""Distributions, the checks of a job graph, and regions of jobs as people write them."""
+
+import pytest
+
+from runtime.errors import ConfigError
+from runtime.failover import (
+    Distribution,
+    Edge,
+    JobGraph,
+    Vertex,
+    choose_distribution,
+    failover_regions,
+)
+
+
+def vertex(name: str, parallelism: int | None, kind: str = "any") -> Vertex:
+    return Vertex(vertex_id=name, name=name, kind=kind, parallelism=parallelism)
+
+
+def edge(upstream: str, downstream: str, kind: Distribution = Distribution.FORWARD) -> Edge:
+    return Edge(upstream=upstream, downstream=downstream, distribution=kind)
+
+
+def regions(graph: JobGraph) -> dict[str, list[str]]:
+    """Subtasks by region, as ``name[index]``."""
+    return {
+        region.name: [f"{each.vertex_id}[{each.index}]" for each in region.subtasks]
+        for region in failover_regions(graph)
+    }
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "default", "forced"),
+    [
+        (4, 4, Distribution.FORWARD, Distribution.FORWARD),
+        (2, 6, Distribution.RESCALE, Distribution.RESCALE),
+        (6, 2, Distribution.RESCALE, Distribution.RESCALE),
+        (2, 3, Distribution.REBALANCE, Distribution.RESCALE),
+        (9, 6, Distribution.REBALANCE, Distribution.RESCALE),
+    ],
+)
+def test_rows_as_they_come_are_rescaled_where_all_subtasks_are_alike(
+    upstream: int, downstream: int, default: Distribution, forced: Distribution
+) -> None:
+    """Uneven numbers are rebalanced, which joins them, unless the user forces a rescale."""
+    where = {"edge": "a to b"}
+    assert choose_distribution(upstream, downstream, where=where) is default
+    assert choose_distribution(upstream, downstream, force_rescale=True, where=where) is forced
+
+
+def test_a_shuffle_is_kept_unless_a_rescale_is_forced() -> None:
+    """Spark's planner may need all rows: that none has to meet another is the user's word."""
+    wanted = Distribution.SHUFFLE
+    assert choose_distribution(4, 4, wanted=wanted, where={}) is Distribution.SHUFFLE
+    forced = choose_distribution(4, 4, wanted=wanted, force_rescale=True, where={})
+    assert forced is Distribution.RESCALE
+
+
+def test_a_rescale_by_key_is_refused_by_name() -> None:
+    """The rows of one key would be counted in several places."""
+    where = {"function": "totals"}
+    assert choose_distribution(4, 4, wanted=Distribution.KEY_BY, where=where).joins
+    with pytest.raises(ConfigError, match="function=totals"):
+        choose_distribution(
+            4, 4, wanted=Distribution.KEY_BY, force_rescale=True, where={"function": "totals"}
+        )
+
+
+def test_a_forward_job_is_as_many_regions_as_it_has_subtasks() -> None:
+    """Each has its own part of the source, and a number behind the source's name."""
+    graph = JobGraph(
+        vertices=(vertex("orders", 2), vertex("clean", 2), vertex("out", 2)),
+        edges=(edge("orders", "clean"), edge("clean", "out")),
+    )
+    assert regions(graph) == {
+        "orders-0": ["orders[0]", "clean[0]", "out[0]"],
+        "orders-1": ["orders[1]", "clean[1]", "out[1]"],
+    }
+
+
+def test_a_join_takes_both_sources_and_leaves_the_rest_regional() -> None:
+    """Two joined sources with two sinks are one region, beside a copy in three."""
+    graph = JobGraph(
+        vertices=(
+            vertex("orders", 2),
+            vertex("payments", 3),
+            vertex("log", 3),
+            vertex("paid", 2),
+            vertex("out", 2),
+            vertex("audit", 1),
+            vertex("copy", 3),
+        ),
+        edges=(
+            edge("orders", "paid", Distribution.KEY_BY),
+            edge("payments", "paid", Distribution.KEY_BY),
+            edge("paid", "out"),
+            edge("paid", "audit", Distribution.RESCALE),
+            edge("log", "copy"),
+        ),
+    )
+    assert {name: len(found) for name, found in regions(graph).items()} == {
+        "orders": 10,
+        "log-0": 2,
+        "log-1": 2,
+        "log-2": 2,
+    }
+
+
+def test_what_spark_deals_out_counts_as_one_subtask() -> None:
+    """A shuffle into it joins every part of the source; one behind it goes with it."""
+    graph = JobGraph(
+        vertices=(vertex("orders", 3), vertex("totals", None), vertex("out", None)),
+        edges=(edge("orders", "totals", Distribution.SHUFFLE), edge("totals", "out")),
+    )
+    assert [*regions(graph)] == ["orders"]
+
+
+@pytest.mark.parametrize("names", [("a b", "a/b"), ("a", "a-1")])
+def test_two_regions_of_one_name_are_refused(names: tuple[str, str]) -> None:
+    """A region's name is part of transactional ids: a shared one would fence the other."""
+    first, second = names
+    graph = JobGraph(
+        vertices=(vertex(first, 2 if second == "a-1" else 1), vertex(second, 1)),
+    )
+    with pytest.raises(ConfigError, match="one name"):
+        failover_regions(graph)
+
+
+@pytest.mark.parametrize(
+    ("vertices", "edges", "reason"),
+    [
+        ([vertex("a", 1), vertex("a", 2)], [], "one id"),
+        ([vertex("a", 1), vertex("b", 1)], [edge("b", "a")], "earlier operator"),
+        ([vertex("a", 1)], [edge("a", "a")], "earlier operator"),
+        ([vertex("a", 1)], [edge("a", "gone")], "downstream=gone"),
+        ([vertex("a", 1)], [edge("gone", "a")], "upstream=gone"),
+        ([vertex("a", 1), vertex("b", 2)], [edge("a", "b")], "a=1 b=2"),
+    ],
+)
+def test_a_graph_that_makes_no_sense_is_refused(
+    vertices: list[Vertex], edges: list[Edge], reason: str
+) -> None:
+    """With the operators by name."""
+    with pytest.raises(ConfigError, match=reason):
+        JobGraph(vertices=tuple(vertices), edges=tuple(edges))
+
+
+def test_an_operator_has_a_subtask() -> None:
+    """Zero is an error, not a way to say that Spark decides."""
+    with pytest.raises(ConfigError, match="operator=a"):
+        vertex("a", 0)
