@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from runtime.checkpoint.assignment import to_least_loaded
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.messages import (
     Acknowledged,
@@ -13,8 +14,9 @@ from runtime.checkpoint.messages import (
     SplitsDiscovered,
     TriggerAsked,
 )
+from runtime.checkpoint.pacing import records_in
 from runtime.checkpoint.pending import PendingCheckpoint
-from runtime.checkpoint.regions import RegionState, assign, key_of, region_of
+from runtime.checkpoint.regions import RegionState, region_of
 from runtime.checkpoint.states import Event, State
 from runtime.errors import FencedError, IllegalTransitionError
 from runtime.model import Acknowledgement, Barrier, CheckpointKind
@@ -35,30 +37,36 @@ _OPEN = (State.ARMED, State.ALIGNING)
 # --- triggers -----------------------------------------------------------------------------------
 
 
-def trigger_asked(book: Book, event: TriggerAsked, now_s: float) -> None:
-    """Turn an idle barrier into what was asked for, or queue the wish."""
+def trigger_asked(book: Book, event: TriggerAsked) -> None:
+    """Queue the wish; `trigger_due` follows in the same step."""
     _require_running(book)
-    idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
-    if idle is not None:
-        idle.kind, idle.asked_by = event.kind, event.asked_by
-        book.force(idle, now_s)
-        book.answer_trigger(idle)
-    else:
-        book.asked.setdefault(event.kind, event.asked_by)
+    book.asked.setdefault(event.kind, event.asked_by)
 
 
 def trigger_due(book: Book, now_s: float) -> None:
     """Begin what was asked for, or the next interval's checkpoint, if its time has come."""
-    if book.is_over or not _has_room(book):
-        return
-    if book.asked:
-        kind, asked_by = next(iter(book.asked.items()))
-        del book.asked[kind]
-        book.answer_trigger(book.begin(kind, asked_by, now_s, forced=True))
+    if book.is_over or _begin_asked(book, now_s):
         return
     due_s = next_trigger_s(book)
     if due_s is not None and now_s >= due_s:
         book.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=False)
+
+
+def _begin_asked(book: Book, now_s: float) -> bool:
+    """Begin what somebody has asked for, or turn an idle barrier into it, if nothing hinders."""
+    kind = next(iter(book.asked), None)
+    if kind is None or not book.may_decide(kind):
+        return False
+    idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
+    if idle is not None:
+        idle.kind, idle.asked_by = kind, book.asked.pop(kind)
+        book.force(idle, now_s)
+        book.answer_trigger(idle)
+    elif len(book.pending) < book.settings.max_concurrent:
+        book.answer_trigger(book.begin(kind, book.asked.pop(kind), now_s, forced=True))
+    else:
+        return False
+    return True
 
 
 def next_trigger_s(book: Book) -> float | None:
@@ -75,8 +83,8 @@ def next_trigger_s(book: Book) -> float | None:
 
 
 def _has_room(book: Book) -> bool:
-    return len(book.pending) < book.settings.max_concurrent and all(
-        region.is_open for region in book.regions.values()
+    return len(book.pending) < book.settings.max_concurrent and book.may_decide(
+        CheckpointKind.CHECKPOINT
     )
 
 
@@ -96,6 +104,10 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
         return
     _require_running(book)
     region.require(event.generation)
+    if region.late is not None:
+        # Spark may not have logged it: another cut would leave its range out for ever.
+        book.out.append(GiveBarrier(barrier=region.late))
+        return
     checkpoint = _open_for(book, event.region)
     if checkpoint is None:
         book.out.append(NothingDue())
@@ -121,8 +133,15 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         book.out.append(NothingDue())
         return
+    if not {split.key for split in event.splits} <= {split.key for split in region.positions()}:
+        book.out.append(NothingDue())  # cut before a decision that gave one of them away
+        return
+    region.work = {
+        split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
+    }
     known = checkpoint.barriers.get(event.region)
-    if known is None and (region.plan.stateful or not _is_empty(event)):
+    takes_part = region.plan.stateful or region.wants_a_batch(now_s, is_last=event.finished)
+    if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(book, checkpoint, event, now_s)
     if known is not None:
         book.out.append(GiveBarrier(barrier=known))
@@ -147,10 +166,13 @@ def _give_barrier(
         region=event.region,
         generation=event.generation,
         splits=event.splits,
+        is_last=event.finished,
     )
     checkpoint.barriers[event.region] = barrier
     region.cuts[checkpoint.checkpoint_id] = event.splits
     region.pace.cut(event.splits, now_s)
+    due_in_s = 0.0 if region.is_behind(book.settings) else book.settings.interval_s or 0.0
+    region.pending.begin(now_s, due_in_s=due_in_s)
     region.finished = event.finished
     if event.finished:
         checkpoint.finished.add(event.region)
@@ -177,12 +199,12 @@ def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
         for name, region in book.regions.items()
         if event.source_id in region.plan.source_ids
     }
-    known = {key_of(split) for region in readers.values() for split in region.positions()}
-    new = [split for split in event.splits if key_of(split) not in known]
+    known = {split.key for region in readers.values() for split in region.positions()}
+    new = [split for split in event.splits if split.key not in known]
     if not readers or not new:
         return
-    for name, splits in assign(new, _loads(readers.values())).items():
-        readers[name].discovered |= {key_of(split): split for split in splits}
+    for name, splits in to_least_loaded(new, _loads(readers.values())).items():
+        readers[name].discovered |= {split.key: split for split in splits}
         if splits:
             readers[name].finished = False
 
@@ -205,6 +227,10 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
         return  # said before: an answer was lost
     region.require(ack.batch.generation)
     region.require_new_ranges(ack)
+    _require_own_splits(book, ack)
+    region.pending.end(now_s)
+    region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
+    region.late = None
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)
@@ -218,6 +244,31 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.held = ack
     if book.settings.is_external:
         book.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)
+
+
+def _require_own_splits(book: Book, ack: Acknowledgement) -> None:
+    """Refuse a batch that reads another region's splits.
+
+    Raises:
+        IllegalTransitionError: both would read the same records.
+    """
+    mine = book.assignment.regions[ack.batch.region]
+    unknown = {split.key for split in ack.region.splits} - mine
+    for name, region in book.regions.items() if unknown else ():
+        others = book.assignment.regions[name] | region.discovered.keys()
+        if name != ack.batch.region and unknown & others:
+            raise IllegalTransitionError(
+                "a batch reads a split of another region",
+                {
+                    "region": ack.batch.region,
+                    "owner": name,
+                    "splits": ",".join(
+                        f"{t}-{number}" for _, t, number in sorted(unknown & others)
+                    ),
+                    "batch_id": ack.batch.batch_id,
+                },
+                "Spark's log and the checkpoint do not fit; restart from the checkpoint.",
+            )
 
 
 def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float) -> None:

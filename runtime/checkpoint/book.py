@@ -1,8 +1,9 @@
 """The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
+from runtime.checkpoint.handlers import Alignment, Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
     Action,
@@ -17,7 +18,7 @@ from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.regions import RegionState
 from runtime.checkpoint.states import Event, State
 from runtime.errors import FencedError
-from runtime.model import BatchKey, CheckpointKind
+from runtime.model import Assignment, BatchKey, CheckpointKind
 
 __all__ = ["Book"]
 
@@ -29,11 +30,14 @@ class Book:
     Attributes:
         settings: of the job.
         regions: by name.
+        assignment: of splits to regions, as the last decided checkpoint has it.
+        overloaded: in how many decisions in a row a region was, as the balancer has it.
         last_place: the newest place that holds a record of our own session (rule 6).
         next_id: of the next checkpoint; ids are dense and never used twice.
         pending: checkpoints under way by id, ascending.
         asked: triggers that wait for their turn, by kind; who asked.
         out: actions of this step.
+        draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
         last_barrier_s, last_end_s: clock at the last barrier, and at the end of the last
             checkpoint; None before the first.
@@ -46,13 +50,16 @@ class Book:
 
     settings: CheckpointSettings
     regions: Mapping[str, RegionState]
+    assignment: Assignment
     last_place: int
     next_id: int
     last_committed: int
     last_decided: int
+    draw: Callable[[], float]
     pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
     asked: dict[CheckpointKind, str] = field(default_factory=dict)
     out: list[Action] = field(default_factory=list)
+    overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
     last_barrier_s: float | None = None
     last_end_s: float | None = None
@@ -66,7 +73,16 @@ class Book:
         checkpoint.move(event, now_s)
         if event is Event.BARRIER_CUT:
             self.last_barrier_s = now_s
-        self.out.append(Report(progress=checkpoint.progress()))
+        lives = {name: region.history.count + 1 for name, region in self.regions.items()}
+        progress = replace(checkpoint.progress(), attempts=lives)
+        if event is Event.MARK_DURABLE:
+            progress = replace(progress, pending_ratios=self.pending_ratios(now_s))
+        self.out.append(Report(progress=progress))
+
+    def pending_ratios(self, now_s: float) -> dict[str, float]:
+        """Of each region that ever got a barrier, see `PendingTime.ratio`."""
+        found = {name: region.pending.ratio(now_s) for name, region in self.regions.items()}
+        return {name: ratio for name, ratio in found.items() if ratio is not None}
 
     def create(self, kind: CheckpointKind, asked_by: str, *, forced: bool) -> PendingCheckpoint:
         """A new checkpoint at the next place."""
@@ -124,13 +140,18 @@ class Book:
             found.discarded.extend(found.acknowledged())
             for name in [name for name in self.regions if found.touches(name)]:
                 self.regions[name].cuts.pop(found.checkpoint_id, None)
-                self.close_region(name, error, fence=checkpoint.checkpoint_id)
+                self.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
             self._fail(tuple(ack.batch for ack in found.acknowledged()), error)
 
-    def close_region(self, name: str, error: BaseException, *, fence: int | None) -> None:
+    def close_region(
+        self, name: str, error: BaseException, now_s: float, *, fence: int | None
+    ) -> None:
         """End a region's life: its messages are refused, its callbacks are woken."""
         region = self.regions[name]
         if region.is_open:
+            region.ended_by = error
+            if not self.is_over:
+                region.history.ended(region.generation, error, now_s)
             held = region.close(fence)
             if held is not None:
                 self._fail((held.batch,), error)
@@ -138,10 +159,10 @@ class Book:
             region.fence = fence
 
     def cancel_waiting(self, name: str, error: BaseException) -> None:
-        """Wake the callbacks of a region whose batch is being decided, or is decided, already."""
+        """Wake the callbacks of a region whose batch goes on without it: decided, or about to."""
         for checkpoint in self.pending.values():
             ack = checkpoint.acks.get(name)
-            if ack is not None and checkpoint.state not in ABORTABLE:
+            if ack is not None:
                 self._fail((ack.batch,), error)
 
     def end(self, error: BaseException | None, now_s: float) -> None:
@@ -158,7 +179,7 @@ class Book:
         if first is not None:
             self.abort(first, Event.STOPPED, reason, now_s)
         for name in self.regions:
-            self.close_region(name, reason, fence=None)
+            self.close_region(name, reason, now_s, fence=None)
         self.out.append(EndJob(error=error, finished=self.is_finished))
 
     def fence(self, error: BaseException) -> None:
@@ -195,6 +216,33 @@ class Book:
         """Nothing is left to do for it."""
         del self.pending[checkpoint.checkpoint_id]
         self.last_end_s = now_s
+
+    def alignment(self, checkpoint: PendingCheckpoint, now_s: float) -> Alignment:
+        """Who has acknowledged, for the job's handler."""
+        missing = {
+            name: found for name, found in self.regions.items() if name not in checkpoint.acks
+        }
+        return Alignment(
+            kind=checkpoint.kind,
+            acknowledged=frozenset(checkpoint.acks),
+            failed=frozenset(name for name, found in missing.items() if not found.is_open),
+            waiting=frozenset(name for name, found in missing.items() if found.is_open),
+            carried={name: found.carried for name, found in missing.items()},
+            elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
+        )
+
+    def may_decide(self, kind: CheckpointKind) -> bool:
+        """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
+        that could not would take down the regions that have come back already."""
+        closed = {name: found for name, found in self.regions.items() if not found.is_open}
+        alignment = Alignment(
+            kind=kind,
+            acknowledged=frozenset(self.regions.keys() - closed.keys()),
+            failed=frozenset(closed),
+            carried={name: found.carried for name, found in closed.items()},
+        )
+        ruling = self.settings.handler.rule(alignment, timeout_s=self.settings.timeout_s)
+        return ruling is Ruling.DECIDE
 
     def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:
         if batches:

@@ -2,6 +2,7 @@
 pure core."""
 
 import logging
+import random
 import threading
 import time
 import uuid
@@ -11,34 +12,26 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Self, TypeVar
 
+from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore, JobStatus
 from runtime.checkpoint.desk import SourceDesk
 from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.checkpoint.housekeeping import Housekeeper, OwnerWatch
-from runtime.checkpoint.loop import CoreLoop, StepThread
+from runtime.checkpoint.housekeeping import OwnerWatch
 from runtime.checkpoint.messages import (
     Acknowledged,
     Action,
     AskCut,
     BarrierPolled,
-    CoreEvent,
     GiveBarrier,
     RegionFailed,
     RestartAsked,
-    StepFailed,
-    StopAsked,
     TriggerAsked,
 )
-from runtime.checkpoint.plan import (
-    CheckpointSettings,
-    JobPlan,
-    RestartedRegion,
-    StartedJob,
-)
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, StartedJob
 from runtime.checkpoint.progress import ListenerThread, ProgressListener
 from runtime.checkpoint.repairs import Repairer
-from runtime.checkpoint.routes import ActionRoutes
+from runtime.checkpoint.run_threads import RunThreads
 from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Hands, RunIdentity, drive
@@ -52,13 +45,7 @@ from runtime.contracts import (
 )
 from runtime.errors import UnreachableError
 from runtime.failpoints import failpoint
-from runtime.model import (
-    Acknowledgement,
-    Barrier,
-    BatchKey,
-    CheckpointKind,
-    CheckpointRecord,
-)
+from runtime.model import Acknowledgement, Barrier, BatchKey, CheckpointKind, CheckpointRecord
 
 __all__ = ["BarrierCoordinator"]
 
@@ -66,7 +53,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_STOP_S = 15.0
 _JOIN_S = 5.0
 
 
@@ -128,11 +114,7 @@ class BarrierCoordinator:
             self._sinks, interval_s=self._settings.renew_interval_s, clock=clock
         )
         self._started: StartedJob | None = None
-        self._loop: CoreLoop | None = None
-        self._hands: Hands | None = None
-        self._steps: StepThread | None = None
-        self._housekeeper: Housekeeper | None = None
-        self._routes: ActionRoutes | None = None
+        self._threads: RunThreads | None = None
         self._stop_once = threading.Lock()
         self._stopped = False
 
@@ -144,8 +126,7 @@ class BarrierCoordinator:
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: nothing was
                 changed.
-            FencedError, TransactionLostError, TransactionUnknownError, UnreachableError: see
-                `runtime.checkpoint.startup.StartSequence.run`.
+            StreamError: see `runtime.checkpoint.startup.StartSequence.run`.
         """
         sequence = StartSequence(
             plan=self._job,
@@ -161,12 +142,11 @@ class BarrierCoordinator:
             require_known=self._require_known,
         )
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
-        regions = {record.region: record for record in found.record.regions}
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,
             generation=found.generation,
-            regions={name: regions[name] for name in self._plans},
+            regions={name: found.regions[name] for name in self._plans},
             restored_from=None if found.is_new else found.record.checkpoint_id,
             run_attempt=found.run_attempt,
         )
@@ -186,8 +166,10 @@ class BarrierCoordinator:
             self._settings,
             self._job.regions,
             started.regions,
+            assignment=found.assignment,
             generation=found.generation,
             last_decided=found.record.checkpoint_id,
+            draw=random.random,
         )
         hands = Hands(
             store=self._store,
@@ -206,28 +188,23 @@ class BarrierCoordinator:
             wall_ms=_wall_ms,
             before_decision=self._owners.require,
             repairer=self._repairer,
+            kept=found.kept,
         )
-        self._hands = hands
-        self._steps = StepThread(hands, self._post)
-        self._routes = ActionRoutes(
-            steps=self._steps,
+        self._threads = RunThreads(
+            core,
+            hands,
+            job=self._job.name,
+            job_uid=started.job_uid,
+            sinks=self._sinks,
+            settings=self._settings,
+            owners=self._owners,
+            attempts=self._attempts,
             waiters=self._waiters,
             wake=self._wake,
             listeners=self._listeners,
-            sinks=self._sinks,
-            visible_timeout_s=self._settings.settle_timeout_s,
             clock=self._clock,
         )
-        self._loop = CoreLoop(core, clock=self._clock, on_actions=self._routes.carry_out)
-        self._housekeeper = Housekeeper(
-            sweep=lambda: self._sweep(hands),
-            owners=self._owners,
-            fenced=lambda err: self._post(StepFailed(checkpoint_id=0, error=err)),
-            settings=self._settings,
-            clock=self._clock,
-        )
-        for thread in (self._steps, self._loop, self._housekeeper):
-            thread.start()
+        self._threads.start()
 
     def add_listener(self, listener: ProgressListener) -> None:
         """Tell one more listener of everything from now on."""
@@ -239,14 +216,12 @@ class BarrierCoordinator:
         A bounded job has ended when its final checkpoint is committed on record and readers can
         see all of it (rule 24).
         """
-        return self._running()[1].wait(timeout_s)
+        return self._running().routes.wait(timeout_s)
 
     def cancel(self) -> None:
         """End the job now: wake every callback and poller; nothing is waited for."""
-        if self._loop is not None and self._routes is not None:
-            self._routes.give_up()
-            self._loop.step(StopAsked())
-            self._wake.notify()
+        if self._threads is not None:
+            self._threads.cancel()
 
     def stop(self) -> None:
         """End the job, settle what is decided within a bound, release everything. Repeatable."""
@@ -255,13 +230,8 @@ class BarrierCoordinator:
                 return
             self._stopped = True
             self.cancel()
-            if self._housekeeper is not None:
-                self._housekeeper.stop(timeout_s=_JOIN_S)
-            if self._loop is not None and self._steps is not None:
-                self._settle_last(self._loop)
-                self._sweep_last(self._loop)
-                self._steps.stop(timeout_s=_JOIN_S)
-                self._loop.stop(timeout_s=_JOIN_S)
+            if self._threads is not None:
+                self._threads.stop()
             self._listeners.stop(timeout_s=_JOIN_S)
             for close in (
                 *(sink.close for sink in self._sinks.values()),
@@ -271,26 +241,6 @@ class BarrierCoordinator:
                     close()
                 except Exception:  # a stop goes on with the others
                     log.exception("a connection was not closed")
-
-    def _settle_last(self, loop: CoreLoop) -> None:
-        deadline_s = time.monotonic() + _STOP_S
-        version = self._wake.version
-        while not loop.ask(lambda core: core.is_idle):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                log.warning("job stops with a checkpoint open; the next start settles it")
-                return
-            self._wake.wait(version, min(left_s, _JOIN_S))
-            version = self._wake.version
-
-    def _sweep_last(self, loop: CoreLoop) -> None:
-        """What was given up must not hold back readers until the next start."""
-        if self._hands is None or loop.ask(lambda core: core.is_fenced):
-            return  # behind another run's seal nothing here is ours to abort
-        try:
-            self._sweep(self._hands)
-        except Exception:  # a stop goes on: connections have to be closed
-            log.exception("the last sweep failed, the next start repeats it")
 
     def __enter__(self) -> Self:
         return self
@@ -307,11 +257,11 @@ class BarrierCoordinator:
 
     def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
         """See `runtime.contracts.Coordinator.poll_barrier`. The sources are cut in this thread."""
-        loop, _ = self._running()
+        threads = self._running()
         deadline_s = time.monotonic() + wait_s
         while True:
             version = self._wake.version
-            answer = self._poll(loop, region, generation)
+            answer = self._poll(threads, region, generation)
             if isinstance(answer, Barrier):
                 return answer
             left_s = deadline_s - time.monotonic()
@@ -320,21 +270,21 @@ class BarrierCoordinator:
             # An armed barrier found nothing to cut: look again soon. Else wait for a change.
             self._wake.wait(version, min(left_s, self._settings.idle_poll_s if answer else left_s))
 
-    def _poll(self, loop: CoreLoop, region: str, generation: int) -> Barrier | bool:
+    def _poll(self, threads: RunThreads, region: str, generation: int) -> Barrier | bool:
         """One look: the barrier, or whether one is armed."""
         polled = BarrierPolled(region=region, generation=generation)
-        answer = _answer(loop.step(polled))
+        answer = _answer(threads.step(polled))
         if not isinstance(answer, AskCut):
             return answer.barrier if isinstance(answer, GiveBarrier) else False
         sources = self._plans[region].source_ids
         try:
-            if self._desk.discover(sources, loop.step):
-                return self._poll(loop, region, generation)  # the new splits are in the next cut
+            if self._desk.discover(sources, threads.step):
+                return self._poll(threads, region, generation)  # the new splits are in the next cut
             cut = self._desk.cut(answer, sources)
         except PERMANENT_ERRORS as err:
             self.fail(region, generation, err)
             raise
-        given = None if cut is None else _answer(loop.step(cut))
+        given = None if cut is None else _answer(threads.step(cut))
         return given.barrier if isinstance(given, GiveBarrier) else True
 
     def is_decided(self, batch: BatchKey) -> bool:
@@ -344,7 +294,7 @@ class BarrierCoordinator:
     def acknowledge(self, ack: Acknowledgement) -> None:
         """See `runtime.contracts.Coordinator.acknowledge`."""
         failpoint("before-ack")
-        self._running()[0].step(Acknowledged(ack=ack))
+        self._running().step(Acknowledged(ack=ack))
         failpoint("after-ack")
 
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
@@ -364,7 +314,7 @@ class BarrierCoordinator:
 
     def fail(self, region: str, generation: int, error: BaseException) -> None:
         """See `runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
-        self._running()[0].step(
+        self._running().step(
             RegionFailed(
                 region=region,
                 generation=generation,
@@ -372,33 +322,34 @@ class BarrierCoordinator:
                 permanent=isinstance(error, PERMANENT_ERRORS),
             )
         )
-        self._sweep_soon()
+        self._running().sweep_soon()
 
-    def restart_region(self, region: str, *, timeout_s: float) -> RestartedRegion:
-        """Begin a region's next life, once its old one is settled (rule 12).
+    def ask_restart(self, region: str) -> AskedRestart:
+        """Ask for a region's next life, which begins once its old one is settled (rule 12).
 
         The caller has stopped its query. Its generation is the id of a durable record of this
-        run, larger than every earlier one.
+        run, larger than every earlier one. Never blocks: other regions' epochs may be open.
 
         Raises:
-            UnreachableError: its last checkpoint did not settle in time.
             StreamError: the job has ended.
         """
-        loop, routes = self._running()
-        answer = routes.expect_restart(region)
-        loop.step(RestartAsked(region=region))
-        restarted = _result(answer, timeout_s, {"region": region, "waits_for": "restart"})
-        # What the old life left open would hold back readers of the next decision (rule 17).
-        self._sweep_soon().wait(self._settings.call_timeout_s)
-        return restarted
+        threads = self._running()
+        answer = threads.routes.expect_restart(region)
+        threads.step(RestartAsked(region=region))
+        return AskedRestart(
+            answer,
+            sweep=threads.sweep_soon,
+            sweep_limit_s=self._settings.call_timeout_s,
+            clock=self._clock,
+        )
 
     def trigger(
         self, kind: CheckpointKind, *, asked_by: str, timeout_s: float | None = None
     ) -> int:
         """Ask for a checkpoint now; returns its id as soon as it has begun."""
-        loop, routes = self._running()
-        answer = routes.expect_trigger(kind)
-        loop.step(TriggerAsked(kind=kind, asked_by=asked_by))
+        threads = self._running()
+        answer = threads.routes.expect_trigger(kind)
+        threads.step(TriggerAsked(kind=kind, asked_by=asked_by))
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         return _result(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
@@ -441,41 +392,19 @@ class BarrierCoordinator:
 
     def status(self) -> JobStatus:
         """A picture for people; answered within milliseconds, whatever is under way."""
-        return self._ask(lambda core: core.status())
+        return self._ask(lambda core: core.status(now_s=self._clock(), now_ms=_wall_ms()))
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _running(self) -> tuple[CoreLoop, ActionRoutes]:
-        if self._loop is None or self._routes is None:
+    def _running(self) -> RunThreads:
+        if self._threads is None:
             raise UnreachableError(
                 "the coordinator has not been started yet", {"job": self._job.name}, "Ask again."
             )
-        return self._loop, self._routes
+        return self._threads
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
-        return self._running()[0].ask(question)
-
-    def _post(self, event: CoreEvent) -> None:
-        if self._loop is not None:
-            self._loop.post(event)
-
-    def _sweep_soon(self) -> threading.Event:
-        if self._housekeeper is not None:
-            return self._housekeeper.sweep_soon()
-        swept = threading.Event()
-        swept.set()
-        return swept
-
-    def _sweep(self, hands: Hands) -> None:
-        started = self._started
-        if started is None:
-            return
-        view = self._ask(
-            lambda core: core.sweep_view(started.job_uid, self._attempts.orphans(core.fate))
-        )
-        swept = drive(hands.sweep(view))
-        if swept:
-            log.info("orphans aborted: job=%s swept=%d", self._job.name, swept)
+        return self._running().ask(question)
 
 
 def _answer(actions: Sequence[Action]) -> GiveBarrier | AskCut | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.checkpoint import aligning, settling
+from runtime.checkpoint import aligning, rulings, settling
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -14,6 +14,7 @@ from runtime.checkpoint.messages import (
     CommitReported,
     CoreEvent,
     Marked,
+    OrphansSwept,
     Published,
     RegionCut,
     RegionFailed,
@@ -28,13 +29,14 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.pending import DECIDED_OPEN
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.checkpoint.pressure import Pressure
 from runtime.checkpoint.regions import Fate, RegionState, region_of
 from runtime.checkpoint.states import State
 from runtime.contracts import RegisteredAttempt, SweepView
 from runtime.errors import FencedError
-from runtime.model import BatchKey, RegionRecord
+from runtime.model import Assignment, BatchKey, RegionRecord
 
-__all__ = ["CheckpointStatus", "CoordinatorCore", "JobStatus", "RegionStatusView"]
+__all__ = ["AttemptView", "CheckpointStatus", "CoordinatorCore", "JobStatus", "RegionStatusView"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +51,38 @@ class CheckpointStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """A life of a region that has ended, for people; see `RegionAttempt`."""
+
+    generation: int
+    ended_ms: int
+    why: str
+    committed_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStatusView:
-    """A region, for people."""
+    """A region, for people.
+
+    Attributes:
+        region, generation, is_open, batch_id: which life it is in.
+        splits: end offsets, by name.
+        begins_ms: when its restart strategy lets the next life begin; None: it does not wait.
+        ended: lives that have ended in this run.
+        attempts: the newest of them, oldest first.
+        pending_ratio, pressure: see `runtime.checkpoint.pressure`; None before its first barrier.
+    """
 
     region: str
     generation: int
     is_open: bool
     batch_id: int | None
     splits: Mapping[str, int]
+    begins_ms: int | None
+    ended: int
+    attempts: tuple[AttemptView, ...]
+    pending_ratio: float | None
+    pressure: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +103,11 @@ class CoordinatorCore:
     Args:
         settings: when checkpoints are taken.
         plans: the job's regions.
-        records: last decided record of each region.
+        records: last decided record of each region, its splits handed over.
+        assignment: of splits to regions, as decided.
         generation: of this run: the id of its first own record (its seal, or checkpoint 0).
         last_decided: newest decided checkpoint; all of them are committed on record by now.
+        draw: a random number in [0, 1), for restarts that shall not come together.
     """
 
     def __init__(
@@ -88,8 +116,10 @@ class CoordinatorCore:
         plans: Sequence[RegionPlan],
         records: Mapping[str, RegionRecord],
         *,
+        assignment: Assignment,
         generation: int,
         last_decided: int,
+        draw: Callable[[], float],
     ) -> None:
         self._book = Book(
             settings=settings,
@@ -99,13 +129,16 @@ class CoordinatorCore:
                     generation=generation,
                     record=records[plan.name],
                     pace=Pace(limit=settings.first_epoch_records),
+                    completed_in=_completed_in(records[plan.name], last_decided),
                 )
                 for plan in plans
             },
+            assignment=assignment,
             last_place=generation,
             next_id=generation + 1,
             last_committed=last_decided,
             last_decided=last_decided,
+            draw=draw,
         )
 
     def step(self, event: CoreEvent, now_s: float) -> list[Action]:
@@ -236,11 +269,23 @@ class CoordinatorCore:
                 for entry in checkpoint.remaining
             ),
             orphans=tuple(orphans),
+            settled={
+                name: batch.batch_id
+                for name, r in self._book.regions.items()
+                if (batch := r.record.batch) is not None
+                and batch.generation == r.generation
+                and self.is_committed(batch)
+            },
         )
 
-    def status(self) -> JobStatus:
-        """A picture for people."""
+    def status(self, *, now_s: float, now_ms: int) -> JobStatus:
+        """A picture for people; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
         book = self._book
+        ratios = book.pending_ratios(now_s)
+
+        def wall_ms(moment_s: float) -> int:
+            return now_ms - round((now_s - moment_s) * 1000)
+
         return JobStatus(
             state=_state_of(book),
             error="" if book.error is None else str(book.error),
@@ -263,10 +308,27 @@ class CoordinatorCore:
                     is_open=region.is_open,
                     batch_id=region.record.batch_id,
                     splits={split.name: split.end_offset for split in region.positions()},
+                    begins_ms=None if region.begins_s is None else wall_ms(region.begins_s),
+                    ended=region.history.count,
+                    attempts=tuple(
+                        AttemptView(
+                            generation=attempt.generation,
+                            ended_ms=wall_ms(attempt.ended_s),
+                            why=attempt.why,
+                            committed_after_s=attempt.committed_after_s,
+                        )
+                        for attempt in region.history.attempts
+                    ),
+                    pending_ratio=ratios.get(name),
+                    pressure=Pressure.of(ratios[name]).value if name in ratios else None,
                 )
                 for name, region in book.regions.items()
             ),
         )
+
+
+def _completed_in(record: RegionRecord, last_decided: int) -> int:
+    return last_decided if record.carried_from is None else record.carried_from
 
 
 def _state_of(book: Book) -> str:
@@ -283,12 +345,20 @@ def _ticked(book: Book, event: Tick, now_s: float) -> None:
     """Time alone; `CoordinatorCore.step` does what is due."""
 
 
+def _triggered(book: Book, event: TriggerAsked, now_s: float) -> None:
+    aligning.trigger_asked(book, event)
+
+
 def _polled(book: Book, event: BarrierPolled, now_s: float) -> None:
     aligning.barrier_polled(book, event)
 
 
 def _discovered(book: Book, event: SplitsDiscovered, now_s: float) -> None:
     aligning.splits_discovered(book, event)
+
+
+def _swept(book: Book, event: OrphansSwept, now_s: float) -> None:
+    settling.orphans_swept(book, event)
 
 
 def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
@@ -304,18 +374,19 @@ _ASKING = (BarrierPolled, Acknowledged, RestartAsked, TriggerAsked)
 
 _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     Tick: _ticked,
-    TriggerAsked: aligning.trigger_asked,
+    TriggerAsked: _triggered,
     BarrierPolled: _polled,
     RegionCut: aligning.region_cut,
     SplitsDiscovered: _discovered,
     Acknowledged: aligning.acknowledged,
-    RegionFailed: settling.region_failed,
-    RestartAsked: settling.restart_asked,
+    RegionFailed: rulings.region_failed,
+    RestartAsked: rulings.restart_asked,
     Published: settling.published,
     CommitReported: settling.commit_reported,
     Repaired: settling.repaired,
     Marked: settling.marked,
     AbortedWork: settling.work_aborted,
+    OrphansSwept: _swept,
     StepFailed: settling.step_failed,
     StopAsked: _stop_asked,
 }

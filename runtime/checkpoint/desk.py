@@ -9,7 +9,7 @@ from runtime.checkpoint.plan import CheckpointSettings
 from runtime.contracts import Clock, SplitEnumerator
 from runtime.errors import UnreachableError
 from runtime.failpoints import failpoint
-from runtime.model import SplitRange
+from runtime.model import SplitKey, SplitRange
 
 __all__ = ["SourceDesk"]
 
@@ -86,10 +86,17 @@ class SourceDesk:
                 return None
             splits.extend(cut)
         failpoint("after-cut")
+        is_balanced = self._settings.balancer is not None
         return RegionCut(
             checkpoint_id=asked.checkpoint_id,
             region=asked.region,
             generation=asked.generation,
             splits=tuple(splits),
             finished=finished,
+            waiting=self._waiting(splits) if is_balanced else {},
         )
+
+    def _waiting(self, splits: Sequence[SplitRange]) -> dict[SplitKey, int]:
+        """Records behind a cut, of each split whose source knows."""
+        lags = {split.key: self._sources[split.source_id].lag_records([split]) for split in splits}
+        return {key: lag for key, lag in lags.items() if lag is not None}

@@ -74,22 +74,20 @@ class Housekeeper:
         self._clock = clock
         self._wake = threading.Event()
         self._stopping = False
-        self._asked: deque[threading.Event] = deque()
+        self._asked: deque[Callable[[], None]] = deque()
         self._thread = threading.Thread(target=self._run, name="sluice-housekeeper", daemon=True)
 
     def start(self) -> None:
         """Begin; the first sweep was part of the job's start."""
         self._thread.start()
 
-    def sweep_soon(self) -> threading.Event:
+    def sweep_soon(self, then: Callable[[], None]) -> None:
         """Do not wait for the interval: a region was stopped, its readers shall not wait.
 
-        What is returned is set once that sweep, or this thread, is over.
+        ``then`` is called, in this thread, once that sweep or the thread itself is over.
         """
-        swept = threading.Event()
-        self._asked.append(swept)
+        self._asked.append(then)
         self._wake.set()
-        return swept
 
     def stop(self, *, timeout_s: float) -> None:
         """End the thread."""
@@ -123,7 +121,7 @@ class Housekeeper:
 
     def _answer(self, count: int) -> None:
         for _ in range(count):
-            self._asked.popleft().set()
+            self._asked.popleft()()
 
     def _renewed(self) -> bool:
         try:

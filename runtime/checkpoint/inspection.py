@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runtime.checkpoint.kinds import KindRegistry
+from runtime.checkpoint.metadata import by_topic
 from runtime.checkpoint.retention import PlaceFacts, facts_of, first_of_sessions, unfinished
 from runtime.checkpoint.store import CheckpointStore, place_name
 from runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from runtime.model import (
+    Assignment,
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
@@ -174,6 +176,25 @@ def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
         "settings": dict(record.settings),
         "graph": [_node(node, names) for node in record.graph],
         "regions": [_region(region, names, kinds) for region in record.regions],
+        "assignment": None if record.assignment is None else _assignment(record.assignment, names),
+    }
+
+
+def _assignment(assignment: Assignment, names: Mapping[str, str]) -> Json:
+    return {
+        "version": assignment.version,
+        "regions": {
+            region: [
+                {
+                    "source": names.get(source_id, source_id),
+                    "source_id": source_id,
+                    "topic": topic,
+                    "partitions": partitions,
+                }
+                for (source_id, topic), partitions in by_topic(keys).items()
+            ]
+            for region, keys in assignment.regions.items()
+        },
     }
 
 

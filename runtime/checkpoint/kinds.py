@@ -1,14 +1,15 @@
 """Kinds of state entries: who can restore them, and how they are shown to people.
 
-Connectors register theirs by an entry point of the group ``sluice.kinds`` that names an
-`EntryKind`; `runtime` never imports them.
+Connectors register theirs by entry points of the group ``sluice.kinds``, each of which names an
+`EntryKind` or several; `runtime` never imports them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 
 from runtime.checkpoint.metadata import require_known_kinds
+from runtime.counts import COUNTS_KIND, COUNTS_VERSION, decode_totals
 from runtime.errors import ConfigError, StreamError
 from runtime.model import CheckpointRecord, StateEntry
 
@@ -66,12 +67,21 @@ class KindRegistry:
             return {"error": str(error)}
 
 
+_COUNTS = EntryKind(
+    kind=COUNTS_KIND,
+    latest_version=COUNTS_VERSION,
+    describe=lambda entry: asdict(decode_totals(entry)),
+)
+
+
 def installed_kinds() -> KindRegistry:
-    """What the installed connectors registered; one that cannot be loaded is left out."""
-    found: list[EntryKind] = []
+    """Our own, and what the installed connectors registered; one that cannot be loaded is left
+    out."""
+    found = [_COUNTS]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
-            found.append(point.load())
+            named = point.load()
         except (ImportError, AttributeError):  # its entries are then shown undecoded
             continue
+        found.extend(named if isinstance(named, tuple) else (named,))
     return KindRegistry(found)

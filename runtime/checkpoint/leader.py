@@ -5,8 +5,8 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.checkpoint.file_system import FileSystem
 from runtime.errors import UnsupportedFormatError
+from runtime.storage.file_system import FileSystem
 
 __all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "LeaderStore"]
 

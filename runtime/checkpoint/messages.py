@@ -1,16 +1,19 @@
 """What goes into the coordinator's core and what comes out: typed events and actions. Frozen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.checkpoint.states import State
-from runtime.contracts import CommitReport, PublishOutcome
+from runtime.contracts import CommitReport, FailureReason, PublishOutcome
 from runtime.model import (
     Acknowledgement,
+    Assignment,
     Barrier,
     BatchKey,
     CheckpointKind,
+    RecordCounts,
     RegionRecord,
+    SplitKey,
     SplitRange,
     StateEntry,
     Verdict,
@@ -33,6 +36,7 @@ __all__ = [
     "MarkCommitted",
     "Marked",
     "NothingDue",
+    "OrphansSwept",
     "Progress",
     "Publish",
     "Published",
@@ -48,6 +52,7 @@ __all__ = [
     "SplitsDiscovered",
     "StepFailed",
     "StopAsked",
+    "SweepOrphans",
     "TellPositions",
     "Tick",
     "TriggerAsked",
@@ -83,13 +88,14 @@ class BarrierPolled:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionCut:
     """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
-    sources have reached their ends with it."""
+    sources have reached their ends with it; ``waiting``: records behind the cut, where known."""
 
     checkpoint_id: int
     region: str
     generation: int
     splits: tuple[SplitRange, ...]
     finished: bool
+    waiting: Mapping[SplitKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +172,13 @@ class AbortedWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrphansSwept:
+    """Answer to `SweepOrphans`."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailed:
     """A remote step raised what no repetition can help; a FencedError stops everything."""
 
@@ -194,6 +207,7 @@ CoreEvent = (
     | Repaired
     | Marked
     | AbortedWork
+    | OrphansSwept
     | StepFailed
     | StopAsked
 )
@@ -244,7 +258,7 @@ class NothingDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Step 4, or an abort: put this record in its place."""
+    """Step 4, or an abort: put this record in its place; ``assignment``: of a decision."""
 
     checkpoint_id: int
     kind: CheckpointKind
@@ -252,15 +266,17 @@ class Publish:
     asked_by: str
     reason: str
     regions: tuple[RegionRecord, ...]
+    assignment: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Step 5: commit what is not committed yet."""
+    """Step 5: commit what is not committed yet; ``regions`` as decided, and since repaired."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
     after_crash: bool
+    regions: tuple[RegionRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,9 +297,10 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkCommitted:
-    """Step 6: the durable mark."""
+    """Step 6: the durable mark; sinks are told first how far their regions are."""
 
     checkpoint_id: int
+    regions: tuple[RegionRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +335,14 @@ class AbortWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOrphans:
+    """Abort what failed regions left open, before the decision that carries them: else it would
+    hold back readers of partitions that they share with others (rule 17)."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailBatches:
     """Wake the callbacks of these batches with an error."""
 
@@ -349,9 +374,14 @@ class Progress:
     Attributes:
         checkpoint_id, kind, asked_by, state: of the checkpoint, after the change.
         regions: with a batch in it.
+        carried: regions that are represented by their last good snapshot, and why.
         records: offsets covered by its batches (an upper bound of the records read).
         acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
         reason: why it was aborted.
+        counts: of its batches, by name of the function that counts.
+        pending_ratios: of each region's time, once marked: how much of the last minute a barrier
+            was due and it was still at work.
+        attempts: lives of each region in this run, with the present one; empty while it is new.
     """
 
     checkpoint_id: int
@@ -359,12 +389,16 @@ class Progress:
     asked_by: str
     state: State
     regions: int = 0
+    carried: Mapping[str, FailureReason] = field(default_factory=dict)
     records: int = 0
     acked_s: float | None = None
     decided_s: float | None = None
     committed_s: float | None = None
     marked_s: float | None = None
     reason: str = ""
+    counts: Mapping[str, RecordCounts] = field(default_factory=dict)
+    pending_ratios: Mapping[str, float] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +422,7 @@ Action = (
     | TellPositions
     | Retire
     | AbortWork
+    | SweepOrphans
     | FailBatches
     | RegionRestarted
     | EndJob

@@ -5,14 +5,20 @@ The store does not look into state entries: their kinds belong to whoever restor
 """
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from runtime.checkpoint.container import read_container, write_container
-from runtime.checkpoint.schema import FORMAT_VERSION, METADATA_V1, REPAIR_V1
+from runtime.checkpoint.schema import (
+    METADATA_V2,
+    METADATA_VERSION,
+    REPAIR_V1,
+    REPAIR_VERSION,
+)
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.model import (
+    Assignment,
     CheckpointKind,
     CheckpointRecord,
     FileReference,
@@ -20,6 +26,7 @@ from runtime.model import (
     Redistribution,
     RegionRecord,
     RegionStatus,
+    SplitKey,
     SplitRange,
     StateEntry,
     StateSnapshot,
@@ -28,6 +35,7 @@ from runtime.model import (
 
 __all__ = [
     "Repair",
+    "by_topic",
     "decode",
     "decode_repair",
     "encode",
@@ -59,14 +67,16 @@ class Repair:
 
 def encode(record: CheckpointRecord) -> bytes:
     """Bytes of ``_metadata``; equal records give equal bytes."""
-    plain = {"format_version": FORMAT_VERSION, **_plain(record)}
+    plain = {"format_version": METADATA_VERSION, **_plain(replace(record, assignment=None))}
     plain["settings"] = dict(sorted(record.settings.items()))
+    if record.assignment is not None:
+        plain["assignment"] = _plain_assignment(record.assignment)
     for region, source in zip(plain["regions"], record.regions, strict=True):
         if source.state is not None:
             region["state"]["operators"] = [
                 {"number": number, "name": name} for number, name in source.state.operators
             ]
-    return write_container(METADATA_V1, plain, format_version=FORMAT_VERSION)
+    return write_container(METADATA_V2, plain, format_version=METADATA_VERSION)
 
 
 def decode(data: bytes, *, where: Mapping[str, object] | None = None) -> CheckpointRecord:
@@ -77,19 +87,19 @@ def decode(data: bytes, *, where: Mapping[str, object] | None = None) -> Checkpo
         UnsupportedFormatError: a later format version, or a value this Sluice does not know.
     """
     where = where or {}
-    return _built(lambda: _checkpoint(_fields(data, where), where), where)
+    return _built(lambda: _checkpoint(_fields(data, METADATA_VERSION, where), where), where)
 
 
 def encode_repair(repair: Repair) -> bytes:
     """Bytes of ``_repair-k``; equal repairs give equal bytes."""
     plain = {
-        "format_version": FORMAT_VERSION,
+        "format_version": REPAIR_VERSION,
         "checkpoint_id": repair.checkpoint_id,
         "number": repair.number,
         "leader_session_id": repair.leader_session_id,
         "replaced": [{"lost": lost, "entry": _plain(entry)} for lost, entry in repair.replaced],
     }
-    return write_container(REPAIR_V1, plain, format_version=FORMAT_VERSION)
+    return write_container(REPAIR_V1, plain, format_version=REPAIR_VERSION)
 
 
 def decode_repair(data: bytes, *, where: Mapping[str, object] | None = None) -> Repair:
@@ -97,7 +107,7 @@ def decode_repair(data: bytes, *, where: Mapping[str, object] | None = None) -> 
     where = where or {}
 
     def build() -> Repair:
-        found = _fields(data, where)
+        found = _fields(data, REPAIR_VERSION, where)
         return Repair(
             checkpoint_id=found["checkpoint_id"],
             number=found["number"],
@@ -143,8 +153,8 @@ def _entries(record: CheckpointRecord) -> Iterator[StateEntry]:
         yield from region.operator_states
 
 
-def _fields(data: bytes, where: Mapping[str, object]) -> dict[str, Any]:
-    container = read_container(data, latest=FORMAT_VERSION, where=where)
+def _fields(data: bytes, latest: int, where: Mapping[str, object]) -> dict[str, Any]:
+    container = read_container(data, latest=latest, where=where)
     found = dict(container.fields)
     if found.pop("format_version", None) != container.format_version:
         raise _damaged("its two format versions differ", where)
@@ -202,7 +212,48 @@ def _checkpoint(found: _Fields, where: Mapping[str, object]) -> CheckpointRecord
                 for node in found["graph"]
             ),
             "regions": tuple(_region(region, where) for region in found["regions"]),
+            "assignment": _assignment(found.get("assignment")),  # version 1 has none
         }
+    )
+
+
+def _plain_assignment(assignment: Assignment) -> _Fields:
+    return {
+        "version": assignment.version,
+        "regions": [
+            {
+                "region": name,
+                "splits": [
+                    {"source_id": source_id, "topic": topic, "partitions": partitions}
+                    for (source_id, topic), partitions in by_topic(keys).items()
+                ],
+            }
+            for name, keys in sorted(assignment.regions.items())
+        ],
+    }
+
+
+def by_topic(splits: Iterable[SplitKey]) -> dict[tuple[str, str], list[int]]:
+    """Partitions by source id and topic, all in order."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for source_id, topic, partition in sorted(splits):
+        found.setdefault((source_id, topic), []).append(partition)
+    return found
+
+
+def _assignment(found: _Fields | None) -> Assignment | None:
+    if found is None:
+        return None
+    return Assignment(
+        version=found["version"],
+        regions={
+            region["region"]: frozenset(
+                (some["source_id"], some["topic"], partition)
+                for some in region["splits"]
+                for partition in some["partitions"]
+            )
+            for region in found["regions"]
+        },
     )
 
 

@@ -4,9 +4,9 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from runtime.checkpoint.file_systems import needs_jvm
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.errors import ConfigError
+from runtime.storage.opening import needs_jvm
 
 __all__ = ["command_store", "split_place"]
 

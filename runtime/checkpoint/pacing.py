@@ -18,17 +18,20 @@ def records_in(splits: Iterable[SplitRange]) -> int:
 
 @dataclass(slots=True)
 class Pace:
-    """A region's limit. It moves only when an epoch has reached it, or expired.
+    """A region's limit. It moves only when an epoch has reached it, was late or expired.
 
     Small epochs say nothing about the rate, since most of their time is Spark's own.
 
     Attributes:
         limit: records of the next epoch.
         is_behind: the last cut reached the limit: more is waiting.
+        records_per_s: of the last epoch that read something, from its barrier to its
+            acknowledgement; None: there was none.
     """
 
     limit: int
     is_behind: bool = False
+    records_per_s: float | None = None
     _cut_s: float = 0.0
     _records: int = 0
 
@@ -41,9 +44,11 @@ class Pace:
 
     def finished(self, now_s: float, *, target_s: float) -> None:
         """Its batch is pre-committed: aim at ``target_s`` for the next one."""
+        took_s = max(now_s - self._cut_s, 1e-3)
+        if self._records:
+            self.records_per_s = self._records / took_s
         if not self.is_behind:
             return
-        took_s = max(now_s - self._cut_s, 1e-3)
         factor = target_s / took_s
         change = min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
         # On a busy machine the fixed part of an epoch alone may take longer than the target:
@@ -55,3 +60,9 @@ class Pace:
         """It was too much for the timeout: cut smaller (rule 9)."""
         if self._records:
             self.limit = max(1, min(self.limit, self._records) // 2)
+
+    def late(self) -> None:
+        """Its checkpoint was decided without it: cut smaller, but not to nothing. It is not read
+        again, so it cannot be late with the same records for ever."""
+        if self._records > _FEWEST_RECORDS:
+            self.limit = max(_FEWEST_RECORDS, min(self.limit, self._records) // 2)

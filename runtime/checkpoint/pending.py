@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.pacing import records_in
 from runtime.checkpoint.states import Event, State, advance
+from runtime.contracts import FailureReason
+from runtime.counts import added
 from runtime.model import (
     Acknowledgement,
+    Assignment,
     Barrier,
     BatchKey,
     CheckpointKind,
@@ -33,15 +36,19 @@ class PendingCheckpoint:
         forced: regions take part even when there is nothing to cut.
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
+        carried: regions that it is decided without, and why.
+        must_sweep: failed ones among them may have left work open.
+        looked_s: clock when it was last looked at for acknowledgements.
         finished: regions whose bounded sources end with it.
         reason: why it was given up.
-        regions: as published.
+        regions, assignment: as published.
         remaining: committables not known to be committed yet.
         lost: those of them that were certainly aborted, while they are repaired.
         discarded: acknowledged batches that its abort throws away.
         in_flight: a remote step is under way; its answer is awaited.
         after_crash: an answer was lost: ask for the verdict first.
         retry_at_s, retry_pause_s: when an unanswered step is tried again.
+        retry_since_s: when it was first not answered in this state.
         unknown_since_s: since when a committable is UNKNOWN.
         halted: nothing more may be done for it in this run.
         barrier_s, acked_s, decided_s, committed_s, marked_s: clock at each stage.
@@ -54,9 +61,13 @@ class PendingCheckpoint:
     forced: bool = False
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
+    carried: dict[str, FailureReason] = field(default_factory=dict)
+    must_sweep: bool = False
+    looked_s: float = 0.0
     finished: set[str] = field(default_factory=set)
     reason: str = ""
     regions: tuple[RegionRecord, ...] = ()
+    assignment: Assignment | None = None
     remaining: tuple[StateEntry, ...] = ()
     lost: tuple[StateEntry, ...] = ()
     discarded: list[Acknowledgement] = field(default_factory=list)
@@ -64,6 +75,7 @@ class PendingCheckpoint:
     after_crash: bool = False
     retry_at_s: float = 0.0
     retry_pause_s: float = 0.0
+    retry_since_s: float | None = None
     unknown_since_s: float | None = None
     halted: bool = False
     barrier_s: float | None = None
@@ -76,9 +88,10 @@ class PendingCheckpoint:
         """Change state by the table, and note the time."""
         self.state = advance(self.state, event, checkpoint_id=self.checkpoint_id)
         self.retry_at_s = self.retry_pause_s = 0.0
+        self.retry_since_s = None
         if event is Event.BARRIER_CUT:
             self.barrier_s = now_s
-        elif event is Event.ALL_ACKED:
+        elif event in (Event.ALL_ACKED, Event.REST_CARRIED):
             self.acked_s = now_s
         elif event is Event.METADATA_DURABLE:
             self.decided_s = now_s
@@ -92,6 +105,8 @@ class PendingCheckpoint:
         self.in_flight = False
         self.retry_pause_s = min(max(self.retry_pause_s * 2, first_s), longest_s)
         self.retry_at_s = now_s + self.retry_pause_s
+        if self.retry_since_s is None:
+            self.retry_since_s = now_s
 
     def may_act(self, now_s: float) -> bool:
         """Whether the next remote step may start now."""
@@ -123,10 +138,12 @@ class PendingCheckpoint:
             asked_by=self.asked_by,
             state=self.state,
             regions=len(acknowledged),
+            carried=dict(self.carried),
             records=sum(records_in(ack.region.splits) for ack in acknowledged),
             acked_s=since(self.acked_s),
             decided_s=since(self.decided_s),
             committed_s=since(self.committed_s),
             marked_s=since(self.marked_s),
             reason=self.reason,
+            counts=added(ack.counts for ack in acknowledged),
         )

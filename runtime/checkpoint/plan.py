@@ -4,10 +4,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runtime.checkpoint.balance import Balancer
+from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
 from runtime.errors import ConfigError
+from runtime.failover.restart_strategies import RestartStrategy
 from runtime.model import OperatorNode, RegionRecord
 
 __all__ = [
+    "TOLERABLE_FAILURES",
     "CheckpointSettings",
     "JobPlan",
     "OnLost",
@@ -15,6 +19,9 @@ __all__ = [
     "RestartedRegion",
     "StartedJob",
 ]
+
+TOLERABLE_FAILURES = 3
+"""Checkpoints that may fail in a row, unless the user says something else."""
 
 
 class OnLost(enum.Enum):
@@ -32,6 +39,7 @@ class RegionPlan:
         name: unique in the job.
         source_ids: operator ids of the sources it reads; several regions may share one.
         sink_ids: operator ids of the sinks it writes.
+        stateful_sink_ids: those that may keep state in its records; None: all.
         stateful: Spark keeps state for it: it takes part in every interval, also without records,
             and its batch ids go on over restarts.
         chained: its records are a function of the ranges read: a lost transaction can be repaired.
@@ -43,6 +51,7 @@ class RegionPlan:
     name: str
     source_ids: tuple[str, ...] = ()
     sink_ids: tuple[str, ...] = ()
+    stateful_sink_ids: tuple[str, ...] | None = None
     stateful: bool = False
     chained: bool = False
     bounded: bool = False
@@ -95,10 +104,16 @@ class CheckpointSettings:
             acknowledged gets a checkpoint at once (drop-in: Spark's trigger is the barrier).
         timeout_s: from barrier to all acknowledgements; then the checkpoint is aborted.
         min_pause_s: at least so long between the end of one checkpoint and the next barrier.
-        tolerable_failures: so many checkpoints may fail in a row; one more stops the job.
+        tolerable_failures: so many checkpoints may fail in a row; one more stops the job. Looked at
+            only without a ``restart_strategy``.
+        restart_strategy: whether and when a region that failed begins again, for each region by
+            itself; None: at once, until it were too many ``tolerable_failures``.
         retained: newest decided checkpoints that are kept.
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
+        handler: what becomes of a checkpoint that not every region acknowledges.
+        balancer: moves splits between regions; None: they stay where they are. Only for one
+            checkpoint at a time, since no epoch may be under way beside the one that is decided.
         pace_epochs: limit an epoch to what its region writes in about ten intervals (ten seconds
             at least, a quarter of the timeout at most), learnt from the epochs before, so that a
             backlog becomes several epochs instead of one that is too large for the timeout.
@@ -113,17 +128,20 @@ class CheckpointSettings:
             ``max_retry_s``.
         max_retry_s: longest such pause.
         unknown_timeout_s: how long a committable may stay UNKNOWN before the job stops.
-        settle_timeout_s: how long a decided checkpoint may stay uncommitted before the job stops
-            (nothing is lost: the next start goes on with it).
+        settle_timeout_s: how long a decided checkpoint may stay uncommitted, or a region's file
+            system away, before the job stops (nothing is lost: the next start goes on with it).
     """
 
     interval_s: float | None = 1.0
     timeout_s: float = 600.0
     min_pause_s: float = 0.0
-    tolerable_failures: int = 3
+    tolerable_failures: int = TOLERABLE_FAILURES
+    restart_strategy: RestartStrategy | None = None
     retained: int = 3
     max_concurrent: int = 1
     on_lost: OnLost = OnLost.FAIL
+    handler: CheckpointHandler = field(default_factory=GlobalCheckpointHandler)
+    balancer: Balancer | None = None
     pace_epochs: bool = True
     first_epoch_records: int = 100_000
     idle_poll_s: float = 0.05
@@ -146,6 +164,7 @@ class CheckpointSettings:
             "sweep_interval_s": self.sweep_interval_s,
             "renew_interval_s": self.renew_interval_s,
             "retry_s": self.retry_s,
+            "settle_timeout_s": self.settle_timeout_s,
         }
         wrong = {name: value for name, value in positive.items() if value <= 0}
         not_negative = {
@@ -158,6 +177,13 @@ class CheckpointSettings:
         if wrong:
             raise ConfigError(
                 "a checkpoint setting is out of range", wrong, "Use a value above zero."
+            )
+
+        if self.balancer is not None and self.max_concurrent > 1:
+            raise ConfigError(
+                "splits cannot be moved while another checkpoint is under way",
+                {"max_concurrent": self.max_concurrent},
+                "Use one checkpoint at a time, or no load balancing.",
             )
 
     @property

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.checkpoint.plan import JobPlan
-from runtime.checkpoint.regions import assign
+from runtime.checkpoint.assignment import assignment_of, to_least_loaded
+from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.counts import COUNTS_KIND
 from runtime.errors import ConfigError, WrongJobError
 from runtime.model import (
     CheckpointKind,
@@ -184,6 +185,7 @@ def first_record(
         settings=plan.settings,
         graph=plan.graph,
         regions=regions,
+        assignment=assignment_of(regions),
     )
 
 
@@ -195,7 +197,8 @@ def first_regions(
     for source_id, found in starts.items():
         readers = [r.name for r in plan.regions if source_id in r.source_ids]
         if readers:
-            for name, mine in assign(found, {name: len(splits[name]) for name in readers}).items():
+            loads = {name: len(splits[name]) for name in readers}
+            for name, mine in to_least_loaded(found, loads).items():
                 splits[name].extend(mine)
     return tuple(
         RegionRecord(region=name, generation=0, splits=tuple(mine)) for name, mine in splits.items()
@@ -225,7 +228,8 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
                 "only_in_checkpoint": ",".join(sorted(recorded - planned)),
                 "only_in_job": ",".join(sorted(planned - recorded)),
             },
-            "Start with the old sources and pipelines, or with a new checkpoint directory.",
+            "Start with the old sources, pipelines and `regions=`, or with another checkpoint "
+            "directory.",
         )
     _verify_state(record, plan)
 
@@ -235,9 +239,13 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan) -> None:
     its directory is deleted: a change would take new batches for decided ones, or lose the state.
     """
     plans = {region.name: region for region in plan.regions}
+    sinks = {node.operator_id: node.name for node in plan.graph if node.kind == "sink"}
     for region in record.regions:
         planned = plans.get(region.region)
-        if planned is None or planned.keeps_logs or region.batch_id is None:
+        if planned is None:
+            continue
+        _verify_sinks_stayed(region, planned, sinks)
+        if planned.keeps_logs or region.batch_id is None:
             continue
         if planned.stateful != (region.state is not None):
             raise WrongJobError(
@@ -246,6 +254,22 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan) -> None:
                 "Start with the old functions, or with a new checkpoint directory at the offsets "
                 "that `sluice checkpoint inspect` shows.",
             )
+
+
+def _verify_sinks_stayed(
+    region: RegionRecord, planned: RegionPlan, sinks: Mapping[str, str]
+) -> None:
+    """What a sink keeps stands in the record of the region that writes it, and only there can it
+    be gone on with: that region's next batch would drop the state of a sink that has left."""
+    kept = {entry.operator_id for entry in region.operator_states}
+    able = planned.sink_ids if planned.stateful_sink_ids is None else planned.stateful_sink_ids
+    moved = sorted(kept & sinks.keys() - set(able))
+    if moved:
+        raise WrongJobError(
+            "a sink keeps state in a region that does not write it any more",
+            {"region": region.region, "sinks": ", ".join(f"{sinks[i]!r} ({i})" for i in moved)},
+            "Put it back into its pipeline. One for another pipeline needs a uid of its own.",
+        )
 
 
 def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str]) -> None:
@@ -259,7 +283,12 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str
     }
     planned_sources = {source for region in plan.regions for source in region.source_ids}
     sinks = {entry.operator_id for entry in record.committables}
-    states = {entry.operator_id for region in record.regions for entry in region.operator_states}
+    states = {
+        entry.operator_id
+        for region in record.regions
+        for entry in region.operator_states
+        if entry.kind != COUNTS_KIND  # of a function that may have left
+    }
     known_states = {node.operator_id for node in plan.graph}
     missing = (sources - planned_sources) | (sinks - sink_ids) | (states - known_states)
     if missing:

@@ -1,17 +1,27 @@
 """What the coordinator's core knows about one region: its life, its positions, what is decided."""
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.checkpoint.pressure import PendingTime
+from runtime.counts import COUNTS_KIND
 from runtime.errors import FencedError, IllegalTransitionError, WrongJobError
-from runtime.model import Acknowledgement, BatchKey, RegionRecord, RegionStatus, SplitRange
+from runtime.failover.attempt_history import AttemptHistory
+from runtime.failover.restart_strategies import Restarts
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    RegionRecord,
+    RegionStatus,
+    SplitKey,
+    SplitRange,
+)
 
-__all__ = ["Fate", "RegionState", "SplitKey", "assign", "key_of", "region_of"]
-
-SplitKey = tuple[str, str, int]
+__all__ = ["Fate", "RegionState", "region_of"]
 
 
 class Fate(enum.Enum):
@@ -23,28 +33,6 @@ class Fate(enum.Enum):
     OUTDATED = "outdated"  # of an older generation
 
 
-def key_of(split: SplitRange) -> SplitKey:
-    """Which split it is, whatever its range."""
-    return split.source_id, split.topic, split.partition
-
-
-def _at_end(split: SplitRange) -> SplitRange:
-    return replace(split, start_offset=split.end_offset)
-
-
-def assign(
-    splits: Iterable[SplitRange], loads: Mapping[str, int]
-) -> dict[str, tuple[SplitRange, ...]]:
-    """Give each split to the region with the fewest, ties by the order of ``loads``; pure."""
-    counts = dict(loads)
-    dealt: dict[str, list[SplitRange]] = {name: [] for name in counts}
-    for split in splits:
-        least = min(counts, key=lambda name: counts[name])
-        dealt[least].append(split)
-        counts[least] += 1
-    return {name: tuple(found) for name, found in dealt.items()}
-
-
 @dataclass(slots=True)
 class RegionState:
     """One region. Owned by the core, changed only inside its step.
@@ -53,21 +41,34 @@ class RegionState:
         plan: what the job says about it.
         generation: its current life.
         record: as the last decided checkpoint has it.
+        completed_in: the last decided checkpoint that it completed.
+        carried: decided checkpoints in a row that it was carried in.
+        late: the barrier of a batch under way whose checkpoint was decided without it.
         is_open: False once its batch was aborted or it failed, until it is restarted.
         finished: bounded sources have reached their ends with the last cut.
-        discovered: splits that no decided checkpoint has yet.
+        discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
         held: acknowledged batch that no barrier asked for; joins the next checkpoint.
         fence: the checkpoint id whose aborted record ends this life; the next generation.
         discarded: committables of ``held`` when the life ended without a fence yet.
         restart_asked: somebody waits for the next life.
+        ended_by: why the last life ended.
+        restarts: what the restart strategy remembers of it.
+        begins_s: clock before which the next life may not begin; None: it may.
+        history: of the lives that have ended.
+        again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         pace: how large its epochs may be.
+        pending: how far it is behind its barriers.
+        work: of each split, what the last cut took and what it left behind, as far as known.
     """
 
     plan: RegionPlan
     generation: int
     record: RegionRecord
     pace: Pace
+    completed_in: int = 0
+    carried: int = 0
+    late: Barrier | None = None
     is_open: bool = True
     finished: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
@@ -76,6 +77,25 @@ class RegionState:
     fence: int | None = None
     discarded: list[Acknowledgement] = field(default_factory=list)
     restart_asked: bool = False
+    ended_by: BaseException | None = None
+    restarts: Restarts = field(default_factory=Restarts)
+    begins_s: float | None = None
+    history: AttemptHistory = field(default_factory=AttemptHistory)
+    again_s: float | None = field(init=False, default=None)
+    pending: PendingTime = field(init=False, default_factory=PendingTime)
+    work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ask_at_once()
+
+    def _ask_at_once(self) -> None:
+        """What a sink wanted is not on record; one that keeps a state is asked, once."""
+        keeps_state = any(entry.kind != COUNTS_KIND for entry in self.record.operator_states)
+        self.again_s = float("-inf") if keeps_state else None
+
+    def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:
+        """Whether a sink has something to do though there is nothing to cut."""
+        return self.again_s is not None and (is_last or now_s >= self.again_s)
 
     def require(self, generation: int) -> None:
         """Refuse messages of another life (rule 12).
@@ -106,9 +126,9 @@ class RegionState:
 
     def positions(self) -> tuple[SplitRange, ...]:
         """Where the next cut starts: the end of each split's last range."""
-        found = {key_of(split): split for split in self.record.splits} | self.discovered
+        found = {split.key: split for split in self.record.splits} | self.discovered
         for checkpoint_id in sorted(self.cuts):
-            found |= {key_of(split): split for split in self.cuts[checkpoint_id]}
+            found |= {split.key: split for split in self.cuts[checkpoint_id]}
         return tuple(found.values())
 
     def is_decided(self, batch: BatchKey) -> bool:
@@ -124,9 +144,9 @@ class RegionState:
         Raises:
             IllegalTransitionError: it would double those records.
         """
-        ends = {key_of(split): split.end_offset for split in self.record.splits}
+        ends = {split.key: split.end_offset for split in self.record.splits}
         for split in ack.region.splits:
-            end = ends.get(key_of(split), 0)
+            end = ends.get(split.key, 0)
             if split.start_offset < end:
                 raise IllegalTransitionError(
                     "a batch reads records that a decided checkpoint contains",
@@ -148,10 +168,10 @@ class RegionState:
                 status=RegionStatus.COMPLETED,
                 carried_from=None,
                 committables=(),
-                splits=self.record.splits + tuple(self.discovered.values()),
+                splits=self._with_discovered(),
             )
-        covered = {key_of(split) for split in ack.region.splits}
-        others = [_at_end(split) for split in self.record.splits if key_of(split) not in covered]
+        covered = {split.key for split in ack.region.splits}
+        others = [split.at_end() for split in self.record.splits if split.key not in covered]
         others += [split for key, split in self.discovered.items() if key not in covered]
         return replace(
             ack.region,
@@ -163,19 +183,48 @@ class RegionState:
             splits=ack.region.splits + tuple(others),
         )
 
-    def decided(self, checkpoint_id: int, record: RegionRecord) -> None:
-        """The record is durable: positions count from it."""
-        self.cuts.pop(checkpoint_id, None)
-        self.record = record
+    def carried_record(self) -> RegionRecord:
+        """The region as a decided record has it that it is carried in: its last good snapshot.
+
+        New splits are on record where they begin, for retention may move that place, and a run
+        that asked for it again would skip what it took (rule 9).
+        """
+        return replace(
+            self.record,
+            status=RegionStatus.CARRIED,
+            carried_from=self.completed_in,
+            committables=(),
+            splits=self._with_discovered(),
+        )
+
+    def _with_discovered(self) -> tuple[SplitRange, ...]:
+        known = {split.key for split in self.record.splits}
+        return self.record.splits + tuple(
+            split for key, split in self.discovered.items() if key not in known
+        )
+
+    def decided(self, checkpoint_id: int, record: RegionRecord, goes_on: RegionRecord) -> None:
+        """The record is durable: positions count from it; ``goes_on``: it, with the region's splits
+        as they are behind the decision."""
+        self.record = goes_on
+        # What it was given may have records left; the next cut tells.
+        self.finished = self.finished and goes_on is record
         for split in record.splits:
-            self.discovered.pop(key_of(split), None)
+            self.discovered.pop(split.key, None)
+        if record.status is RegionStatus.CARRIED:
+            self.carried += 1
+            return
+        self.carried, self.completed_in = 0, checkpoint_id
+        # Also those of a checkpoint that was decided without it: its batch has joined this one.
+        self.cuts = {at: found for at, found in self.cuts.items() if at > checkpoint_id}
 
     def close(self, fence: int | None) -> Acknowledgement | None:
         """End this life; returns the held batch, whose callback has to be woken."""
         held, self.held = self.held, None
         if held is not None:
             self.discarded.append(held)
-        self.is_open = False
+        self.is_open = self.finished = False
+        self.late = None
         if fence is not None and self.fence is None:
             self.fence = fence
         return held
@@ -186,7 +235,9 @@ class RegionState:
             raise AssertionError("a region is reopened without a fence")
         self.generation, self.fence = self.fence, None
         self.is_open, self.restart_asked, self.finished = True, False, False
+        self.begins_s = None
         self.cuts.clear()
+        self._ask_at_once()
 
 
 def region_of(regions: Mapping[str, RegionState], name: str) -> RegionState:

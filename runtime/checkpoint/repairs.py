@@ -95,7 +95,8 @@ class Repairs:
                 action.checkpoint_id,
                 lost,
                 job_uid=self._job_uid,
-                generation=self._generation,
+                # Not below the region's own, or a sweep would take it before it is on record.
+                generation=max(self._generation, lost.region.generation),
                 timeout_s=self._timeout_s,
             )
         return replaced

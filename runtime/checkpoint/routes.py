@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from runtime.checkpoint.loop import StepThread
@@ -24,6 +24,7 @@ from runtime.checkpoint.messages import (
     Report,
     Retire,
     ReturnBatches,
+    SweepOrphans,
     TellPositions,
     TriggerBarrier,
     Triggered,
@@ -59,6 +60,7 @@ class ActionRoutes:
         wake: WakeUp,
         listeners: ListenerThread,
         sinks: Mapping[str, SinkCoordinator],
+        sweep: Callable[[int], None],
         visible_timeout_s: float,
         clock: Clock,
     ) -> None:
@@ -67,6 +69,7 @@ class ActionRoutes:
         self._wake = wake
         self._listeners = listeners
         self._sinks = sinks
+        self._sweep = sweep
         self._visible_timeout_s = visible_timeout_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -131,10 +134,10 @@ class ActionRoutes:
                 failpoint("after-return")
             case FailBatches():
                 self._waiters.resolve(action.batches, action.error)
-            case Triggered():
-                self._answer_trigger(action)
-            case RegionRestarted():
-                self._answer_restart(action)
+            case SweepOrphans():
+                self._sweep(action.checkpoint_id)
+            case Triggered() | RegionRestarted():
+                self._answer(action)
             case Report():
                 self._report(action.progress)
             case EndJob():
@@ -147,6 +150,12 @@ class ActionRoutes:
         self._recent[action.checkpoint_id] = known + new
         while len(self._recent) > _WATCHED:
             del self._recent[min(self._recent)]
+
+    def _answer(self, action: Triggered | RegionRestarted) -> None:
+        if isinstance(action, Triggered):
+            self._answer_trigger(action)
+        else:
+            self._answer_restart(action)
 
     def _answer_trigger(self, action: Triggered) -> None:
         with self._lock:
@@ -166,15 +175,17 @@ class ActionRoutes:
         self._listeners.tell(progress)
         if progress.state is State.MARKED:
             log.info(
-                "checkpoint committed: checkpoint_id=%d kind=%s regions=%d records=%d "
+                "checkpoint committed: checkpoint_id=%d kind=%s regions=%d carried=%s records=%d "
                 "decided_s=%.3f elapsed_s=%.3f",
                 progress.checkpoint_id,
                 progress.kind.value,
                 progress.regions,
+                ",".join(progress.carried) or "none",
                 progress.records,
                 progress.decided_s or 0.0,
                 progress.marked_s or 0.0,
             )
+            _log_failures(progress)
         elif progress.state is State.ABORTED:
             log.log(
                 logging.WARNING if progress.regions else logging.INFO,
@@ -226,3 +237,18 @@ class ActionRoutes:
                         "Nothing is lost. Are all brokers of the output's partitions up?",
                     )
         return None
+
+
+def _log_failures(progress: Progress) -> None:
+    """A human may want to look at records that functions failed for."""
+    for operator, counts in progress.counts.items():
+        if counts.failed:
+            log.warning(
+                "records failed in a function: checkpoint_id=%d operator=%s read=%d skipped=%d "
+                "dead_lettered=%d",
+                progress.checkpoint_id,
+                operator,
+                counts.read,
+                counts.skipped,
+                counts.dead_lettered,
+            )

@@ -6,10 +6,13 @@ A schema is never changed once it was released: a new version is added beside it
 
 from typing import Any
 
-__all__ = ["FORMAT_VERSION", "METADATA_V1", "REPAIR_V1"]
+__all__ = ["METADATA_V1", "METADATA_V2", "METADATA_VERSION", "REPAIR_V1", "REPAIR_VERSION"]
 
-FORMAT_VERSION = 1
-"""The version that this Sluice writes, and the latest it reads."""
+METADATA_VERSION = 2
+"""The version of ``_metadata`` that this Sluice writes, and the latest it reads."""
+
+REPAIR_VERSION = 1
+"""As `METADATA_VERSION`, of ``_repair-k``."""
 
 _NAMESPACE = "sluice.checkpoint"
 
@@ -100,8 +103,33 @@ _REGION = _record(
     ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
 )
 
-METADATA_V1 = _record(
-    "CheckpointRecord",
+# Partitions by source and topic: there may be thousands, in every record.
+_ASSIGNMENT = _record(
+    "Assignment",
+    ("version", "long"),
+    (
+        "regions",
+        _many(
+            _record(
+                "AssignedRegion",
+                ("region", "string"),
+                (
+                    "splits",
+                    _many(
+                        _record(
+                            "AssignedSplits",
+                            ("source_id", "string"),
+                            ("topic", "string"),
+                            ("partitions", _many("long")),
+                        )
+                    ),
+                ),
+            )
+        ),
+    ),
+)
+
+_METADATA_V1_FIELDS: tuple[tuple[str, Any], ...] = (
     ("format_version", "long"),
     ("job_uid", "string"),
     ("job_name", "string"),
@@ -120,6 +148,13 @@ METADATA_V1 = _record(
     ("reason", "string"),
     ("created_at_ms", "long"),
     ("regions", _many(_REGION)),
+)
+
+METADATA_V1 = _record("CheckpointRecord", *_METADATA_V1_FIELDS)
+"""``_metadata``: a `runtime.model.CheckpointRecord` without an assignment."""
+
+METADATA_V2 = _record(
+    "CheckpointRecord", *_METADATA_V1_FIELDS, ("assignment", ["null", _ASSIGNMENT])
 )
 """``_metadata``: a `runtime.model.CheckpointRecord`."""
 

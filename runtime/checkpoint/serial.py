@@ -4,8 +4,11 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from runtime.contracts import (
+    CommitOutcome,
     CommitReport,
     Committer,
+    RegionFollower,
+    RegionProgress,
     SinkContext,
     SinkCoordinator,
     SplitEnumerator,
@@ -86,6 +89,15 @@ class _SerialCommitter:
     def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
         with self._lock:
             return self._sink.committer.await_visible(committables, timeout_s=timeout_s)
+
+    def regions_published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> CommitReport:
+        with self._lock:
+            committer = self._sink.committer
+            if not isinstance(committer, RegionFollower):
+                return CommitReport(outcome=CommitOutcome.COMMITTED)
+            return committer.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
 
 
 class SerialSink:

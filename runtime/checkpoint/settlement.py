@@ -1,9 +1,11 @@
 """Finishing what earlier runs decided and did not mark, before any task of this run starts."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all
+from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
 from runtime.checkpoint.repairs import Repairs
@@ -19,7 +21,7 @@ from runtime.contracts import (
     SweepView,
 )
 from runtime.errors import UnreachableError
-from runtime.model import CheckpointRecord, RegionRecord, StateEntry
+from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
 __all__ = ["Settlement"]
 
@@ -39,6 +41,7 @@ class Settlement:
         repairs: for ``on_lost="repair"``.
         clock, pause: time.
         deadline_s: when the start gives up; a repair, which may take long, moves it.
+        kept: what the records in the checkpoint directory keep.
     """
 
     plan: JobPlan
@@ -51,6 +54,11 @@ class Settlement:
     clock: Clock
     pause: Callable[[float], None]
     deadline_s: float
+    kept: KeptStates
+    _committers: SharedCommitters = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._committers = SharedCommitters(self.sinks, self.plan)
 
     def run(self, records: Sequence[CheckpointRecord]) -> Steps[None]:
         """Commit and mark each record, oldest first.
@@ -65,8 +73,7 @@ class Settlement:
         for position, record in enumerate(records):
             committed: set[bytes] = set()
             since_s = self.clock()
-            while rest := self._open_entries(record, committed):
-                yield from self._try(record, rest, committed, since_s)
+            while not (yield from self._try(record, committed, since_s)):
                 if not swept and self.clock() - since_s >= _FIRST_TRY_S:
                     swept = yield from self._sweep(records[position:])
             yield "before-mark"
@@ -75,30 +82,41 @@ class Settlement:
         if not swept:
             yield from self._sweep(())
 
-    def _open_entries(
-        self, record: CheckpointRecord, committed: set[bytes]
-    ) -> tuple[StateEntry, ...]:
+    def _decided(self, record: CheckpointRecord, committed: Collection[bytes]) -> DecidedWork:
         """Read anew each time: another start may be repairing the same checkpoint."""
-        entries = self.store.effective_committables(record)
-        return tuple(entry for entry in entries if entry.payload not in committed)
+        regions = tuple(_effective(self.store, record))
+        return DecidedWork(
+            checkpoint_id=record.checkpoint_id,
+            regions=regions,
+            entries=tuple(e for e in committables_of(regions) if e.payload not in committed),
+        )
 
-    def _try(
-        self,
-        record: CheckpointRecord,
-        entries: tuple[StateEntry, ...],
-        committed: set[bytes],
-        since_s: float,
-    ) -> Steps[None]:
+    def _try(self, record: CheckpointRecord, committed: set[bytes], since_s: float) -> Steps[bool]:
+        """Whether it is settled: everything is committed, and its sinks have followed."""
         limit_s = min(max(self.deadline_s - self.clock(), _PAUSE_S), _FIRST_TRY_S)
-        reports = yield from commit_all(self.sinks, entries, timeout_s=limit_s, after_crash=True)
-        answers = list(zip(entries, reports, strict=True))
+        decided = self._decided(record, committed)
+        if not decided.entries:
+            followed = follow_all(self._committers, decided, timeout_s=limit_s)
+            yield from self._wait(record, followed, since_s)
+            return all(report.outcome is CommitOutcome.COMMITTED for report in followed)
+        reports = yield from commit_all(
+            self._committers, decided, timeout_s=limit_s, after_crash=True
+        )
+        answers = list(zip(decided.entries, reports, strict=True))
         committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
         lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         repaired = False
         if lost:
             repaired = yield from self._repair(record, lost, reports)
-        is_open = any(report.outcome is not CommitOutcome.COMMITTED for report in reports)
-        if is_open and not repaired:
+        if not repaired:
+            yield from self._wait(record, reports, since_s)
+        return False
+
+    def _wait(
+        self, record: CheckpointRecord, reports: Sequence[CommitReport], since_s: float
+    ) -> Steps[None]:
+        """A pause before the next try, if one is needed and there is time for it."""
+        if any(report.outcome is not CommitOutcome.COMMITTED for report in reports):
             self._give_up_late(record, reports, since_s)
             yield "settle-retry"
             self.pause(_PAUSE_S)
@@ -127,7 +145,7 @@ class Settlement:
         """Another start was faster: ours must not hold back readers for the rest of this run."""
         for operator_id, positions in by_sink(self.sinks, entries).items():
             mine = [entries[position] for position in positions]
-            self.sinks[operator_id].committer.abort(mine, timeout_s=self.settings.call_timeout_s)
+            self._committers.of(operator_id).abort(mine, timeout_s=self.settings.call_timeout_s)
 
     def _give_up_late(
         self, record: CheckpointRecord, reports: Iterable[CommitReport], since_s: float
@@ -159,6 +177,7 @@ class Settlement:
                 for entry in (*record.committables, *self.store.effective_committables(record))
             ),
             orphans=(),
+            kept=self.kept.entries(),
         )
         yield "before-sweep"
         for sink in self.sinks.values():

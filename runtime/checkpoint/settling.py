@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from runtime.checkpoint import rulings
+from runtime.checkpoint.assignment import extended, hand_over, moved
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -11,21 +13,20 @@ from runtime.checkpoint.messages import (
     LostCommittables,
     MarkCommitted,
     Marked,
+    OrphansSwept,
     Publish,
     Published,
-    RegionFailed,
-    RegionRestarted,
     Repair,
     Repaired,
-    RestartAsked,
     Retire,
     ReturnBatches,
     StepFailed,
+    SweepOrphans,
     TellPositions,
 )
+from runtime.checkpoint.moving import choose_moves
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
 from runtime.checkpoint.plan import OnLost
-from runtime.checkpoint.regions import region_of
 from runtime.checkpoint.states import Event, State
 from runtime.contracts import CommitOutcome, PublishOutcome
 from runtime.errors import (
@@ -36,17 +37,16 @@ from runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from runtime.model import CheckpointKind, RegionRecord, StateEntry, Verdict
+from runtime.model import CheckpointKind, RegionRecord, StateEntry, Verdict, committables_of
 
 __all__ = [
     "commit_reported",
     "drive",
     "marked",
     "next_step_s",
+    "orphans_swept",
     "published",
-    "region_failed",
     "repaired",
-    "restart_asked",
     "step_failed",
     "work_aborted",
 ]
@@ -60,11 +60,11 @@ def drive(book: Book, now_s: float) -> None:
     for checkpoint in list(book.pending.values()):
         _drive_one(book, checkpoint, now_s)
     for name in book.regions:
-        _drive_restart(book, name, now_s)
+        rulings.drive_restart(book, name, now_s)
 
 
 def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    _align(book, checkpoint, now_s)
+    rulings.rule(book, checkpoint, now_s)
     if not checkpoint.may_act(now_s):
         return
     is_next_place = checkpoint.checkpoint_id == book.last_place + 1
@@ -80,67 +80,53 @@ def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         _settle(book, checkpoint, now_s)
 
 
-def _align(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """All acknowledged, or too late."""
-    if checkpoint.state is State.ALIGNING and len(checkpoint.acks) == len(book.regions):
-        book.move(checkpoint, Event.ALL_ACKED, now_s)
-        is_last = len(checkpoint.finished) == len(book.regions)
-        if is_last and checkpoint.kind is CheckpointKind.CHECKPOINT:
-            checkpoint.kind, checkpoint.asked_by = CheckpointKind.FINAL, "end"
-    if checkpoint.state in (State.ALIGNING, State.PRE_COMMITTED):
-        started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
-        if now_s - started_s >= book.settings.timeout_s:
-            _expire(book, checkpoint, now_s)
-
-
 def next_step_s(book: Book) -> float | None:
-    """When time alone makes something due: an expiry or another try."""
+    """When time alone makes something due: a ruling, an expiry or another try."""
+    settings = book.settings
     moments = [
-        p.barrier_s + book.settings.timeout_s
+        moment
         for p in book.pending.values()
         if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.barrier_s is not None
+        for after_s in settings.handler.deadlines_s(timeout_s=settings.timeout_s)
+        if (moment := p.barrier_s + after_s) > p.looked_s
     ]
     moments += [
         p.retry_at_s
         for p in book.pending.values()
         if p.state not in ABORTABLE and not p.in_flight and not p.halted and p.retry_at_s > 0
     ]
+    moments += [
+        region.begins_s
+        for region in book.regions.values()
+        if region.begins_s is not None and region.restart_asked and not book.is_over
+    ]
     return min(moments, default=None)
-
-
-def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    missing = [name for name in book.regions if name not in checkpoint.acks]
-    error = CheckpointFailedError(
-        "the checkpoint expired: not every region acknowledged in time",
-        {
-            "checkpoint_id": checkpoint.checkpoint_id,
-            "timeout_s": book.settings.timeout_s,
-            "missing": ",".join(missing),
-        },
-        "It is read again. Raise the timeout, or lower the records per epoch.",
-    )
-    for name in missing:
-        if name in checkpoint.barriers:
-            book.regions[name].pace.expired()
-    book.abort(checkpoint, Event.EXPIRED, error, now_s)
-    _count_failure(book, error, now_s)
-
-
-def _count_failure(book: Book, error: BaseException, now_s: float) -> None:
-    book.failures += 1
-    if book.failures > book.settings.tolerable_failures:
-        book.end(error, now_s)
 
 
 # --- deciding -----------------------------------------------------------------------------------
 
 
 def _start_deciding(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    if checkpoint.must_sweep:
+        checkpoint.in_flight = True
+        book.out.append(SweepOrphans(checkpoint_id=checkpoint.checkpoint_id))
+        return
     checkpoint.regions = tuple(
-        region.record_with(checkpoint.acks[name]) for name, region in book.regions.items()
+        region.carried_record()
+        if name in checkpoint.carried
+        else region.record_with(checkpoint.acks[name])
+        for name, region in book.regions.items()
     )
+    whole = extended(book.assignment, checkpoint.regions)
+    checkpoint.assignment = moved(whole, choose_moves(book, checkpoint))
     book.move(checkpoint, Event.PUBLISH_STARTED, now_s)
     _publish(book, checkpoint, Verdict.DECIDED)
+
+
+def orphans_swept(book: Book, event: OrphansSwept) -> None:
+    """What failed regions left open is aborted, or was not reached: then the next sweep does it."""
+    checkpoint = book.pending[event.checkpoint_id]
+    checkpoint.in_flight = checkpoint.must_sweep = False
 
 
 def _publish(book: Book, checkpoint: PendingCheckpoint, verdict: Verdict) -> None:
@@ -155,6 +141,7 @@ def _publish(book: Book, checkpoint: PendingCheckpoint, verdict: Verdict) -> Non
             asked_by=checkpoint.asked_by,
             reason="" if is_decision else checkpoint.reason,
             regions=checkpoint.regions if is_decision else thrown_away,
+            assignment=checkpoint.assignment if is_decision else None,
         )
     )
 
@@ -178,9 +165,11 @@ def published(book: Book, event: Published, now_s: float) -> None:
     book.move(checkpoint, Event.METADATA_DURABLE, now_s)
     book.failures = 0
     book.last_decided = event.checkpoint_id
-    for record in checkpoint.regions:
-        book.regions[record.region].decided(event.checkpoint_id, record)
-    checkpoint.remaining = tuple(e for r in checkpoint.regions for e in r.committables)
+    book.assignment = checkpoint.assignment or book.assignment
+    handed_over = hand_over(checkpoint.regions, book.assignment)
+    for record, goes_on in zip(checkpoint.regions, handed_over, strict=True):
+        book.regions[record.region].decided(event.checkpoint_id, record, goes_on)
+    checkpoint.remaining = committables_of(checkpoint.regions)
 
 
 def _taken_over(checkpoint_id: int) -> FencedError:
@@ -205,7 +194,9 @@ def _settle(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         book.move(checkpoint, Event.ALL_COMMITTED, now_s)
     checkpoint.in_flight = True
     if checkpoint.state is State.COMMITTED:
-        book.out.append(MarkCommitted(checkpoint_id=checkpoint.checkpoint_id))
+        book.out.append(
+            MarkCommitted(checkpoint_id=checkpoint.checkpoint_id, regions=checkpoint.regions)
+        )
     elif checkpoint.state is State.REPAIRING:
         book.out.append(Repair(checkpoint_id=checkpoint.checkpoint_id, lost=_lost(checkpoint)))
     else:
@@ -214,6 +205,7 @@ def _settle(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
                 checkpoint_id=checkpoint.checkpoint_id,
                 committables=checkpoint.remaining,
                 after_crash=checkpoint.after_crash,
+                regions=checkpoint.regions,
             )
         )
 
@@ -234,7 +226,8 @@ def commit_reported(book: Book, event: CommitReported, now_s: float) -> None:
     if lost:
         _lose(book, checkpoint, lost, event, now_s)
     elif checkpoint.remaining:
-        _retry(book, checkpoint, now_s)
+        open_reports = (r for r in event.reports if r.outcome is not CommitOutcome.COMMITTED)
+        _retry(book, checkpoint, now_s, details={r.detail for r in open_reports if r.detail})
         if unknown:
             _end_if_unknown(book, checkpoint, event, now_s)
 
@@ -350,6 +343,7 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
     checkpoint.in_flight = False
     book.move(checkpoint, Event.MARK_DURABLE, now_s)
     book.last_committed = event.checkpoint_id
+    _tell_histories(book, checkpoint, now_s)
     book.finish(checkpoint, now_s)
     positions = tuple(split for region in checkpoint.regions for split in region.splits)
     book.out += [
@@ -360,6 +354,13 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
     if checkpoint.kind is CheckpointKind.FINAL:
         book.is_finished = True
         book.end(None, now_s)
+
+
+def _tell_histories(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Lives that ended before learn how long their region was away from what is committed."""
+    for name, region in book.regions.items():
+        if name not in checkpoint.carried and checkpoint.checkpoint_id > region.generation:
+            region.history.committed(region.generation, now_s)
 
 
 # --- steps that are not answered ----------------------------------------------------------------
@@ -376,16 +377,26 @@ def step_failed(book: Book, event: StepFailed, now_s: float) -> None:
         book.end(event.error, now_s)
 
 
-def _retry(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    """Try again later; when a decided checkpoint takes too long, the job stops with it open."""
+def _retry(
+    book: Book, checkpoint: PendingCheckpoint, now_s: float, details: Iterable[str] = ()
+) -> None:
+    """Try again later; when a decision, an abort or a commit takes too long, the job stops with it
+    open."""
     settings = book.settings
+    # The end of a job does not wait for what has not answered several times in a row.
+    checkpoint.halted = book.is_over and checkpoint.retry_pause_s >= settings.max_retry_s
     checkpoint.retry_later(now_s, first_s=settings.retry_s, longest_s=settings.max_retry_s)
-    since_s = checkpoint.decided_s if checkpoint.decided_s is not None else checkpoint.acked_s
+    # Not since its abort began: its place may have waited for another region's epoch.
+    since_s = checkpoint.retry_since_s if checkpoint.decided_s is None else checkpoint.decided_s
     if since_s is not None and now_s - since_s >= settings.settle_timeout_s:
         book.end(
             UnreachableError(
                 "a checkpoint could not be settled in time",
-                {"checkpoint_id": checkpoint.checkpoint_id, "state": checkpoint.state.value},
+                {
+                    "checkpoint_id": checkpoint.checkpoint_id,
+                    "state": checkpoint.state.value,
+                    "details": "; ".join(sorted(details)),
+                },
                 "If it is decided nothing is lost: the next start commits it. Check store, broker.",
             ),
             now_s,
@@ -406,62 +417,8 @@ def _end_if_unknown(
 def unknown_error(checkpoint_id: int, details: Iterable[str]) -> StreamError:
     """The error for work that may or may not be visible."""
     return TransactionUnknownError(
-        "whether a decided transaction is visible cannot be told",
+        "whether decided work is visible cannot be told",
         {"checkpoint_id": checkpoint_id, "details": "; ".join(sorted(set(filter(None, details))))},
-        "Nothing was deleted or repaired. Look with `sluice txn describe`, then start again.",
+        "Nothing was deleted or repaired. Look at what the details name, a transaction with "
+        "`sluice txn describe`, then start again.",
     )
-
-
-# --- regions that fail and come back ------------------------------------------------------------
-
-
-def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
-    """A region's batch failed: its open epoch is aborted, its life ends."""
-    region = region_of(book.regions, event.region)
-    if event.generation != region.generation or not region.is_open:
-        return  # the echo of an end that is known already
-    if event.permanent:
-        book.end(event.error, now_s)
-        return
-    _end_life(book, event.region, now_s)
-    _count_failure(book, event.error, now_s)
-
-
-def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
-    """A region wants a new life; `RegionRestarted` follows once its old one is settled."""
-    region = region_of(book.regions, event.region)
-    if book.is_over:
-        raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
-    if region.is_open:
-        _end_life(book, event.region, now_s)
-    region.restart_asked = True
-
-
-def _end_life(book: Book, name: str, now_s: float) -> None:
-    error = FencedError(
-        "the region is being stopped", {"region": name}, "Its open range is read again."
-    )
-    first = next((p for p in book.pending.values() if p.state in ABORTABLE), None)
-    if first is not None:
-        book.abort(first, Event.REGION_FAILED, error, now_s)
-    book.close_region(name, error, fence=None if first is None else first.checkpoint_id)
-    book.cancel_waiting(name, error)
-
-
-def _drive_restart(book: Book, name: str, now_s: float) -> None:
-    """A region returns behind a durable record of ours, its old work settled (rule 12)."""
-    region = book.regions[name]
-    if not region.restart_asked or book.is_over:
-        return
-    if region.fence is None:
-        fence = book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
-        fence.reason = f"region {name} is restarted"
-        book.move(fence, Event.REGION_FAILED, now_s)
-        region.fence = fence.checkpoint_id
-        return
-    is_busy = region.fence in book.pending or any(p.touches(name) for p in book.pending.values())
-    if region.fence <= book.last_place and not is_busy:
-        region.reopen()
-        book.out.append(
-            RegionRestarted(region=name, generation=region.generation, restored=region.record)
-        )

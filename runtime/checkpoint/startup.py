@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runtime.checkpoint import recovery
+from runtime.checkpoint.assignment import hand_over, recorded
+from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan
 from runtime.checkpoint.recovery import History, Place
 from runtime.checkpoint.repairs import Repairer, Repairs
@@ -20,7 +22,7 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import DamagedCheckpointError, StorageError, UnreachableError
-from runtime.model import CheckpointRecord, SplitRange, Verdict
+from runtime.model import Assignment, CheckpointRecord, RegionRecord, SplitRange, Verdict
 
 __all__ = ["Found", "StartSequence"]
 
@@ -36,17 +38,24 @@ class Found:
 
     Attributes:
         record: the decided checkpoint it goes on from.
+        regions: where each region goes on: as the record has it, with the splits that the record
+            assigns to it.
+        assignment: of splits to regions, as the record has it.
         generation: id of this run's first own record.
         run_attempt: from 1.
         is_new: the job has never run before.
         cluster_ids: of the job's sinks and plan.
+        kept: what operators keep in the records of the checkpoint directory.
     """
 
     record: CheckpointRecord
+    regions: Mapping[str, RegionRecord]
+    assignment: Assignment
     generation: int
     run_attempt: int
     is_new: bool
     cluster_ids: tuple[str, ...]
+    kept: KeptStates
 
 
 class StartSequence:
@@ -116,18 +125,24 @@ class StartSequence:
             generation, attempt = seal.checkpoint_id, seal.run_attempt
             resume_id = seal.restored_from or 0
         self._claim(history.newest.job_uid)
-        yield from self._settle(history, generation)
+        kept = KeptStates.read(self._store)
+        yield from self._settle(history, generation, kept)
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self._store.mark_superseded(checkpoint_id, by=generation)
         record = self._record_at(history, resume_id)
         if not is_new:
             self._restore(record)
+        assignment = recorded(record)
+        regions = hand_over(record.regions, assignment)
         return Found(
             record=record,
+            regions={region.region: region for region in regions},
+            assignment=assignment,
             generation=generation,
             run_attempt=attempt,
             is_new=is_new,
             cluster_ids=cluster_ids,
+            kept=kept,
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -246,6 +261,7 @@ class StartSequence:
             for record in (self._record_at(history, resume_id), *recovery.to_settle(history)):
                 recovery.verify_same_job(record, self._plan, self._sinks.keys())
                 self._require_known(record)
+                hand_over(record.regions, recorded(record))  # raises if they do not fit
             seal = recovery.seal_record(
                 history,
                 self._plan,
@@ -282,7 +298,7 @@ class StartSequence:
             watch_s = 4 * self._settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
-    def _settle(self, history: History, generation: int) -> Steps[None]:
+    def _settle(self, history: History, generation: int, kept: KeptStates) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
             plan=self._plan,
@@ -302,6 +318,7 @@ class StartSequence:
             clock=self._clock,
             pause=self._pause,
             deadline_s=self._deadline_s,
+            kept=kept,
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s

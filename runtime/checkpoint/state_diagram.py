@@ -9,7 +9,7 @@ __all__ = ["page"]
 _MEANING = {
     State.ARMED: "due, but no region has had anything to cut; nothing is published while it idles",
     State.ALIGNING: "barriers are out, acknowledgements are awaited until the timeout",
-    State.PRE_COMMITTED: "every region has acknowledged; waits for the place before its own",
+    State.PRE_COMMITTED: "all regions acknowledged or are carried; waits for the place before it",
     State.DECIDING: "the record may be durable or not: neither abort nor commit",
     State.DECIDED: "the record is durable: everything in it is committed, however often it takes",
     State.REPAIRING: "a decided transaction was aborted by the broker and is written again",

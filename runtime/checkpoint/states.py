@@ -13,7 +13,7 @@ class State(enum.Enum):
 
     ARMED = "armed"  # due, but no region has had anything to cut yet: nothing is published
     ALIGNING = "aligning"  # barriers are out, acknowledgements are awaited
-    PRE_COMMITTED = "pre-committed"  # every region acknowledged; waits for its place
+    PRE_COMMITTED = "pre-committed"  # every region acknowledged, or is carried; waits for its place
     DECIDING = "deciding"  # the record may or may not be durable: neither abort nor commit
     DECIDED = "decided"  # the record is durable: from here only forward
     REPAIRING = "repairing"  # a decided transaction was lost and is written again
@@ -29,6 +29,7 @@ class Event(enum.Enum):
 
     BARRIER_CUT = "barrier cut"
     ALL_ACKED = "all acknowledged"
+    REST_CARRIED = "rest carried"
     EXPIRED = "expired"
     REGION_FAILED = "region failed"
     OVERTAKEN = "an earlier one aborted"
@@ -49,6 +50,7 @@ _GIVE_UP = (Event.REGION_FAILED, Event.OVERTAKEN)
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ARMED, Event.BARRIER_CUT): State.ALIGNING,
     (State.ALIGNING, Event.ALL_ACKED): State.PRE_COMMITTED,
+    (State.ALIGNING, Event.REST_CARRIED): State.PRE_COMMITTED,
     (State.ALIGNING, Event.EXPIRED): State.ABORTING,
     (State.PRE_COMMITTED, Event.EXPIRED): State.ABORTING,
     **{(state, event): State.ABORTING for state in _ABORTABLE for event in _GIVE_UP},

@@ -8,9 +8,11 @@ that it crashes, pauses and interleaves exactly what production runs.
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all, notify
+from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.messages import (
     AbortedWork,
     AbortWork,
@@ -28,6 +30,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan
 from runtime.checkpoint.repairs import Repairer, Repairs
+from runtime.checkpoint.wait_log import WaitLog
 from runtime.contracts import (
     CommitOutcome,
     CommitReport,
@@ -58,6 +61,10 @@ T = TypeVar("T")
 Steps = Generator[str, None, T]
 RemoteStep = Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire
 _MID_COMMIT = "mid-commit"
+_MOST_DETAILS = 3
+_UNANSWERED = CommitReport(
+    outcome=CommitOutcome.PENDING, detail="the sink's committer said nothing of it"
+)
 
 
 def drive(steps: Steps[T]) -> T:
@@ -103,6 +110,7 @@ class RunIdentity:
             settings=self.plan.settings,
             graph=self.plan.graph,
             regions=action.regions,
+            assignment=action.assignment,
         )
 
 
@@ -149,25 +157,28 @@ def by_sink(
 
 
 def commit_all(
-    sinks: Mapping[str, SinkCoordinator],
-    entries: Sequence[StateEntry],
+    committers: SharedCommitters,
+    decided: DecidedWork,
     *,
     timeout_s: float,
     after_crash: bool,
 ) -> Steps[list[CommitReport]]:
-    """Step 5 for every sink; report i belongs to entry i."""
+    """Step 5 for every sink; report i belongs to entry i of what was decided."""
+    entries = decided.entries
     reports = [CommitReport(outcome=CommitOutcome.PENDING)] * len(entries)
     yield "before-commit"
-    for operator_id, positions in by_sink(sinks, entries).items():
+    for operator_id, positions in by_sink(committers.sinks, entries).items():
         for part in _parts(positions):
-            found = _commit(
-                sinks[operator_id],
-                [entries[position] for position in part],
+            found = notify(
+                committers,
+                operator_id,
+                decided,
+                later={entries[position] for position in positions if position > part[-1]},
                 timeout_s=timeout_s,
                 after_crash=after_crash,
             )
-            for position, report in zip(part, found, strict=True):
-                reports[position] = report
+            for position in part:
+                reports[position] = found.get(entries[position], _UNANSWERED)
             if part[-1] != len(entries) - 1:
                 yield _MID_COMMIT
     yield "after-commit"
@@ -181,15 +192,6 @@ def _parts(positions: list[int]) -> list[list[int]]:
     return [positions]
 
 
-def _commit(
-    sink: SinkCoordinator, entries: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
-) -> list[CommitReport]:
-    try:
-        return sink.committer.commit(entries, timeout_s=timeout_s, after_crash=after_crash)
-    except UnreachableError as err:
-        return [CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))] * len(entries)
-
-
 class Hands:
     """Does what the core asks for. One thread at a time: the coordinator's I/O thread.
 
@@ -200,6 +202,7 @@ class Hands:
         wall_ms: wall clock for ``created_at_ms``; for people only.
         before_decision: raises FencedError when the owner record names somebody else (rule 22).
         repairer: for ``on_lost="repair"``.
+        kept: what the records keep that the start has found.
     """
 
     def __init__(
@@ -213,9 +216,12 @@ class Hands:
         wall_ms: Callable[[], int],
         before_decision: Callable[[], None] = lambda: None,
         repairer: Repairer | None = None,
+        kept: KeptStates | None = None,
     ) -> None:
+        self._kept = kept or KeptStates()
         self._store = store
         self._sinks = sinks
+        self._committers = SharedCommitters(sinks, identity.plan)
         self._sources = sources
         self._identity = identity
         self._settings = settings
@@ -230,6 +236,7 @@ class Hands:
             timeout_s=settings.settle_timeout_s,
         )
         self._record: CheckpointRecord | None = None
+        self._waits = WaitLog(log)
 
     def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
         """Run one action; the event for the core, if it waits for one."""
@@ -260,6 +267,7 @@ class Hands:
         if is_decision:
             yield "before-decision"
             self._before_decision()  # behind the point: a process that was paused there looks again
+        self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
         if is_decision:
             yield "after-decision"
@@ -267,18 +275,37 @@ class Hands:
 
     def _commit(self, action: Commit) -> Steps[CoreEvent]:
         reports = yield from commit_all(
-            self._sinks,
-            action.committables,
+            self._committers,
+            DecidedWork(
+                checkpoint_id=action.checkpoint_id,
+                regions=action.regions,
+                entries=action.committables,
+            ),
             timeout_s=self._settings.call_timeout_s,
             after_crash=action.after_crash,
         )
+        self._say_wait(f"the commit of checkpoint {action.checkpoint_id}", reports)
         return CommitReported(
             checkpoint_id=action.checkpoint_id,
             committables=action.committables,
             reports=tuple(reports),
         )
 
+    def _say_wait(self, what: str, reports: Sequence[CommitReport]) -> bool:
+        """Whether there is something to wait for."""
+        late = [report for report in reports if report.outcome is not CommitOutcome.COMMITTED]
+        if late:
+            details = sorted({report.detail for report in late if report.detail})
+            self._waits.waits(what, "; ".join(details[:_MOST_DETAILS]))
+        else:
+            self._waits.is_over(what)
+        return bool(late)
+
     def _mark(self, action: MarkCommitted) -> Steps[CoreEvent]:
+        decided = DecidedWork(checkpoint_id=action.checkpoint_id, regions=action.regions)
+        followed = follow_all(self._committers, decided, timeout_s=self._settings.call_timeout_s)
+        if self._say_wait(f"the mark of checkpoint {action.checkpoint_id}", followed):
+            return Marked(checkpoint_id=action.checkpoint_id, durable=False)
         yield "before-mark"
         durable = True
         try:
@@ -295,7 +322,7 @@ class Hands:
         for operator_id, positions in by_sink(self._sinks, action.committables).items():
             entries = [action.committables[position] for position in positions]
             try:
-                self._sinks[operator_id].committer.abort(
+                self._committers.of(operator_id).abort(
                     entries, timeout_s=self._settings.call_timeout_s
                 )
             except StreamError as err:  # the sweep comes back to it
@@ -316,7 +343,9 @@ class Hands:
 
     def _retire(self, action: Retire) -> None:
         try:
-            self._store.retire(self._store.retirable(retain=action.retained))
+            retired = self._store.retirable(retain=action.retained)
+            self._store.retire(retired)
+            self._kept.forget(retired)
         except StreamError as err:  # nothing depends on it; the next checkpoint tries again
             log.warning("retired checkpoints could not be deleted: error=%s", err)
         except Exception:  # nor may a client's bug end the job here
@@ -327,7 +356,9 @@ class Hands:
         return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
 
     def sweep(self, view: SweepView) -> Steps[int]:
-        """Abort orphans of every sink; how many."""
+        """Abort orphans of every sink; how many. What records keep is looked up last: whatever
+        was decided since the view was taken is in it, too."""
+        view = replace(view, kept=self._kept.entries())
         yield "before-sweep"
         swept = sum(
             sink.sweep(view, timeout_s=self._settings.call_timeout_s)

@@ -19,8 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runtime.checkpoint.file_system import FileSystem
-from runtime.checkpoint.file_systems import open_file_system
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
 from runtime.checkpoint.retention import (
     PlaceFacts,
@@ -29,7 +27,6 @@ from runtime.checkpoint.retention import (
     retirable,
     unfinished,
 )
-from runtime.checkpoint.schema import FORMAT_VERSION
 from runtime.contracts import Clock, PublishOutcome
 from runtime.errors import (
     AuthenticationError,
@@ -41,6 +38,8 @@ from runtime.errors import (
 )
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointRecord, StateEntry, Verdict
+from runtime.storage.file_system import FileSystem
+from runtime.storage.opening import open_file_system
 
 __all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store", "place_name"]
 
@@ -59,6 +58,7 @@ STORE_FAILPOINTS = (
 """Every place in the store where a test may kill or pause the process."""
 
 _PLACE = re.compile(r"chk-(\d{12,})")
+_MARK_VERSION = 1
 _METADATA = "_metadata"
 _COMMITTED = "_committed"
 _SUPERSEDED = "_superseded"
@@ -401,7 +401,7 @@ class CheckpointStore:
         if self.fs.exists(path):
             self.fs.make_durable(path)
             return
-        text = {"format_version": FORMAT_VERSION, "checkpoint_id": checkpoint_id, **content}
+        text = {"format_version": _MARK_VERSION, "checkpoint_id": checkpoint_id, **content}
         self.fs.replace(path, json.dumps(text).encode())
 
 

@@ -1,0 +1,238 @@
+"""Regions that do not acknowledge: the handler's ruling, expiry, failure, return. Pure."""
+
+from runtime.checkpoint.book import Book
+from runtime.checkpoint.handlers import Ruling
+from runtime.checkpoint.messages import RegionFailed, RegionRestarted, RestartAsked
+from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
+from runtime.checkpoint.regions import region_of
+from runtime.checkpoint.states import Event, State
+from runtime.contracts import FailureReason
+from runtime.errors import (
+    CheckpointFailedError,
+    FencedError,
+    RegionGivenUpError,
+    StorageUnreachableError,
+)
+from runtime.model import CheckpointKind
+
+__all__ = ["drive_restart", "region_failed", "restart_asked", "rule"]
+
+
+def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """All acknowledged; or the handler goes on without some; or too late."""
+    checkpoint.looked_s = now_s
+    if checkpoint.state is State.ALIGNING:
+        alignment = book.alignment(checkpoint, now_s)
+        ruling = book.settings.handler.rule(alignment, timeout_s=book.settings.timeout_s)
+        if ruling is Ruling.DECIDE:
+            _complete(book, checkpoint, alignment.left_out(), now_s)
+        elif ruling is Ruling.GIVE_UP:
+            expired = alignment.waiting and _is_late(book, checkpoint, now_s)
+            if alignment.failed and not expired:
+                _give_up(book, checkpoint, sorted(alignment.failed), now_s)
+            else:
+                _expire(book, checkpoint, now_s)
+    if checkpoint.state is State.PRE_COMMITTED and _is_late(book, checkpoint, now_s):
+        _expire(book, checkpoint, now_s)
+
+
+def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
+    return now_s - started_s >= book.settings.timeout_s
+
+
+def _complete(
+    book: Book, checkpoint: PendingCheckpoint, left_out: dict[str, FailureReason], now_s: float
+) -> None:
+    checkpoint.carried = left_out
+    checkpoint.must_sweep = FailureReason.ERROR in left_out.values()
+    for name, reason in left_out.items():
+        if reason is FailureReason.EXPIRED and name in checkpoint.barriers:
+            book.regions[name].late = checkpoint.barriers[name]
+            book.regions[name].pace.late()
+    book.move(checkpoint, Event.REST_CARRIED if left_out else Event.ALL_ACKED, now_s)
+    is_last = len(checkpoint.finished) == len(book.regions) and not left_out
+    if is_last and checkpoint.kind is CheckpointKind.CHECKPOINT:
+        checkpoint.kind, checkpoint.asked_by = CheckpointKind.FINAL, "end"
+
+
+def _give_up(book: Book, checkpoint: PendingCheckpoint, failed: list[str], now_s: float) -> None:
+    """A region has failed, and the handler does not go on without it."""
+    causes = [cause for name in failed if (cause := book.regions[name].ended_by) is not None]
+    error = CheckpointFailedError(
+        "the checkpoint failed: regions of it ended",
+        {
+            "checkpoint_id": checkpoint.checkpoint_id,
+            "failed": ",".join(failed),
+            "error": "; ".join(str(cause) for cause in causes),
+        },
+        "All its regions read their ranges again.",
+    )
+    book.abort(checkpoint, Event.REGION_FAILED, error, now_s)
+    if book.settings.restart_strategy is not None:
+        return  # each of them was counted when it failed
+    # An outage is not counted; beside another failure it says nothing about that one.
+    causes.sort(key=lambda cause: isinstance(cause, StorageUnreachableError))
+    _count_failure(book, causes[0] if causes else error, now_s)
+
+
+def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    missing = [
+        name
+        for name, region in book.regions.items()
+        if name not in checkpoint.acks and region.is_open
+    ]
+    error = CheckpointFailedError(
+        "the checkpoint expired: not every region acknowledged in time",
+        {
+            "checkpoint_id": checkpoint.checkpoint_id,
+            "timeout_s": book.settings.timeout_s,
+            "missing": ",".join(missing),
+        },
+        "It is read again. Raise the timeout, or lower the records per epoch.",
+    )
+    # A late one has its barrier from an older checkpoint: an abort alone would leave it as it is.
+    late = [
+        name
+        for name in missing
+        if book.regions[name].late is not None and name not in checkpoint.carried
+    ]
+    for name in missing:
+        if name in checkpoint.barriers or name in late:
+            book.regions[name].pace.expired()
+    book.abort(checkpoint, Event.EXPIRED, error, now_s)
+    for name in late:
+        book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+    if book.settings.restart_strategy is None:
+        _count_failure(book, error, now_s)
+    else:
+        slow = [name for name in missing if name not in checkpoint.carried]
+        # All acknowledged, and it was still too late: no region is to blame more than another.
+        for name in slow or checkpoint.acks:
+            _ask_strategy(book, name, error, now_s)
+
+
+def _count_failure(book: Book, error: BaseException, now_s: float) -> None:
+    if isinstance(error, StorageUnreachableError):
+        return  # an outage: the engine waits, and how long
+    book.failures += 1
+    if book.failures > book.settings.tolerable_failures:
+        book.end(error, now_s)
+
+
+def _ask_strategy(book: Book, name: str, error: BaseException, now_s: float) -> None:
+    """When the region may begin again; the job ends if that is never."""
+    strategy, region = book.settings.restart_strategy, book.regions[name]
+    if strategy is None or book.is_over or isinstance(error, StorageUnreachableError):
+        return  # an outage: the engine waits, and how long
+    after = strategy.after_failure(region.restarts, now_s, draw=book.draw())
+    if after is None:
+        book.end(_given_up(book, name, error), now_s)
+        return
+    region.restarts = after
+    if not region.is_open:
+        region.begins_s = after.due_s
+
+
+def _given_up(book: Book, name: str, cause: BaseException) -> RegionGivenUpError:
+    error = RegionGivenUpError(
+        "a region failed more often than its restart strategy allows",
+        {
+            "region": name,
+            "attempts": book.regions[name].history.count,
+            "strategy": str(book.settings.restart_strategy),
+            "cause": f"{type(cause).__name__}: {cause}",
+        },
+        "Nothing undecided became visible. Remove the cause and start the job again.",
+    )
+    error.__cause__ = cause
+    return error
+
+
+# --- regions that fail and come back ------------------------------------------------------------
+
+
+def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
+    """A region's batch failed: its open epoch is aborted, its life ends."""
+    region = region_of(book.regions, event.region)
+    if event.generation != region.generation or not region.is_open:
+        return  # the echo of an end that is known already
+    if event.permanent:
+        book.end(event.error, now_s)
+        return
+    is_regional = book.settings.handler.is_regional
+    # By a checkpoint that contains it, carries it, or is given up and counted.
+    is_shown = is_regional and (
+        region.late is not None
+        or any(
+            p.touches(event.region) or (p.state is State.ALIGNING and event.region not in p.acks)
+            for p in book.pending.values()
+        )
+    )
+    if is_regional:
+        _end_alone(book, event.region, event.error, now_s)
+    else:
+        _end_life(book, event.region, event.error, now_s)
+    if book.settings.restart_strategy is not None:
+        _ask_strategy(book, event.region, event.error, now_s)
+    elif not is_shown:
+        _count_failure(book, event.error, now_s)
+
+
+def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
+    """A region wants a new life; `RegionRestarted` follows once its old one is settled."""
+    region = region_of(book.regions, event.region)
+    if book.is_over:
+        raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
+    if region.is_open and book.settings.handler.is_regional:
+        _end_alone(book, event.region, _stopped(event.region), now_s)
+    elif region.is_open:
+        _end_life(book, event.region, _stopped(event.region), now_s)
+    region.restart_asked = True
+
+
+def _end_alone(book: Book, name: str, error: BaseException, now_s: float) -> None:
+    """The others go on; what it has acknowledged is decided with them, what it has not is carried
+    or given up, as the handler rules."""
+    book.close_region(name, error, now_s, fence=None)
+    book.cancel_waiting(name, error)
+
+
+def _end_life(book: Book, name: str, cause: BaseException, now_s: float) -> None:
+    book.close_region(name, cause, now_s, fence=None)
+    error = _stopped(name)
+    first = next((p for p in book.pending.values() if p.state in ABORTABLE), None)
+    if first is not None:
+        book.abort(first, Event.REGION_FAILED, error, now_s)
+    book.close_region(name, error, now_s, fence=None if first is None else first.checkpoint_id)
+    book.cancel_waiting(name, error)
+
+
+def _stopped(name: str) -> FencedError:
+    return FencedError(
+        "the region is being stopped", {"region": name}, "Its open range is read again."
+    )
+
+
+def drive_restart(book: Book, name: str, now_s: float) -> None:
+    """A region returns behind a durable record of ours, its old work settled (rule 12), when its
+    restart strategy lets it. What its old life left is aborted without waiting for that."""
+    region = book.regions[name]
+    if not region.restart_asked or book.is_over:
+        return
+    if region.begins_s is not None and now_s >= region.begins_s:
+        region.begins_s = None
+    if region.fence is None:
+        # An idle one holds a place that nothing may ever fill: the others may have nothing to cut.
+        idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
+        fence = idle or book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
+        fence.reason = f"region {name} is restarted"
+        book.move(fence, Event.REGION_FAILED, now_s)
+        region.fence = fence.checkpoint_id
+        return
+    is_busy = region.fence in book.pending or any(p.touches(name) for p in book.pending.values())
+    if region.fence <= book.last_place and not is_busy and region.begins_s is None:
+        region.reopen()
+        book.out.append(
+            RegionRestarted(region=name, generation=region.generation, restored=region.record)
+        )

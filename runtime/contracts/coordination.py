@@ -1,0 +1,52 @@
+"""The coordinator, as the engines see it."""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from runtime.contracts.writing import AttemptRegistry
+from runtime.model import Acknowledgement, Barrier, BatchKey, CheckpointKind
+
+__all__ = ["Coordinator"]
+
+
+class Coordinator(AttemptRegistry, Protocol):
+    """One barrier checkpoint coordinator per job, in the driver. Every method is thread-safe."""
+
+    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+        """The next barrier of a region once one is due and there is something to cut, else None.
+
+        Asked again before the batch is acknowledged, it gives the same barrier again.
+        """
+        ...
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """Whether a decided checkpoint contains this batch (or a later one of the region)."""
+        ...
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        """Step 3. FencedError for an older generation."""
+        ...
+
+    def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
+        """Return only when the batch's checkpoint is committed on record; raise otherwise.
+
+        A region that is being stopped is woken with FencedError.
+        """
+        ...
+
+    def fail(self, region: str, generation: int, error: BaseException) -> None:
+        """A region's batch failed: its open epoch is aborted."""
+        ...
+
+    def trigger(self, kind: CheckpointKind, *, asked_by: str) -> int:
+        """Ask for a checkpoint now; returns its id."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,182 @@
+"""Sources and sinks as a Job takes them, and the driver's side of a source."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self, runtime_checkable
+
+from runtime.contracts.committing import SinkCoordinator
+from runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
+from runtime.event_time import EventTime
+from runtime.model import SplitRange, StateEntry
+
+__all__ = [
+    "DeadLetterSink",
+    "EventTimeSink",
+    "FrameSink",
+    "Sink",
+    "Source",
+    "SplitEnumerator",
+    "TaskSink",
+]
+
+
+class SplitEnumerator(Protocol):
+    """The driver's side of one source. Called by one thread at a time."""
+
+    def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """The starting position of every split as numbers (empty ranges), before any record."""
+        ...
+
+    def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
+        """Go on at the ends of ``positions``; SourceChangedError, DataLostError by name."""
+        ...
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """Splits that are new since the last call, as empty ranges at their first record."""
+        ...
+
+    def cut(
+        self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """A barrier: for each position (its ``end_offset`` is where to go on) the next range.
+
+        An unchanged split gives an empty range. Never beyond the bounded end.
+        """
+        ...
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """Bounded sources: whether every position has reached its end. Unbounded: False."""
+        ...
+
+    def committed(self, positions: Sequence[SplitRange]) -> None:
+        """Told after the committed mark: publish group offsets for lag tools. Never raises."""
+        ...
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """Records not read yet, if cheaply known from the last cut."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class Source(Protocol):
+    """What `Job.source` takes. Picklable (without connections)."""
+
+    @property
+    def name(self) -> str:
+        """Operator name; unique in the job unless `uid` is set."""
+        ...
+
+    @property
+    def uid(self) -> str | None:
+        """The user's stable id, if given."""
+        ...
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the run ends when everything present at its start has been read."""
+        ...
+
+    @property
+    def yields_only_committed(self) -> bool:
+        """Whether no record is yielded that its writer may yet abort, or has aborted."""
+        ...
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """As `SinkCoordinator.check`."""
+        ...
+
+    def enumerator(self, source_id: str) -> SplitEnumerator:
+        """Driver side."""
+        ...
+
+    def reader(self) -> SplitReader:
+        """Executor side."""
+        ...
+
+    def schema_ddl(self) -> str:
+        """Spark DDL of the columns that `reader` yields."""
+        ...
+
+    def settings(self) -> Mapping[str, str]:
+        """Settings for ``_metadata``, secrets redacted."""
+        ...
+
+
+class Sink(Protocol):
+    """What `.sink(…)` takes. Picklable (without connections)."""
+
+    @property
+    def name(self) -> str:
+        """Operator name; unique in the job unless `uid` is set."""
+        ...
+
+    @property
+    def uid(self) -> str | None:
+        """The user's stable id, if given."""
+        ...
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether it promises that every record is visible once."""
+        ...
+
+    def coordinator(self) -> SinkCoordinator:
+        """Driver side."""
+        ...
+
+    def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
+        """(topic, partition, start, end) whose records a committable holds, if known (rule 11)."""
+        ...
+
+    def settings(self) -> Mapping[str, str]:
+        """Settings for ``_metadata``, secrets redacted."""
+        ...
+
+
+@runtime_checkable
+class TaskSink(Sink, Protocol):
+    """A sink whose records are written by the tasks themselves, in Python."""
+
+    def writer_factory(self) -> WriterFactory:
+        """Executor side."""
+        ...
+
+
+@runtime_checkable
+class DeadLetterSink(TaskSink, Protocol):
+    """A sink whose writers are `DeadLetterWriter`s."""
+
+    def with_dead_letters(self, topics: Sequence[str]) -> Self:
+        """The same sink, whose start check asks for these topics, too.
+
+        Raises:
+            ConfigError: one cannot be a topic, or is the sink's own.
+        """
+        ...
+
+
+@runtime_checkable
+class FrameSink(Sink, Protocol):
+    """A sink that is given each batch's frame, for Spark's own writers or tasks at its end."""
+
+    def check_frame(self, frame: Frame) -> None:
+        """Before anything is written anywhere; ConfigError when its rows do not suit the sink.
+
+        The frame has the columns and types of those to come, and is never run.
+        """
+        ...
+
+    def frame_writer(self) -> FrameWriter:
+        """Driver side."""
+        ...
+
+
+@runtime_checkable
+class EventTimeSink(Sink, Protocol):
+    """A sink that may want to know how far the records are in event time."""
+
+    def event_time(self) -> EventTime | None:
+        """How watermarks are to be made; None: they are not needed, and cost nothing."""
+        ...
