@@ -15,10 +15,15 @@ __all__ = [
     "DataLostError",
     "DeliveryError",
     "FencedError",
+    "FunctionFailedError",
     "IllegalTransitionError",
+    "LateRecordsError",
     "MissingRequirementError",
+    "PoisonRecordsError",
+    "RegionGivenUpError",
     "SourceChangedError",
     "StorageError",
+    "StorageUnreachableError",
     "StreamError",
     "TransactionLostError",
     "TransactionUnknownError",
@@ -59,6 +64,10 @@ class StorageError(StreamError):
     """The checkpoint store failed, or cannot give the promise that a decision needs."""
 
 
+class StorageUnreachableError(StorageError):
+    """A file system does not answer, or takes nothing for now (safe mode): wait, and try again."""
+
+
 class DamagedCheckpointError(StreamError):
     """A checkpoint record exists but cannot be read whole. Restore from another one."""
 
@@ -83,6 +92,18 @@ class DataLostError(StreamError):
     """Records that the job still had to read are gone (retention); the ranges are in ``where``."""
 
 
+class LateRecordsError(StreamError):
+    """Records came for what readers were told is complete; their epoch is not pre-committed."""
+
+
+class FunctionFailedError(StreamError):
+    """A function fails for records that it takes one by one; their epoch is not pre-committed."""
+
+
+class PoisonRecordsError(StreamError):
+    """A function failed for more records of an epoch than its policy lets through."""
+
+
 class DeliveryError(StreamError):
     """The broker refused a record, or did not confirm it; its epoch is not pre-committed."""
 
@@ -92,11 +113,16 @@ class TransactionLostError(StreamError):
 
 
 class TransactionUnknownError(StreamError):
-    """Whether a decided transaction is visible cannot be told; a human must look."""
+    """Whether decided work is visible cannot be told; a human must look."""
 
 
 class IllegalTransitionError(StreamError):
     """A state machine was asked for a step that its table does not have."""
+
+
+class RegionGivenUpError(StreamError):
+    """A region failed more often than its restart strategy allows; region, attempts and the last
+    cause are in ``where``."""
 
 
 class CheckpointFailedError(StreamError):

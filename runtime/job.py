@@ -6,29 +6,34 @@ only describes; `Job.run` checks, starts and watches it.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Never
 
-import pyarrow as pa
-
-from runtime.checkpoint.plan import CheckpointSettings, OnLost
+from runtime.checkpoint.balance import Balancer
+from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
+from runtime.checkpoint.plan import TOLERABLE_FAILURES, CheckpointSettings, OnLost
 from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
+from runtime.failover.restart_strategies import RestartStrategy
 from runtime.interpreter import use_this_interpreter
+from runtime.on_error import OnError, Policy, policy_of
+from runtime.poison import ArrowFunction
 from runtime.spelling import refuse_misspelt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from runtime.failover import GraphView
     from runtime.spark.engine import JobResult
 
-__all__ = ["BatchFunction", "FrameFunction", "Job", "Pipeline", "Step", "Stream"]
+__all__ = ["BatchFunction", "FrameFunction", "Job", "Pipeline", "Recovery", "Step", "Stream"]
 
 use_this_interpreter()
 
-BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+BatchFunction = ArrowFunction
 FrameFunction = Callable[["DataFrame"], "DataFrame"]
 
 
@@ -42,6 +47,8 @@ class Step:
         function: Arrow function or frame function, by ``kind``.
         output_mode: Spark's output mode for a stateful transform.
         deterministic: the user's word that a replay gives the same rows (rules 11 and 21).
+        force_rescale: of a transform, the user's word that it may be run in parts.
+        policy: of ``map_batches``, for records that it raises for; None: the task fails.
     """
 
     kind: str
@@ -50,11 +57,13 @@ class Step:
     function: BatchFunction | FrameFunction
     output_mode: str = "update"
     deterministic: bool = True
+    force_rescale: bool = False
+    policy: Policy | None = None
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """One source, the functions behind it, and its sinks: one region."""
+    """One source, the functions behind it, and its sinks; no other pipeline's region has a part."""
 
     source: Source
     steps: list[Step] = field(default_factory=list)
@@ -73,15 +82,26 @@ class Stream:
         self._pipeline = pipeline
 
     def map_batches(
-        self, function: BatchFunction, *, name: str | None = None, uid: str | None = None
+        self,
+        function: BatchFunction,
+        *,
+        name: str | None = None,
+        uid: str | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
         The batch has the source's columns; what it returns needs ``value`` and may have ``key``,
         ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink honours. The
         function is sent to the workers once, when the region starts, with the variables it uses.
+
+        Args:
+            on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
+                counted; `DeadLetters`: written to another topic in the output's transaction. Such
+                a function, and those before and behind it, must be deterministic and row-wise
+                (``docs/poison-records.md``).
         """
-        return self._add("map_batches", function, name, uid)
+        return self._add("map_batches", function, name, uid, policy=policy_of(on_error))
 
     def transform(
         self,
@@ -91,6 +111,7 @@ class Stream:
         uid: str | None = None,
         output_mode: str = "update",
         deterministic: bool = True,
+        force_rescale: bool = False,
     ) -> Stream:
         """Apply any DataFrame code: SQL, joins, windows, ``transformWithState``.
 
@@ -98,8 +119,14 @@ class Stream:
             output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames.
             deterministic: False says that a replay may give other rows. With state or several
                 sinks that cannot be exactly-once and is refused.
+            force_rescale: run it in ``Job(regions=N)`` regions, each over its own splits. By
+                default it is one region, for Spark's planner may bring rows of any two splits
+                together; what it brings together after this, by a ``repartition`` for example,
+                are rows of one region. Refused for a frame that keeps state.
         """
-        return self._add("transform", function, name, uid, output_mode, deterministic)
+        return self._add(
+            "transform", function, name, uid, output_mode, deterministic, force_rescale
+        )
 
     def sink(self, sink: Sink) -> Stream:
         """Write this stream; may be called again for further sinks of the same records."""
@@ -114,6 +141,8 @@ class Stream:
         uid: str | None,
         output_mode: str = "update",
         deterministic: bool = True,
+        force_rescale: bool = False,
+        policy: Policy | None = None,
     ) -> Stream:
         pipeline = self._pipeline
         if pipeline.sinks:
@@ -139,6 +168,8 @@ class Stream:
                 function=function,
                 output_mode=output_mode,
                 deterministic=deterministic,
+                force_rescale=force_rescale,
+                policy=policy,
             )
         )
         return self
@@ -154,10 +185,28 @@ class Job:
         interval_s: from one barrier to the next, at least; > 0.
         timeout_s: a checkpoint that is not complete after it is aborted; > 0.
         min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
-        tolerable_failures: failed or expired checkpoints in a row after which the job goes on, by
-            restarting the region; one more ends it, as does an error that would come again; >= 0.
+        tolerable_failures: failed or expired checkpoints in a row, of all regions together, after
+            which the job goes on, by restarting the region at once; one more ends it, as does an
+            error that would come again; 3 unless set; >= 0.
+        restart_strategy: instead of that, whether and when a region that failed begins again, for
+            each region by itself: a `FixedDelayRestart`, `ExponentialDelayRestart` or
+            `FailureRateRestart`. The first region that it gives up ends the job.
+        outage_timeout_s: how long the job waits for a file system that is away, and for a broker or
+            a store that does not answer for a decided checkpoint. None of it counts as a failure;
+            after it the job ends, and the next start goes on; > 0.
         retained: decided checkpoints kept; >= 1.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
+        regions: the splits of each source are read in so many, if what follows is chained or a
+            transform with ``force_rescale``; >= 1. Each is a query of its own, with its part of the
+            splits and transactions of its own. Fixed for a checkpoint directory.
+        checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
+            default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
+        recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
+            and then the region begins a new life; ``single-point``: the same, and a session that
+            would give a task one attempt alone, as ``local[N]`` does, is refused.
+        load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
+            decisions of checkpoints; None: each split stays in its region. Regions that keep state,
+            or write files, keep their splits.
         on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed.
@@ -176,9 +225,15 @@ class Job:
         interval_s: float = 1.0,
         timeout_s: float = 600.0,
         min_pause_s: float = 0.0,
-        tolerable_failures: int = 3,
+        tolerable_failures: int | None = None,
+        restart_strategy: RestartStrategy | None = None,
+        outage_timeout_s: float = 900.0,
         retained: int = 3,
         discovery_interval_s: float | None = 10.0,
+        regions: int = 1,
+        checkpoint_handler: CheckpointHandler | None = None,
+        recovery: str = "region",
+        load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         restore_from: int | None = None,
         host: str = "127.0.0.1",
@@ -199,11 +254,21 @@ class Job:
             interval_s=interval_s,
             timeout_s=timeout_s,
             min_pause_s=min_pause_s,
-            tolerable_failures=tolerable_failures,
+            tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
+            restart_strategy=restart_strategy,
+            settle_timeout_s=outage_timeout_s,
             retained=retained,
             discovery_interval_s=discovery_interval_s,
             on_lost=_on_lost(on_lost),
+            handler=checkpoint_handler or GlobalCheckpointHandler(),
+            balancer=load_balancer,
         )
+        if regions < 1:
+            raise ConfigError(
+                "a job has at least one region", {"job": name, "regions": regions}, "Use 1 or more."
+            )
+        self.regions = regions
+        self.recovery = _recovery(recovery)
         self.restore_from = restore_from
         self.host = host
         self.listeners = tuple(listeners)
@@ -219,6 +284,20 @@ class Job:
         pipeline = Pipeline(source)
         self._pipelines.append(pipeline)
         return Stream(pipeline)
+
+    def graph(self) -> GraphView:
+        """Operators, edges and regions of what has been described so far; nothing is started.
+
+        ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` makes its regions by
+        the same computation.
+
+        Raises:
+            ConfigError: there is no source yet, or two operators or two regions have one name.
+                That a transform keeps state, which needs Spark, is told by `run` alone.
+        """
+        from runtime.spark.job_graph import view_of_pipelines
+
+        return view_of_pipelines(self._pipelines, parts=self.regions)
 
     def run(self) -> JobResult:
         """Run until every source has reached its end, or the job fails, or Ctrl-C.
@@ -236,6 +315,34 @@ class Job:
         from runtime.spark.engine import run_job
 
         return run_job(self)
+
+
+class Recovery(enum.Enum):
+    """What the failure of one task may cost."""
+
+    REGION = "region"  # its region's epoch, where Spark does not try the task again
+    SINGLE_POINT = "single-point"  # the task alone
+
+
+def _recovery(text: str) -> Recovery:
+    try:
+        return Recovery(text)
+    except ValueError as err:
+        raise ConfigError(
+            "recovery has a value that does not exist",
+            {"recovery": text, "known": ", ".join(choice.value for choice in Recovery)},
+            "Use region, or single-point to have tasks retried alone.",
+        ) from err
+
+
+def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:
+    if failures is not None and strategy is not None:
+        raise ConfigError(
+            "a job has a restart strategy and tolerable failures",
+            {"tolerable_failures": failures, "restart_strategy": strategy},
+            "Leave one out: the strategy alone counts the failures, of each region by itself.",
+        )
+    return TOLERABLE_FAILURES if failures is None else failures
 
 
 def _on_lost(text: str) -> OnLost:

@@ -5,26 +5,30 @@ The words are those of ``docs/glossary.md``. A `CheckpointRecord` is what ``_met
 """
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 from runtime.errors import ConfigError
 
 __all__ = [
     "Acknowledgement",
+    "Assignment",
     "Barrier",
     "BatchKey",
     "CheckpointKind",
     "CheckpointRecord",
     "FileReference",
     "OperatorNode",
+    "RecordCounts",
     "Redistribution",
     "RegionRecord",
     "RegionStatus",
+    "SplitKey",
     "SplitRange",
     "StateEntry",
     "StateSnapshot",
     "Verdict",
+    "committables_of",
 ]
 
 
@@ -56,6 +60,10 @@ class StateEntry:
     version: int
     redistribution: Redistribution
     payload: bytes
+
+
+SplitKey = tuple[str, str, int]
+"""Source id, topic and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,11 @@ class SplitRange:
             )
 
     @property
+    def key(self) -> SplitKey:
+        """Which split it is, whatever its range."""
+        return self.source_id, self.topic, self.partition
+
+    @property
     def name(self) -> str:
         """``topic-partition``, the key of the split inside Spark's offset."""
         return f"{self.topic}-{self.partition}"
@@ -108,6 +121,10 @@ class SplitRange:
     def is_empty(self) -> bool:
         """Whether the range holds no offset at all."""
         return self.start_offset == self.end_offset
+
+    def at_end(self) -> "SplitRange":
+        """Where the next range begins, as an empty one."""
+        return self if self.is_empty else replace(self, start_offset=self.end_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -127,12 +144,19 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """A cut for one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends."""
+    """A cut for one region: the ranges of the epoch that checkpoint ``checkpoint_id`` ends.
+
+    Attributes:
+        checkpoint_id, region, generation: whose epoch it is.
+        splits: the ranges; all empty where a sink asked for a batch without records.
+        is_last: the region's bounded sources end with it.
+    """
 
     checkpoint_id: int
     region: str
     generation: int
     splits: tuple[SplitRange, ...]
+    is_last: bool = False
 
 
 class CheckpointKind(enum.Enum):
@@ -266,6 +290,41 @@ class RegionRecord:
         return BatchKey(region=self.region, generation=self.generation, batch_id=self.batch_id)
 
 
+def committables_of(regions: Iterable[RegionRecord]) -> tuple[StateEntry, ...]:
+    """What a decision about these regions commits: the work of those that it completes, in order.
+
+    The record of a carried one names the work of an older checkpoint, which that one committed.
+    """
+    return tuple(
+        entry
+        for region in regions
+        if region.status is RegionStatus.COMPLETED
+        for entry in region.committables
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Which region goes on with each split: one value, changed by a decision and by nothing else.
+
+    Attributes:
+        version: rises with each decision that changes it; >= 1.
+        regions: every region of the job by name, with its splits; no split stands in two.
+    """
+
+    version: int
+    regions: Mapping[str, frozenset[SplitKey]]
+
+    def __post_init__(self) -> None:
+        splits = frozenset().union(*self.regions.values())
+        if self.version < 1 or len(splits) != sum(map(len, self.regions.values())):
+            raise ConfigError(
+                "an assignment of splits is not valid",
+                {"version": self.version, "regions": ",".join(self.regions)},
+                "Its version is 1 or more, and no split belongs to two regions.",
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorNode:
     """A node of the job graph as recorded in checkpoints.
@@ -309,6 +368,9 @@ class CheckpointRecord:
         graph: all operators.
         regions: all regions of a decided checkpoint; for an aborted one the regions whose
             pre-committed work was thrown away, or empty.
+        assignment: who goes on with which split from this decision on; positions are the ends in
+            ``regions``, in whichever region they stand. None in aborted records, and in those of
+            format version 1: there each region goes on with its own.
     """
 
     job_uid: str
@@ -328,15 +390,46 @@ class CheckpointRecord:
     settings: Mapping[str, str] = field(default_factory=dict)
     graph: tuple[OperatorNode, ...] = ()
     regions: tuple[RegionRecord, ...] = ()
+    assignment: Assignment | None = None
 
     @property
     def committables(self) -> tuple[StateEntry, ...]:
         """Every committable of the regions completed here, in order."""
-        return tuple(
-            entry
-            for region in self.regions
-            if region.status is RegionStatus.COMPLETED
-            for entry in region.committables
+        return committables_of(self.regions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCounts:
+    """Of one function; all >= 0.
+
+    Attributes:
+        read: rows that it was given.
+        skipped: source records left out because it raised for them.
+        dead_lettered: source records written to a dead-letter topic because it raised for them.
+    """
+
+    read: int = 0
+    skipped: int = 0
+    dead_lettered: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.read, self.skipped, self.dead_lettered) < 0:
+            raise ConfigError(
+                "record counts are out of range",
+                asdict(self),
+                "Restore from the previous checkpoint; report the damaged one.",
+            )
+
+    @property
+    def failed(self) -> int:
+        """Records that did not come through, whatever became of them."""
+        return self.skipped + self.dead_lettered
+
+    def __add__(self, other: "RecordCounts") -> "RecordCounts":
+        return RecordCounts(
+            read=self.read + other.read,
+            skipped=self.skipped + other.skipped,
+            dead_lettered=self.dead_lettered + other.dead_lettered,
         )
 
 
@@ -348,8 +441,12 @@ class Acknowledgement:
         batch: identity; an older generation is refused.
         checkpoint_id: the barrier's id, a hint (rule 8); None for a batch no barrier asked for.
         region: the region as it shall stand in the record: splits, committables, state.
+        again_in_s: a sink wants a batch again after so long, also if there are no records then.
+        counts: of the batch, by name of the function that counts.
     """
 
     batch: BatchKey
     checkpoint_id: int | None
     region: RegionRecord
+    again_in_s: float | None = None
+    counts: Mapping[str, RecordCounts] = field(default_factory=dict)

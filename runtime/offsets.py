@@ -5,6 +5,7 @@
 
 ``checkpoint`` is a hint: a batch is known by (region, generation, Spark batch id), protocol rule 8.
 An offset with ``"initial": true`` cuts nothing: it holds a starting position as resolved numbers.
+One with ``"last": true`` is the end of what a bounded run reads.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
     }
     if initial:
         offset["initial"] = True
+    if barrier.is_last:
+        offset["last"] = True
     return offset
 
 
@@ -65,6 +68,7 @@ def decode(offset: Mapping[str, Any]) -> Barrier:
             region=str(offset["region"]),
             generation=int(offset["generation"]),
             splits=splits,
+            is_last=bool(offset.get("last", False)),
         )
     except (KeyError, TypeError, ValueError) as err:
         raise DamagedCheckpointError(

@@ -1,13 +1,18 @@
 """What runs for this user: a small file per server, so that another terminal can stop it."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from runtime.embedded.cache import state_dir
+from runtime.embedded.cache import exclusive, state_dir
 from runtime.embedded.process import Identity, stop_identity
+from runtime.errors import MissingRequirementError
 
-__all__ = ["RunningServer", "forget", "recall", "remember", "stop"]
+__all__ = ["RunningServer", "forget", "recall", "remember", "start_once", "stop"]
+
+_LOCK_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +21,55 @@ class RunningServer:
 
     Attributes:
         name: one server of each name per user, e.g. ``kafka``.
-        identity: its process.
+        identities: its processes, in the order in which they are to be stopped.
         address: where clients reach it.
         data_dir: its data.
         log_path: its log.
+        web_address: where its pages are, if it has any.
     """
 
     name: str
-    identity: Identity
+    identities: tuple[Identity, ...]
     address: str
     data_dir: Path
     log_path: Path
+    web_address: str | None = None
+
+    @property
+    def pids(self) -> str:
+        """For people."""
+        return ", ".join(str(identity.pid) for identity in self.identities)
+
+    def is_running(self) -> bool:
+        """Whether a process of it lives; one that lost the others is still to be stopped."""
+        return any(identity.is_running() for identity in self.identities)
+
+    def describe(self) -> str:
+        """One line for people: where it listens, and what to look at."""
+        web = f"  web {self.web_address}" if self.web_address else ""
+        return f"{self.address}{web}  pid {self.pids}  log {self.log_path}"
+
+
+def start_once(name: str, what: str, start: Callable[[], RunningServer]) -> None:
+    """Start and remember a server, unless one of its name runs; one command at a time.
+
+    Args:
+        name: of the server, and of its group of commands.
+        what: for people, e.g. ``a broker``.
+        start: starts it and tells what runs.
+
+    Raises:
+        MissingRequirementError: one runs already, or it could not start.
+    """
+    with exclusive(state_dir() / f"{name}.lock", timeout_s=_LOCK_TIMEOUT_S):
+        server = recall(name)
+        if server:
+            raise MissingRequirementError(
+                f"{what} of this user runs already",
+                {"address": server.address, "pid": server.pids},
+                f"Use it, or stop it with: sluice {name} stop",
+            )
+        remember(start())
 
 
 def remember(server: RunningServer) -> None:
@@ -34,11 +77,14 @@ def remember(server: RunningServer) -> None:
     path = _path(server.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
-        "pid": server.identity.pid,
-        "created_at": server.identity.created_at,
+        "processes": [
+            {"pid": identity.pid, "created_at": identity.created_at}
+            for identity in server.identities
+        ],
         "address": server.address,
         "data_dir": str(server.data_dir),
         "log_path": str(server.log_path),
+        "web_address": server.web_address,
     }
     written = path.with_suffix(".new")
     written.write_text(json.dumps(record, indent=2), encoding="utf-8")
@@ -46,19 +92,26 @@ def remember(server: RunningServer) -> None:
 
 
 def recall(name: str) -> RunningServer | None:
-    """The server of that name if its very process still runs."""
+    """The server of that name if a very process of it still runs."""
     try:
         record = json.loads(_path(name).read_text(encoding="utf-8"))
         server = RunningServer(
             name=name,
-            identity=Identity(pid=record["pid"], created_at=record["created_at"]),
+            identities=_identities(record),
             address=record["address"],
             data_dir=Path(record["data_dir"]),
             log_path=Path(record["log_path"]),
+            web_address=record.get("web_address"),
         )
     except (FileNotFoundError, ValueError, KeyError):  # never written, or not by us
         return None
-    return server if server.identity.is_running() else None
+    return server if server.is_running() else None
+
+
+def _identities(record: Mapping[str, Any]) -> tuple[Identity, ...]:
+    """Version 0.1.0 wrote one process, beside the other entries."""
+    processes = record.get("processes", [record])
+    return tuple(Identity(pid=each["pid"], created_at=each["created_at"]) for each in processes)
 
 
 def forget(name: str) -> None:
@@ -69,8 +122,8 @@ def forget(name: str) -> None:
 def stop(name: str) -> RunningServer | None:
     """End the server of that name; returns what ran, or None."""
     server = recall(name)
-    if server:
-        stop_identity(server.identity)
+    for identity in server.identities if server else ():
+        stop_identity(identity)
     forget(name)
     return server
 

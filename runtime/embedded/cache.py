@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runtime.errors import MissingRequirementError
 
-__all__ = ["cache_dir", "exclusive", "state_dir"]
+__all__ = ["cache_dir", "exclusive", "require_directory", "state_dir"]
 
 
 def cache_dir() -> Path:
@@ -27,6 +27,23 @@ def state_dir() -> Path:
 def _base(variable: str, default: str) -> Path:
     named = os.environ.get(variable)
     return Path(named) if named else Path.home() / default
+
+
+def require_directory(path: Path) -> Path:
+    """The directory, resolved, made when there is none.
+
+    Raises:
+        MissingRequirementError: it cannot be made, or is no directory.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MissingRequirementError(
+            "the directory cannot be used",
+            {"directory": path, "error": error.strerror},
+            "Choose one that this user may write to.",
+        ) from error
+    return path.resolve()
 
 
 @contextmanager

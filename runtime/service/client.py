@@ -14,11 +14,11 @@ from typing import Any, Self
 import urllib3
 
 from runtime.checkpoint.leader import FileLeaderStore
-from runtime.checkpoint.local_fs import LocalFileSystem
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import Barrier, BatchKey
 from runtime.service import wire
+from runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["CoordinatorAddress", "CoordinatorClient"]
 

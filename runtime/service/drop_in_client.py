@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from runtime.model import Redistribution, StateEntry
@@ -29,6 +29,7 @@ class QueryRun:
         job_uid, generation, operator_id: see `runtime.contracts.TaskScope`.
         committed_through: every checkpoint up to this one is settled.
         address: of the run's coordinator.
+        writer_factory: a pickled `runtime.contracts.WriterFactory`, made in the user's process.
     """
 
     run_id: str
@@ -37,15 +38,19 @@ class QueryRun:
     operator_id: str
     committed_through: int
     address: CoordinatorAddress
+    writer_factory: bytes = field(repr=False)  # with what it needs to log in
 
     def to_json(self) -> dict[str, Any]:
         """For the wire."""
-        return asdict(self)
+        factory = base64.b64encode(self.writer_factory).decode("ascii")
+        return {**asdict(self), "writer_factory": factory}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """From the wire."""
-        return cls(**{**found, "address": CoordinatorAddress(**found["address"])})
+        address = CoordinatorAddress(**found["address"])
+        factory = base64.b64decode(found["writer_factory"])
+        return cls(**{**found, "address": address, "writer_factory": factory})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +59,9 @@ class DropInClient:
 
     address: CoordinatorAddress
 
-    def begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
+    def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         """The run of the query at ``location``; the first call of a run seals and sweeps."""
-        payload = {"location": location, "options": dict(options.items())}
+        payload = {"format": format_name, "location": location, "options": dict(options.items())}
         return QueryRun.from_json(self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S))
 
     def commit(

@@ -1,5 +1,7 @@
 """The job's checkpoints as Prometheus metrics. They only listen; nothing is decided by them."""
 
+from dataclasses import asdict
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from runtime.checkpoint.messages import Progress
@@ -23,9 +25,21 @@ class CheckpointMetrics:
         self._records = Counter(
             "sluice_offsets_committed", "Source offsets in committed epochs", registry=registry
         )
+        self._by_function = Counter(
+            "sluice_function_records",
+            "Records of committed epochs in functions that go on without failed ones",
+            ["operator", "outcome"],
+            registry=registry,
+        )
         self._last = Gauge(
             "sluice_last_committed_checkpoint_id",
             "Newest checkpoint committed on record",
+            registry=registry,
+        )
+        self._pending = Gauge(
+            "sluice_region_pending_ratio",
+            "Share of the last minute in which a barrier was due and the region was still at work",
+            ["region"],
             registry=registry,
         )
         self._seconds = Histogram(
@@ -44,7 +58,12 @@ class CheckpointMetrics:
             return
         self._committed.inc()
         self._records.inc(progress.records)
+        for operator, counts in progress.counts.items():
+            for outcome, records in asdict(counts).items():
+                self._by_function.labels(operator, outcome).inc(records)
         self._last.set(progress.checkpoint_id)
+        for region, ratio in progress.pending_ratios.items():
+            self._pending.labels(region).set(ratio)
         stages = {
             "acknowledged": progress.acked_s,
             "decided": progress.decided_s,

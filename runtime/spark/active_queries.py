@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from runtime.checkpoint.file_system import FileSystem
 from runtime.errors import ConfigError
+from runtime.storage.file_system import FileSystem
 
 __all__ = ["ActiveQuery", "find_query"]
 
@@ -35,6 +35,11 @@ class ActiveQuery:
         """Whether this run still goes on."""
         return bool(self.query.isActive)
 
+    def setting(self, name: str) -> str:
+        """What its session had when it was started: Spark plans batches with a clone of it."""
+        execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the clone is not public
+        return str(execution.sparkSessionForStream().conf().get(name))
+
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""
 
@@ -56,7 +61,7 @@ class ActiveQuery:
             refused = "trigger(realTime=…)"
         if refused is not None:
             raise ConfigError(
-                f"the sluice-kafka sink cannot be exactly-once with {refused}",
+                f"a drop-in sink cannot be exactly-once with {refused}",
                 {"query_id": self.query_id, "option": refused},
                 "Use trigger(processingTime=…) or trigger(availableNow=True).",
             )
@@ -76,6 +81,7 @@ def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
     raise ConfigError(
         "checkpointLocation is not that of a query running in this process",
         {"location": fs.uri, "query_id": query_id},
-        "Give writeStream's own checkpointLocation as an option of the sink, and call "
-        "connectors.install(spark) in the process that starts the query.",
+        "Give writeStream's own checkpointLocation as an option of the sink, with hdfs:// or "
+        "file:// before it, and call connectors.install(spark) in the process that starts the "
+        "query.",
     )

@@ -28,12 +28,14 @@ class ConsoleProgress:
         self._records = 0
         self._epochs = 0
         self._aborted = 0
+        self._failed = 0
 
     def on_progress(self, progress: Progress) -> None:
         """Count what is committed on record, and redraw at most a few times a second."""
         if progress.state is State.MARKED:
             self._records += progress.records
             self._epochs += 1
+            self._failed += sum(counts.failed for counts in progress.counts.values())
         elif progress.state is State.ABORTED:
             self._aborted += 1
         now_s = time.monotonic()
@@ -50,8 +52,10 @@ class ConsoleProgress:
     def _draw(self, progress: Progress, elapsed_s: float) -> None:
         rate = self._records / elapsed_s if elapsed_s > 0 else 0.0
         aborted = f", {self._aborted} aborted" if self._aborted else ""
+        failed = f", {self._failed:,} skipped or dead letters" if self._failed else ""
         self._out.write(
             f"\r\x1b[K{self._job_name}: checkpoint {progress.checkpoint_id} "
-            f"{progress.state.value}{aborted}; {self._records:,} records committed, {rate:,.0f}/s"
+            f"{progress.state.value}{aborted}; {self._records:,} records committed{failed}, "
+            f"{rate:,.0f}/s"
         )
         self._out.flush()

@@ -6,6 +6,7 @@ run id. Spark's logs are read, never touched.
 """
 
 import logging
+import pickle
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,23 +16,26 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.file_system import FileSystem
-from runtime.checkpoint.file_systems import open_file_system
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import Sink
+from runtime.contracts import TaskSink
 from runtime.errors import FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord, StateEntry
 from runtime.service.drop_in_client import REGION, QueryRun, decode_entries
 from runtime.service.server import CoordinatorService
 from runtime.spark import query_logs
 from runtime.spark.active_queries import ActiveQuery, find_query
+from runtime.storage.file_system import FileSystem
+from runtime.storage.opening import open_file_system
 
-__all__ = ["DropInQueries"]
+__all__ = ["DropInQueries", "DropInSinkMaker"]
 
 log = logging.getLogger(__name__)
+
+DropInSinkMaker = Callable[[Mapping[str, str], ActiveQuery], TaskSink]
+"""Makes a query's drop-in sink from the options of ``writeStream``, in the user's process."""
 
 _START_TIMEOUT_S = 30.0
 _COMMIT_TIMEOUT_S = 120.0
@@ -49,6 +53,7 @@ class _Run:
     job_uid: str
     generation: int
     operator_id: str
+    writer_factory: bytes
     fs: FileSystem
 
     def stop(self) -> None:
@@ -62,18 +67,21 @@ class DropInQueries:
 
     Args:
         spark: the user's session.
-        sink_of: makes the sink from the options of ``writeStream``; raises ConfigError.
+        sinks: by Spark's name of the sink, what makes it from the options of ``writeStream``;
+            raises ConfigError.
         host: address at which executors reach this process.
     """
 
     def __init__(
-        self, spark: SparkSession, sink_of: Callable[[Mapping[str, str]], Sink], *, host: str
+        self, spark: SparkSession, sinks: Mapping[str, DropInSinkMaker], *, host: str
     ) -> None:
         self._spark = spark
         self._sessions = [spark]
-        self._sink_of = sink_of
+        self._sinks = sinks
         self._host = host
         self._runs: dict[str, _Run] = {}
+        # One for each location: a start that waits for its remotes holds up no other query.
+        self._begins: dict[str, threading.Lock] = {}
         self._file_systems: dict[str, FileSystem] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -89,7 +97,7 @@ class DropInQueries:
         """One message of `runtime.service.drop_in_client.DropInClient`; safe to repeat."""
         location = str(payload["location"])
         if call == "begin":
-            return self._begin(location, payload["options"]).to_json()
+            return self._begin(payload["format"], location, payload["options"]).to_json()
         run = self._runs.get(location)
         if run is None or run.active.run_id != payload["run_id"]:
             raise FencedError(
@@ -112,6 +120,11 @@ class DropInQueries:
         """End all runs, and their queries first: what a task wrote later nobody would sweep."""
         with self._lock:
             self._closed.set()
+            begins = list(self._begins.values())
+        for begin in begins:
+            with begin:
+                pass  # a start that was under way has ended
+        with self._lock:
             runs = list(self._runs.values())
             self._runs.clear()
         for run in runs:
@@ -122,22 +135,21 @@ class DropInQueries:
 
     # --- the run of a query -------------------------------------------------------------------
 
-    def _begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
+    def _begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         """The run's coordinator: sealed, settled and swept before any of its tasks start."""
         with self._lock:
-            if self._closed.is_set():
-                raise FencedError(
-                    "drop-in queries are being stopped in this process",
-                    {"location": location},
-                    "Call connectors.install(spark) again, then start the query.",
-                )
+            begin = self._begins.setdefault(location, threading.Lock())
+        with begin:
+            self._require_open(location)
             fs = self._file_system(location)
             active = find_query(tuple(self._sessions), fs)
             run = self._runs.get(location)
             if run is None or run.active.run_id != active.run_id:
                 if run is not None:
                     run.stop()
-                run = self._runs[location] = self._start(location, active, fs, options)
+                sink = self._sinks[format_name](options, active)
+                run = self._start(location, active, fs, sink)
+                self._keep(location, run)
         return QueryRun(
             run_id=run.active.run_id,
             job_uid=run.job_uid,
@@ -145,13 +157,28 @@ class DropInQueries:
             operator_id=run.operator_id,
             committed_through=run.coordinator.settled_through,
             address=run.service.coordinator_address,
+            writer_factory=run.writer_factory,
         )
 
-    def _start(
-        self, location: str, active: ActiveQuery, fs: FileSystem, options: Mapping[str, str]
-    ) -> _Run:
+    def _require_open(self, location: str) -> None:
+        if self._closed.is_set():
+            raise FencedError(
+                "drop-in queries are being stopped in this process",
+                {"location": location},
+                "Call connectors.install(spark) again, then start the query.",
+            )
+
+    def _keep(self, location: str, run: _Run) -> None:
+        """Known from now on, unless all are being stopped: then nobody would stop this one."""
+        with self._lock:
+            if not self._closed.is_set():
+                self._runs[location] = run
+                return
+        run.stop()
+        self._require_open(location)
+
+    def _start(self, location: str, active: ActiveQuery, fs: FileSystem, sink: TaskSink) -> _Run:
         active.require_micro_batches()
-        sink = self._sink_of(options)
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
         operator_id = graph[0].operator_id
         store = CheckpointStore(self._file_system(f"{location}/sluice"))
@@ -187,6 +214,7 @@ class DropInQueries:
             job_uid=started.job_uid,
             generation=started.generation,
             operator_id=operator_id,
+            writer_factory=pickle.dumps(sink.writer_factory()),
             fs=fs,
         )
 

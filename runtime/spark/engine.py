@@ -7,26 +7,29 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.contracts import FrameSink, Sink, Source
 from runtime.errors import ConfigError
-from runtime.job import Job, Pipeline
+from runtime.job import Job, Pipeline, Recovery
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
-from runtime.spark.frames import source_frame, transformed
-from runtime.spark.interrupts import ended_by_signals
+from runtime.spark.frames import chained_schema, source_frame, transformed
+from runtime.spark.interrupts import Interrupts, ended_by_signals
 from runtime.spark.job_graph import Region, job_plan, regions_of
 from runtime.spark.job_source import probe_for
+from runtime.spark.launcher import RegionLauncher
 from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
 from runtime.spark.region_start import batches_to_retain
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import prepare
+from runtime.spark.session import prepare, require_task_retries
+from runtime.storage.looks import close_quietly
 
 __all__ = ["JobResult", "run_job"]
 
@@ -58,13 +61,18 @@ def run_job(job: Job) -> JobResult:
     """See `runtime.job.Job.run`."""
     started_at = time.monotonic()
     prepare(job.spark)
+    if job.recovery is Recovery.SINGLE_POINT:
+        require_task_retries(job.spark)
     graph, regions = regions_of(
-        job.pipelines, [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines]
+        job.pipelines,
+        [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines],
+        parts=job.regions,
     )
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
     store = open_store(job.checkpoint_dir, jvm=jvm)
     retain = batches_to_retain(store, retained=job.settings.retained)
-    with ended_by_signals(), contextlib.ExitStack() as stack:
+    with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
+        stack.callback(close_quietly, store.fs)
         listeners = list(job.listeners)
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
@@ -78,16 +86,18 @@ def run_job(job: Job) -> JobResult:
                 cluster_ids=_clusters(regions),
             ),
             store,
-            sinks={i: sink.coordinator() for r in regions for i, sink in r.sinks.items()},
-            sources={r.source_id: r.pipeline.source.enumerator(r.source_id) for r in regions},
+            sinks={i: sink.coordinator() for i, sink in _sinks(regions).items()},
+            sources={i: source.enumerator(i) for i, source in _sources(regions).items()},
             settings=job.settings,
             listeners=listeners,
-            repairer=ChainRepairer(regions={region.name: region for region in regions}),
+            repairer=ChainRepairer(
+                regions={region.name: region for region in regions}, job_name=job.name
+            ),
             require_known=installed_kinds().require_known,
         )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
-        _run_regions(job, regions, started, coordinator, store, retain)
+        _run_regions(job, regions, started, coordinator, store, retain, interrupts)
     return JobResult(
         job_uid=started.job_uid,
         restored_from=started.restored_from,
@@ -96,9 +106,19 @@ def run_job(job: Job) -> JobResult:
     )
 
 
+def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
+    """By operator id; regions of one pipeline share theirs."""
+    return {i: sink for region in regions for i, sink in region.sinks.items()}
+
+
+def _sources(regions: Sequence[Region]) -> dict[str, Source]:
+    return {region.source_id: region.pipeline.source for region in regions}
+
+
 def _clusters(regions: Sequence[Region]) -> list[str]:
     """Checks every source, changing nothing; the ids of the clusters they read."""
-    checks = [region.pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for region in regions]
+    sources = _sources(regions).values()
+    checks = [source.check(timeout_s=_CHECK_TIMEOUT_S) for source in sources]
     return [facts["cluster_id"] for facts in checks if facts.get("cluster_id")]
 
 
@@ -109,6 +129,7 @@ def _run_regions(
     coordinator: BarrierCoordinator,
     store: CheckpointStore,
     retain: int,
+    interrupts: Interrupts,
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
     with contextlib.ExitStack() as stack:
@@ -118,22 +139,27 @@ def _run_regions(
         FileLeaderStore(store.fs).announce(
             Leader(leader_session_id=started.session, address=service.address)
         )
-        lives = RegionLives(
+        launcher = RegionLauncher(
             job,
+            {region.name: region for region in regions},
             coordinator,
             store.fs,
             job_uid=started.job_uid,
             address=service.coordinator_address,
             batches_to_retain=retain,
         )
+        lives = RegionLives(coordinator, launcher, outage_limit_s=job.settings.settle_timeout_s)
         stack.callback(lives.stop)
-        for region in regions:
-            restored = started.regions[region.name]
-            lives.begin(region, started.generation, restored, after=started.restored_from or 0)
         try:
-            while not coordinator.wait(timeout_s=_WATCH_S):
-                lives.watch()
-        except KeyboardInterrupt:
+            with interrupts.held():
+                for region in regions:
+                    restored, after = started.regions[region.name], started.restored_from or 0
+                    lives.begin(region.name, started.generation, restored, after=after)
+                    interrupts.check()
+                while not coordinator.wait(timeout_s=_WATCH_S):
+                    interrupts.check()
+                    lives.watch()
+        except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
             )
@@ -141,8 +167,14 @@ def _run_regions(
 
 
 def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
-    """Whether the pipeline's frame keeps state; told by a frame over a source that never runs."""
+    """Whether the pipeline's frame keeps state; told by a frame over a source that never runs.
+
+    Raises:
+        ConfigError: it reads another stream, too, or its rows do not suit a sink of files.
+    """
     if pipeline.is_chained:
+        if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
+            _check_files(pipeline, spark.createDataFrame([], chained_schema(pipeline)))
         return False
     probe = probe_for(pipeline.source.schema_ddl())
     frame = transformed(source_frame(spark, probe).load(), pipeline)
@@ -155,4 +187,11 @@ def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
             "A checkpoint holds one position of one source in each pipeline. Make the other one a "
             "source of the job, or read the records once, with their columns twice.",
         )
+    _check_files(pipeline, frame)
     return is_stateful(frame)
+
+
+def _check_files(pipeline: Pipeline, frame: DataFrame) -> None:
+    for sink in pipeline.sinks:
+        if isinstance(sink, FrameSink):
+            sink.check_frame(frame)

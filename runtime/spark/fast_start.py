@@ -15,7 +15,7 @@ _DAEMON = "runtime.spark.python_daemon"
 use_this_interpreter()
 
 
-def fast_start(master: str) -> dict[str, str]:
+def fast_start(master: str) -> dict[str, bool | float | int | str | None]:
     """Settings for ``SparkSession.builder.config(map=fast_start(master))``.
 
     They name the class archive that ``sluice spark prepare`` made, if it is there and fits, and a

@@ -6,32 +6,79 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["ended_by_signals"]
+__all__ = ["Interrupts", "ended_by_signals"]
 
 _BY_SIGNAL = 128  # a shell reports a program that a signal ended as 128 and its number
 
 
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM leave the block by `SystemExit`, 130 or 143, once it has cleaned up.
+class Interrupts:
+    """Which signal has asked for the end. Main thread.
 
-    A second SIGTERM ends the process at once. SIGTERM is left alone where the program has a handler
-    of its own, and outside the main thread, where Python cannot have one.
+    An exception in the middle of a call into Spark's JVM leaves that connection between question
+    and answer: PySpark then reads the one for the other, and raises an error of its own. So while
+    signals are held, the first one is only noted, and told where no call is under way.
     """
 
-    def end(number: int, frame: FrameType | None) -> None:
-        del frame
-        signal.signal(number, signal.SIG_DFL)
-        raise SystemExit(_BY_SIGNAL + number)
+    def __init__(self) -> None:
+        self._asked: int | None = None
+        self._is_held = False
 
-    is_main = threading.current_thread() is threading.main_thread()
-    is_free = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if is_free:
-        signal.signal(signal.SIGTERM, end)
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """In this block the first signal waits for `check`; a second one ends it at once."""
+        self._is_held = True
+        try:
+            yield
+            self.check()
+        finally:
+            self._is_held = False
+
+    def check(self) -> None:
+        """Leave by `SystemExit`, with the shell's exit code, if a signal has come."""
+        if self._asked is not None:
+            raise SystemExit(_BY_SIGNAL + self._asked)
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        del frame
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)
+        is_first = self._asked is None
+        self._asked = number
+        if not (self._is_held and is_first):
+            self.check()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[Interrupts]:
+    """Ctrl-C and SIGTERM leave the block by `SystemExit`, 130 or 143, once it has cleaned up.
+
+    A second SIGTERM ends the process at once. A signal is left alone where the program has a
+    handler of its own, and outside the main thread, where Python cannot have one.
+    """
+    interrupts = Interrupts()
+    before = {number: signal.getsignal(number) for number in _ours()}
+    for number in before:
+        signal.signal(number, interrupts.take)
     try:
-        yield
+        yield interrupts
     except KeyboardInterrupt:
         raise SystemExit(_BY_SIGNAL + signal.SIGINT) from None
     finally:
-        if is_free:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ours() -> Iterator[signal.Signals]:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        yield signal.SIGTERM
+    interrupt = signal.getsignal(signal.SIGINT)
+    # PySpark's own asks the JVM to cancel all jobs, also in the middle of another call.
+    if interrupt is signal.default_int_handler or _is_sparks(interrupt):
+        yield signal.SIGINT
+
+
+def _is_sparks(handler: object) -> bool:
+    return getattr(handler, "__module__", "") == "pyspark.core.context"

@@ -1,22 +1,34 @@
 """From the pipelines of a `Job` to operators, regions and the coordinator's plan. Pure."""
 
 import enum
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import cast
 
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.contracts import Sink, Source
+from runtime.contracts import FrameSink, Sink, Source, TaskSink
 from runtime.errors import ConfigError
-from runtime.job import BatchFunction, Pipeline
+from runtime.failover import (
+    Distribution,
+    GraphView,
+    choose_distribution,
+    failover_regions,
+    graph_of_operators,
+    spread,
+    view_of_operators,
+)
+from runtime.job import BatchFunction, Pipeline, Step
 from runtime.model import OperatorNode
+from runtime.poison import ChainedFunction
+from runtime.spark.dead_letter_sinks import (
+    dead_letter_sink,
+    require_dead_letters_possible,
+    taking_dead_letters,
+)
 
-__all__ = ["Region", "job_plan", "regions_of"]
-
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+__all__ = ["Region", "job_plan", "regions_of", "view_of_pipelines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +39,9 @@ class Region:
         name: of the region, from its source's name.
         pipeline: what the user described.
         source_id: operator id of the source.
-        sinks: by operator id.
+        sinks: by operator id; one of them takes the dead letters, where there may be any.
         stateful: whether its frame keeps state.
+        step_ids: operator ids of the pipeline's steps.
     """
 
     name: str
@@ -36,13 +49,37 @@ class Region:
     source_id: str
     sinks: Mapping[str, Sink]
     stateful: bool
+    step_ids: tuple[str, ...] = ()
 
     @property
-    def functions(self) -> tuple[BatchFunction, ...] | None:
+    def task_sinks(self) -> Mapping[str, TaskSink]:
+        """Those that the tasks write themselves."""
+        return {i: sink for i, sink in self.sinks.items() if isinstance(sink, TaskSink)}
+
+    @property
+    def frame_sinks(self) -> Mapping[str, FrameSink]:
+        """Those that Spark's own writers write; at most one, for the frame is run once."""
+        return {i: sink for i, sink in self.sinks.items() if isinstance(sink, FrameSink)}
+
+    @property
+    def functions(self) -> tuple[ChainedFunction, ...] | None:
         """The Arrow functions of a chained region, None for a transform."""
         if not self.pipeline.is_chained:
             return None
-        return tuple(cast(BatchFunction, step.function) for step in self.pipeline.steps)
+        return tuple(
+            ChainedFunction(
+                name=step.name,
+                operator_id=operator_id,
+                function=cast(BatchFunction, step.function),
+                policy=step.policy,
+            )
+            for step, operator_id in zip(self.pipeline.steps, self.step_ids, strict=True)
+        )
+
+    @property
+    def dead_letter_sink(self) -> str | None:
+        """Operator id of the sink in whose transactions dead letters are written."""
+        return dead_letter_sink(self.pipeline, self.sinks)
 
     @property
     def source_name(self) -> str:
@@ -51,36 +88,82 @@ class Region:
 
 
 def regions_of(
-    pipelines: Sequence[Pipeline], stateful: Sequence[bool]
+    pipelines: Sequence[Pipeline], stateful: Sequence[bool], *, parts: int = 1
 ) -> tuple[tuple[OperatorNode, ...], tuple[Region, ...]]:
-    """The operator graph, and one region for each pipeline; ``stateful[i]`` belongs to it.
+    """The operator graph, and the regions; ``stateful[i]`` belongs to pipeline i.
+
+    Each source is read in ``parts`` parts, and `runtime.failover` tells which of them are regions:
+    a chained pipeline has forward edges alone, so any part may fail without the others; what goes
+    through Spark's planner may shuffle, which joins all that it touches, unless the user forces a
+    rescale.
 
     Raises:
-        ConfigError: nothing to run, a pipeline without a sink, two operators of one name, or a
-            function whose replay may give other rows, or a source of uncommitted records, where
-            that would lose exactly-once.
+        ConfigError: nothing to run, a pipeline without a sink, two operators or two regions of one
+            name, or a function whose replay may give other rows, or a source of uncommitted
+            records, where that would lose exactly-once; a rescale forced on a stateful transform.
     """
+    for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
+        _require_runnable(pipeline, stateful=keeps_state)
+    nodes, places = _operators(pipelines, stateful, parts)
+    found = failover_regions(graph_of_operators(nodes))
+    regions = tuple(
+        Region(
+            name=each.name,
+            pipeline=pipeline,
+            source_id=nodes[source].operator_id,
+            sinks={
+                nodes[at].operator_id: sink
+                for at, sink in zip(sinks, taking_dead_letters(pipeline), strict=True)
+            },
+            stateful=keeps_state,
+            step_ids=tuple(nodes[at].operator_id for at in steps),
+        )
+        for pipeline, keeps_state, (source, steps, sinks) in zip(
+            pipelines, stateful, places, strict=True
+        )
+        for each in found
+        if any(subtask.vertex_id == nodes[source].operator_id for subtask in each.subtasks)
+    )
+    return nodes, regions
+
+
+def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> GraphView:
+    """What `regions_of` would make of them, to be shown; sinks may still be missing.
+
+    Raises:
+        ConfigError: there is no source, or two operators or two regions have one name.
+    """
+    return view_of_operators(_operators(pipelines, [False] * len(pipelines), parts)[0])
+
+
+def _operators(
+    pipelines: Sequence[Pipeline], stateful: Sequence[bool], parts: int
+) -> tuple[tuple[OperatorNode, ...], list[tuple[int, list[int], list[int]]]]:
+    """The operators with ids and parallelism; each pipeline's places, see `_add_operators`."""
     if not pipelines:
         raise ConfigError("the job has no source", {}, "Call job.source(…) and .sink(…).")
     specs: list[OperatorSpec] = []
-    places: list[tuple[int, list[int]]] = []
-    for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
-        _require_runnable(pipeline, stateful=keeps_state)
-        places.append(_add_operators(specs, pipeline))
-    graph = build_graph(specs)
-    regions = tuple(
-        Region(
-            name=_NOT_IN_A_NAME.sub("-", pipeline.source.name),
-            pipeline=pipeline,
-            source_id=graph[source].operator_id,
-            sinks={
-                graph[at].operator_id: sink for at, sink in zip(sinks, pipeline.sinks, strict=True)
-            },
-            stateful=keeps_state,
-        )
-        for pipeline, keeps_state, (source, sinks) in zip(pipelines, stateful, places, strict=True)
-    )
-    return graph, regions
+    places = [_add_operators(specs, pipeline) for pipeline in pipelines]
+    nodes = build_graph(specs)
+    rescaled = {
+        nodes[at].operator_id
+        for pipeline, keeps_state, (_, steps, _) in zip(pipelines, stateful, places, strict=True)
+        for step, at in zip(pipeline.steps, steps, strict=True)
+        if step.kind == "transform" and not _joins(step, pipeline, parts, stateful=keeps_state)
+    }
+    sources = {nodes[source].operator_id: parts for source, _, _ in places}
+    return spread(nodes, sources, rescaled=rescaled), places
+
+
+def _joins(step: Step, pipeline: Pipeline, parts: int, *, stateful: bool) -> bool:
+    """Whether a transform takes the rows of all parts: Spark keeps state by key."""
+    return choose_distribution(
+        parts,
+        parts,
+        wanted=Distribution.KEY_BY if stateful else Distribution.SHUFFLE,
+        force_rescale=step.force_rescale,
+        where={"source": pipeline.source.name, "function": step.name},
+    ).joins
 
 
 def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
@@ -94,6 +177,14 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
             where | {"sinks": ",".join(exact)},
             "Let the source read committed records only, or ask the sinks for a weaker guarantee.",
         )
+    files = [sink.name for sink in pipeline.sinks if isinstance(sink, FrameSink)]
+    if len(files) > 1:
+        raise ConfigError(
+            "a pipeline has two sinks that Spark's own writers write",
+            where | {"sinks": ",".join(files)},
+            "Its rows are made once and go into one of them: begin another pipeline for the other.",
+        )
+    require_dead_letters_possible(pipeline)
     random = [step.name for step in pipeline.steps if not step.deterministic]
     if random and (stateful or len(pipeline.sinks) > 1):
         raise ConfigError(
@@ -103,8 +194,10 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
         )
 
 
-def _add_operators(specs: list[OperatorSpec], pipeline: Pipeline) -> tuple[int, list[int]]:
-    """Append the pipeline's operators; returns the places of its source and its sinks."""
+def _add_operators(
+    specs: list[OperatorSpec], pipeline: Pipeline
+) -> tuple[int, list[int], list[int]]:
+    """Append the pipeline's operators; returns the places of its source, steps and sinks."""
     source = len(specs)
     specs.append(OperatorSpec(kind="source", name=pipeline.source.name, uid=pipeline.source.uid))
     for step in pipeline.steps:
@@ -117,7 +210,7 @@ def _add_operators(specs: list[OperatorSpec], pipeline: Pipeline) -> tuple[int, 
         OperatorSpec(kind="sink", name=sink.name, uid=sink.uid, upstream=(last,))
         for sink in pipeline.sinks
     )
-    return source, sinks
+    return source, list(range(source + 1, last + 1)), sinks
 
 
 def job_plan(
@@ -130,9 +223,12 @@ def job_plan(
     cluster_ids: Sequence[str],
 ) -> JobPlan:
     """The job as the coordinator sees it; settings with every secret redacted."""
-    settings = {f"checkpoint.{key}": _text(value) for key, value in asdict(checkpoints).items()}
+    settings = {
+        f"checkpoint.{each.name}": _text(getattr(checkpoints, each.name))
+        for each in fields(checkpoints)
+    }
     for region in regions:
-        connectors: list[Source | Sink] = [region.pipeline.source, *region.pipeline.sinks]
+        connectors: list[Source | Sink] = [region.pipeline.source, *region.sinks.values()]
         for connector in connectors:
             for key, value in connector.settings().items():
                 settings[f"{connector.name}.{key}"] = value
@@ -143,6 +239,7 @@ def job_plan(
                 name=region.name,
                 source_ids=(region.source_id,),
                 sink_ids=tuple(region.sinks),
+                stateful_sink_ids=tuple(region.frame_sinks),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained,
                 bounded=region.pipeline.source.bounded,

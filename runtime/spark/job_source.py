@@ -119,8 +119,8 @@ class JobStreamReader(DataSourceStreamReader):
         if self._plan.chain is None:
             yield from self._plan.reader.read(splits)
         else:
-            chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLives.begin`
-            yield chain.run(checkpoint_id, splits)
+            chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLauncher`
+            yield from chain.run(checkpoint_id, splits)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_plan": self._plan}  # a task opens no connection to the coordinator

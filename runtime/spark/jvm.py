@@ -65,6 +65,8 @@ def hadoop_jvm() -> Iterator[Any]:
     try:
         yield gateway.jvm
     finally:
-        gateway.close()
+        # Not `close`: objects that are collected later would connect to the port once more, and it
+        # may be somebody else's by then.
+        gateway.shutdown()
         process.stdin.close()  # the JVM ends when its standard input does
         process.wait(timeout=30)

@@ -59,10 +59,11 @@ def surplus_archives(
         home: directory of the package ``pyspark``.
         py4j_version: of the unpacked py4j; None: there is none.
     """
+    home = home.resolve()  # the way there may lead over a link, in the path but not in Spark's
     library = home / "python" / "lib"
     unpacked = {library / "pyspark.zip", library / f"py4j-{py4j_version}-src.zip"}
     for entry in search_path:
-        path = Path(entry)
+        path = Path(entry).resolve()
         is_jar = path.parent == home / "jars" and path.suffix == ".jar"  # no Python in it
         if is_jar or path in unpacked:
             yield entry

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from runtime import offsets
-from runtime.checkpoint.file_system import FileSystem
 from runtime.errors import DamagedCheckpointError, StreamError
 from runtime.model import RegionRecord, SplitRange
+from runtime.storage.file_system import FileSystem
 
 __all__ = [
     "batches_beyond",

@@ -3,27 +3,46 @@
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime import offsets
-from runtime.checkpoint.file_system import FileSystem
-from runtime.contracts import Coordinator
-from runtime.errors import FencedError
+from runtime.contracts import Coordinator, FrameWriter, StagedFrame, TaskScope
+from runtime.counts import added, totals_after
+from runtime.errors import FencedError, StorageError, StorageUnreachableError
 from runtime.failpoints import failpoint
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    RecordCounts,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+)
+from runtime.poison import ChainedFunction, require_other_topics, require_within_limits
 from runtime.spark import query_logs
+from runtime.spark.event_times import EventTimes
+from runtime.spark.passing import Passing
 from runtime.spark.session import own_workers
 from runtime.spark.state import StateDescriber
 from runtime.spark.tasks import (
     RESULT_SCHEMA,
     RegionTasks,
+    TaskResult,
+    passing_task,
+    require_all_rows_passed,
     require_each_range_once,
     results_of,
     sink_task,
 )
+from runtime.storage.file_system import FileSystem
+from runtime.storage.hadoop_errors import Trouble, causes_of, said_of, trouble_of
+from runtime.storage.looks import require_writable
+from runtime.storage.opening import needs_jvm
 
 __all__ = ["RegionQuery", "RegionSpec"]
 
@@ -38,12 +57,17 @@ class RegionSpec:
     """All that one run of a region needs to know.
 
     Attributes:
-        tasks: what its tasks share: whose query this is, and its sinks.
+        tasks: what its tasks share: whose query this is, and the sinks that they write.
         location: Spark's checkpoint location for this query, relative to the job's.
         source_name: Spark's name of the source, the key in its offset log.
-        chained: the frame's rows are the tasks' results already, not records to be written.
+        chained: the tasks that read write, too: the frame's rows are their results, or go on.
         stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
         output_mode: Spark's, for a stateful frame; else ``append``.
+        files: the sink that Spark's own writers write, by operator id; at most one.
+        passing: how its rows get there and the tasks' answers back, where there is one.
+        operator_states: in the record that this life begins with.
+        event_times: how far its records are, where a sink asks for it.
+        functions: of a chained region.
     """
 
     tasks: RegionTasks
@@ -52,6 +76,11 @@ class RegionSpec:
     chained: bool
     stateful: bool
     output_mode: str
+    files: Mapping[str, FrameWriter] = field(default_factory=dict)
+    passing: Passing | None = None
+    operator_states: tuple[StateEntry, ...] = ()
+    event_times: EventTimes | None = None
+    functions: tuple[ChainedFunction, ...] = ()
 
 
 class RegionQuery:
@@ -67,6 +96,7 @@ class RegionQuery:
         self._fs = fs
         self._state = StateDescriber(fs, spec.location) if spec.stateful else None
         self._stopping = threading.Event()
+        self._operator_states = spec.operator_states  # in the last decided record
         self._query: StreamingQuery | None = None
         self._returned: int | None = None  # last batch id whose callback returned normally
         self.error: BaseException | None = None
@@ -109,15 +139,50 @@ class RegionQuery:
         deadline_s = time.monotonic() + _LOG_TIMEOUT_S
         entry = f"{self._spec.location}/commits/{self._returned}"
         while self._returned is not None and self.is_active and time.monotonic() < deadline_s:
-            if self._fs.exists(entry):
+            try:
+                if self._fs.exists(entry):
+                    return
+            except StorageError:  # nothing can be written there either
                 return
             time.sleep(_POLL_S)  # Spark tells nobody when it has written its commit log
+
+    def close(self) -> None:
+        """Release what its writers hold, once the query is stopped."""
+        for writer in self._spec.files.values():
+            writer.close()
+
+    def require_writable(self) -> None:
+        """Whether a new life could write its logs and stage its files now.
+
+        Raises: StorageUnreachableError where it is too early; StorageError.
+        """
+        require_writable(self._fs, "spark")
+        for operator_id, writer in self._spec.files.items():
+            writer.require_writable(job_uid=self._spec.tasks.job_uid, operator_id=operator_id)
 
     def failure(self) -> BaseException | None:
         """Why the query ended, the typed error where there is one."""
         if self.error is not None:
             return self.error
-        return None if self._query is None else self._query.exception()
+        if self._query is None:
+            return None
+        return self._logs_outage(self._query) or self._query.exception()
+
+    def _logs_outage(self, query: StreamingQuery) -> StorageUnreachableError | None:
+        """Spark writes its logs beside the checkpoints, and ends the query where it cannot."""
+        if not needs_jvm(self._fs.uri):
+            return None
+        found = query._jsq.exception()  # noqa: SLF001 - the chain of causes in Java
+        if not found.isDefined():
+            return None
+        said = [said_of(cause) for cause in causes_of(found.get())]
+        if trouble_of(said) is not Trouble.UNREACHABLE:
+            return None
+        return StorageUnreachableError(
+            "Spark could not write its logs in the checkpoint directory",
+            {"uri": self._fs.uri, "error": said[-1].text},
+            "Check that NameNode and DataNodes are up, reachable and not in safe mode.",
+        )
 
     # --- the batch callback -----------------------------------------------------------------
 
@@ -152,8 +217,10 @@ class RegionQuery:
                 {"region": tasks.region, "batch_id": batch_id, "generation": barrier.generation},
                 "Restart the job: the region's logs are rewound at start.",
             )
-        self._pre_commit(frame, batch, barrier)
+        require_other_topics(spec.functions, barrier.splits)
+        region = self._pre_commit(frame, batch, barrier)
         self._coordinator.await_committed(batch)
+        self._operator_states = region.operator_states
         failpoint("before-return")
 
     def _replay_state(self, frame: DataFrame) -> None:
@@ -161,24 +228,97 @@ class RegionQuery:
         if self._spec.stateful:
             frame.write.format("noop").mode("overwrite").save()
 
-    def _pre_commit(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> None:
-        rows = self._results(frame, barrier).collect()
-        results = results_of(rows)
+    def _pre_commit(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> RegionRecord:
+        results, staged = self._written(frame, batch, barrier)
+        by_tasks = (entry for result in results for entry in result.committables)
+        by_writers = (entry for part in staged for entry in part.committables)
         if self._spec.chained:
             require_each_range_once(results, barrier)
+        counts = self._counted(results, barrier)
+        splits, least_watermark_ms = self._splits_after(barrier)
         region = RegionRecord(
             region=batch.region,
             generation=batch.generation,
             query_id="" if self._query is None else self._query.id,
             batch_id=batch.batch_id,
-            splits=barrier.splits,
-            committables=tuple(entry for result in results for entry in result.committables),
-            least_watermark_ms=_least_watermark_ms(barrier),
+            splits=splits,
+            committables=(*by_tasks, *by_writers),
+            least_watermark_ms=least_watermark_ms,
             state=None if self._state is None else self._state.after(batch.batch_id),
+            operator_states=(
+                *(e for part in staged for e in part.operator_states),
+                *totals_after(self._operator_states, counts),
+            ),
         )
         self._coordinator.acknowledge(
-            Acknowledgement(batch=batch, checkpoint_id=barrier.checkpoint_id, region=region)
+            Acknowledgement(
+                batch=batch,
+                checkpoint_id=barrier.checkpoint_id,
+                region=region,
+                again_in_s=min(
+                    (part.again_in_s for part in staged if part.again_in_s is not None),
+                    default=None,
+                ),
+                counts=added(
+                    {function.name: counts[function.operator_id]}
+                    for function in self._spec.functions
+                    if function.operator_id in counts
+                ),
+            )
         )
+        return region
+
+    def _counted(
+        self, results: Sequence[TaskResult], barrier: Barrier
+    ) -> Mapping[str, RecordCounts]:
+        """What the functions counted, by operator id; PoisonRecordsError where too many failed."""
+        functions = self._spec.functions
+        none = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
+        counts = added([none, *(result.counts for result in results)])
+        examples = {i: said for result in results for i, said in result.examples.items()}
+        where = {"region": barrier.region, "checkpoint_id": barrier.checkpoint_id}
+        require_within_limits(functions, counts, examples, where)
+        return counts
+
+    def _splits_after(self, barrier: Barrier) -> tuple[tuple[SplitRange, ...], int | None]:
+        if self._spec.event_times is None:
+            return barrier.splits, None
+        now_ms = round(time.time() * 1000)  # of the clock that says since when a split is idle
+        return self._spec.event_times.after_batch(barrier.splits, now_ms=now_ms)
+
+    def _written(
+        self, frame: DataFrame, batch: BatchKey, barrier: Barrier
+    ) -> tuple[Sequence[TaskResult], Sequence[StagedFrame]]:
+        """Run the frame once; what its tasks answered, and what Spark's own writers staged."""
+        if self._spec.passing is None:
+            return results_of(self._results(frame, barrier).collect()), ()
+        rows = self._passed_on(frame, barrier, self._spec.passing)
+        staged: list[StagedFrame] = []
+        for operator_id, writer in self._spec.files.items():
+            scope = TaskScope(
+                job_uid=self._spec.tasks.job_uid,
+                operator_id=operator_id,
+                batch=batch,
+                checkpoint_id=barrier.checkpoint_id,
+                committed_through=barrier.checkpoint_id - 1,
+                operator_states=tuple(
+                    entry for entry in self._operator_states if entry.operator_id == operator_id
+                ),
+                is_last=barrier.is_last,
+            )
+            staged.append(writer.write(rows, scope, self._coordinator))
+        results = self._spec.passing.take()
+        if self._spec.chained or self._spec.tasks.factories:
+            require_all_rows_passed(results, staged)
+        return results, staged
+
+    def _passed_on(self, frame: DataFrame, barrier: Barrier, passing: Passing) -> DataFrame:
+        """The rows for Spark's writers, written by the tasks' own sinks on the way."""
+        if self._spec.chained or not self._spec.tasks.factories:
+            return frame
+        write = passing_task(self._spec.tasks, barrier.checkpoint_id, passing)
+        with own_workers(frame.sparkSession):
+            return frame.mapInArrow(write, frame.schema)
 
     def _results(self, frame: DataFrame, barrier: Barrier) -> DataFrame:
         """The frame whose rows are the tasks' results; to collect it is to run the tasks."""
@@ -187,9 +327,3 @@ class RegionQuery:
         write = sink_task(self._spec.tasks, barrier.checkpoint_id)
         with own_workers(frame.sparkSession):
             return frame.mapInArrow(write, RESULT_SCHEMA)
-
-
-def _least_watermark_ms(barrier: Barrier) -> int | None:
-    """Over the splits that are not idle."""
-    live = [s.watermark_ms for s in barrier.splits if s.idle_since_ms is None]
-    return min((mark for mark in live if mark is not None), default=None)

@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 
 from runtime import offsets
-from runtime.checkpoint.file_system import FileSystem
 from runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
 from runtime.contracts import MetadataStore
 from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 from runtime.model import Barrier, CheckpointRecord, RegionRecord, SplitRange, Verdict
 from runtime.spark import query_logs
 from runtime.spark.job_graph import Region
+from runtime.storage.file_system import FileSystem
 
 __all__ = ["batches_to_retain", "initial_offset", "location_of", "make_ready"]
 

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runtime.checkpoint.messages import LostCommittables
-from runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkWriter, TaskScope
+from runtime.contracts import (
+    AttemptRegistry,
+    DeadLetterWriter,
+    RegisteredAttempt,
+    SinkWriter,
+    TaskScope,
+)
 from runtime.errors import TransactionLostError
 from runtime.model import BatchKey, SplitRange, StateEntry
+from runtime.poison import Bury, FunctionRun
 from runtime.spark.job_graph import Region
-from runtime.spark.tasks import apply_functions
 
 __all__ = ["ChainRepairer", "ranges_to_replay"]
 
@@ -70,9 +76,11 @@ class ChainRepairer:
 
     Attributes:
         regions: by name.
+        job_name: for dead letters.
     """
 
     regions: Mapping[str, Region]
+    job_name: str
 
     def repair(
         self,
@@ -88,7 +96,7 @@ class ChainRepairer:
         region = self.regions[lost.region.region]
         replaced: dict[bytes, StateEntry] = {}
         for number, entry in enumerate(lost.committables):
-            sink = region.sinks[entry.operator_id]
+            sink = region.task_sinks[entry.operator_id]
             splits = ranges_to_replay(lost.region.splits, sink.source_ranges(entry))
             scope = TaskScope(
                 job_uid=job_uid,
@@ -105,9 +113,20 @@ class ChainRepairer:
             )
             writer = sink.writer_factory().open(scope, _Unregistered())
             records = region.pipeline.source.reader().read(splits)
-            batches = apply_functions(records, region.functions or ())
+            functions = FunctionRun(region.functions or (), job_name=self.job_name)
+            holds_letters = entry.operator_id == region.dead_letter_sink
+            batches = functions.applied(records, _burying(writer) if holds_letters else _pass_over)
             (replaced[entry.payload],) = _write_all(writer, batches)
         return replaced
+
+
+def _burying(writer: SinkWriter) -> Bury:
+    assert isinstance(writer, DeadLetterWriter)  # as when the lost ones were written
+    return writer.write_dead_letters
+
+
+def _pass_over(topic: str, letters: pa.RecordBatch) -> None:
+    """They are in another sink's transaction, which is not lost, or is repaired by itself."""
 
 
 def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> Sequence[StateEntry]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,15 @@ from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigError
 
-__all__ = ["QUERY_SETTINGS", "own_workers", "prepare", "query_settings"]
+__all__ = [
+    "QUERY_SETTINGS",
+    "active_session",
+    "own_workers",
+    "prepare",
+    "query_settings",
+    "require_task_retries",
+    "task_attempts",
+]
 
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
@@ -27,6 +36,8 @@ QUERY_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 
+_LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
+_ATTEMPTS = "spark.task.maxFailures"
 _WORKERS = "SLUICE_WORKERS"
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
@@ -37,6 +48,10 @@ _REFUSED = {
     "spark.speculation": (
         "true",
         "Speculation runs a task twice on purpose; set spark.speculation=false.",
+    ),
+    "spark.hadoop.outputCommitCoordination.enabled": (
+        "false",
+        "Two attempts of a task could both commit their files; leave it out.",
     ),
 }
 
@@ -64,6 +79,53 @@ def prepare(spark: SparkSession) -> None:
     if not spark.conf.get("spark.pyspark.python", None):
         # A session made before `use_this_interpreter` was called, e.g. in a notebook.
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def task_attempts(master: str, setting: str | None) -> int:
+    """How often Spark tries a task before it gives up its stage; pure.
+
+    Args:
+        master: of the session. In ``local[N]`` a task has one attempt, whatever is set.
+        setting: ``spark.task.maxFailures``, None where it is not set.
+    """
+    local = _LOCAL.fullmatch(master.strip())
+    if local is not None:
+        return int(local["attempts"] or 1)
+    return int(setting or 4)
+
+
+def require_task_retries(spark: SparkSession) -> None:
+    """Refuse a session in which a failed task ends its region.
+
+    Raises:
+        ConfigError: it gives each task one attempt.
+    """
+    context = spark.sparkContext
+    setting = context.getConf().get(_ATTEMPTS)
+    if task_attempts(context.master or "", setting) > 1:
+        return
+    raise ConfigError(
+        "recovery='single-point' needs a Spark that tries a failed task again",
+        {"master": context.master, _ATTEMPTS: setting or "not set"},
+        "On one machine, start the session with the master local[N,4], for N cores and 4 attempts; "
+        f"on a cluster, leave {_ATTEMPTS} at 4.",
+    )
+
+
+@contextlib.contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make this the active session of the thread: Spark asks that one whether a format's name is
+    taken, and finds there what an earlier call registered with another session."""
+    sessions = SparkSession._get_j_spark_session_class(spark._jvm)  # noqa: SLF001 - not public
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 @contextlib.contextmanager

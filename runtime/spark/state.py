@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.checkpoint.file_system import FileSystem
 from runtime.model import StateSnapshot
 from runtime.spark.session import QUERY_SETTINGS
+from runtime.storage.file_system import FileSystem
 
 __all__ = ["StateDescriber", "structs_in"]
 

@@ -3,34 +3,46 @@
 Runs in an executor's Python worker, once per task. A chained task gets split ranges and does
 everything in this one process, inside Spark's read of the source; the task at the end of a
 ``transform`` gets the records themselves, through ``mapInArrow``. Either yields one row: a
-pickled `TaskResult`.
+pickled `TaskResult`; or the records, where they go on into files, and leaves its result in
+`runtime.spark.passing.Passing`.
 """
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterFactory
+from runtime.contracts import (
+    DeadLetterWriter,
+    SinkWriter,
+    SplitReader,
+    StagedFrame,
+    TaskScope,
+    WriterFactory,
+)
 from runtime.errors import IllegalTransitionError, StreamError
 from runtime.failpoints import failpoint
-from runtime.model import Barrier, BatchKey, SplitRange, StateEntry
+from runtime.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
+from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
+
+if TYPE_CHECKING:
+    from runtime.spark.passing import Passing
 
 __all__ = [
     "RESULT_SCHEMA",
-    "ArrowFunction",
     "Chain",
     "RegionTasks",
     "TaskResult",
-    "apply_functions",
+    "passing_task",
+    "require_all_rows_passed",
     "require_each_range_once",
     "results_of",
     "sink_task",
+    "without_errors",
 ]
-
-ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 RESULT_SCHEMA = "result binary"
 _BATCH_ID = "streaming.sql.batchId"  # Spark's local property; its own foreach sink reads it, too
@@ -44,6 +56,7 @@ class RegionTasks:
         address: where the coordinator answers.
         job_uid, region, generation: whose tasks these are.
         factories: writer factory by operator id of the sink.
+        dead_letter_sink: which of them takes dead letters.
     """
 
     address: CoordinatorAddress
@@ -51,6 +64,7 @@ class RegionTasks:
     region: str
     generation: int
     factories: Mapping[str, WriterFactory]
+    dead_letter_sink: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +75,9 @@ class TaskResult:
         ranges: what a chained task was dealt; empty at the end of a transform.
         committables: of all sinks; empty when nothing was produced.
         records_out: rows handed to the sinks.
+        task: ``partition.attempt`` of the Spark task.
+        counts: of the functions that count their records, by operator id.
+        examples: a failed record of each in words.
         error: set when the task failed; Spark sees a finished task, so that it is not retried
             against a broker that has already refused, and the error keeps its type.
     """
@@ -68,6 +85,9 @@ class TaskResult:
     ranges: tuple[SplitRange, ...] = ()
     committables: tuple[StateEntry, ...] = ()
     records_out: int = 0
+    task: str = ""
+    counts: Mapping[str, RecordCounts] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
     error: StreamError | None = None
 
 
@@ -78,9 +98,10 @@ class _TaskWriters:
         self, tasks: RegionTasks, checkpoint_id: int, source_ranges: tuple[SplitRange, ...]
     ) -> None:
         registry = CoordinatorClient(tasks.address)
-        batch, task = _identity(tasks)
-        self._writers: list[SinkWriter] = [
-            factory.open(
+        batch, self.task = _identity(tasks)
+        self._dead_letter_sink = tasks.dead_letter_sink
+        self._writers: dict[str, SinkWriter] = {
+            operator_id: factory.open(
                 TaskScope(
                     job_uid=tasks.job_uid,
                     operator_id=operator_id,
@@ -88,26 +109,31 @@ class _TaskWriters:
                     checkpoint_id=checkpoint_id,
                     # A region's next batch runs once its last one is committed on record.
                     committed_through=checkpoint_id - 1,
-                    task=task,
+                    task=self.task,
                     source_ranges=source_ranges,
                 ),
                 registry,
             )
             for operator_id, factory in tasks.factories.items()
-        ]
+        }
         self.records_out = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
-            for writer in self._writers:
+            for writer in self._writers.values():
                 writer.write(batch)
             self.records_out += batch.num_rows
 
+    def bury(self, topic: str, letters: pa.RecordBatch) -> None:
+        writer = self._writers.get(self._dead_letter_sink or "")
+        assert isinstance(writer, DeadLetterWriter)  # or the start was refused
+        writer.write_dead_letters(topic, letters)
+
     def pre_commit(self) -> tuple[StateEntry, ...]:
-        return tuple(entry for writer in self._writers for entry in writer.pre_commit())
+        return tuple(entry for writer in self._writers.values() for entry in writer.pre_commit())
 
     def abort(self) -> None:
-        for writer in self._writers:
+        for writer in self._writers.values():
             writer.abort()
 
 
@@ -127,18 +153,28 @@ def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
     return batch, f"{context.partitionId()}.{context.attemptNumber()}"
 
 
-def _write_all(
+def _writing(
     tasks: RegionTasks,
     checkpoint_id: int,
     source_ranges: tuple[SplitRange, ...],
     batches: Iterator[pa.RecordBatch],
-) -> TaskResult:
-    """Write and pre-commit; a typed error becomes the result, any other goes to Spark."""
+    *,
+    functions: FunctionRun | None = None,
+    passing: "Passing | None" = None,
+) -> Generator[pa.RecordBatch, None, TaskResult]:
+    """Write what the functions make of each batch and yield it; pre-commit at the end.
+
+    A typed error becomes the result, and no further batch is yielded; any other goes to Spark.
+    """
+    functions = functions or FunctionRun()
     try:
         writers = _TaskWriters(tasks, checkpoint_id, source_ranges)
         try:
-            for batch in batches:
+            for batch in functions.applied(batches, writers.bury):
+                if passing is not None:
+                    batch = passing.conform(batch)
                 writers.write(batch)
+                yield batch
             committables = writers.pre_commit()
         except BaseException:
             writers.abort()
@@ -147,8 +183,23 @@ def _write_all(
         return TaskResult(error=err)
     failpoint("after-pre-commit")
     return TaskResult(
-        ranges=source_ranges, committables=committables, records_out=writers.records_out
+        ranges=source_ranges,
+        committables=committables,
+        records_out=writers.records_out,
+        task=writers.task,
+        counts=functions.counts,
+        examples=functions.examples,
     )
+
+
+def _drained(writing: Generator[pa.RecordBatch, None, TaskResult]) -> TaskResult:
+    """Write everything, keep nothing."""
+    while True:
+        try:
+            next(writing)
+        except StopIteration as end:
+            result: TaskResult = end.value
+            return result
 
 
 def _row(result: TaskResult) -> pa.RecordBatch:
@@ -157,7 +208,11 @@ def _row(result: TaskResult) -> pa.RecordBatch:
 
 def results_of(rows: Sequence[Sequence[bytes]]) -> list[TaskResult]:
     """The collected rows of a batch as values; raises the first error a task reported."""
-    results: list[TaskResult] = [pickle.loads(row[0]) for row in rows]  # written by `_row`
+    return without_errors([pickle.loads(row[0]) for row in rows])  # written by `_row`
+
+
+def without_errors(results: list[TaskResult]) -> list[TaskResult]:
+    """``results``; raises the first error a task reported."""
     for result in results:
         if result.error is not None:
             raise result.error
@@ -180,6 +235,24 @@ def require_each_range_once(results: Sequence[TaskResult], barrier: Barrier) -> 
         )
 
 
+def require_all_rows_passed(results: Sequence[TaskResult], staged: Sequence[StagedFrame]) -> None:
+    """Each row that Spark's writers were given was written, and is answered for, by a task.
+
+    Spark logs an accumulator's update that fails and calls the task done all the same: its
+    transaction would be in no decision.
+
+    Raises:
+        IllegalTransitionError: an answer is missing, or counts rows that no file has.
+    """
+    answered = sum(result.records_out for result in results)
+    if any(found.rows != answered for found in staged):
+        raise IllegalTransitionError(
+            "the tasks' answers are not about the rows that went on into files",
+            {"answered": answered, "staged": ",".join(str(found.rows) for found in staged)},
+            "Nothing of it becomes visible. Start the job again; the driver's log may say why.",
+        )
+
+
 def _bounds(split: SplitRange) -> tuple[str, int, int, int]:
     return (split.topic, split.partition, split.start_offset, split.end_offset)
 
@@ -192,26 +265,33 @@ class Chain:
         tasks: what all its tasks share.
         reader: of the source.
         functions: applied to each batch, in order.
+        job_name: for dead letters.
+        passing: where the rows go on to Spark's own writers; None: they end here.
     """
 
     tasks: RegionTasks
     reader: SplitReader
-    functions: tuple[ArrowFunction, ...]
+    functions: tuple[ChainedFunction, ...]
+    job_name: str
+    passing: "Passing | None" = None
 
-    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> pa.RecordBatch:
-        """Read ``splits``, apply the functions, write, pre-commit; the row with the result."""
-        records = apply_functions(self.reader.read(splits), self.functions)
-        return _row(_write_all(self.tasks, checkpoint_id, splits, records))
+    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+        """Read ``splits``, apply the functions, write, pre-commit.
 
-
-def apply_functions(
-    batches: Iterator[pa.RecordBatch], functions: Sequence[ArrowFunction]
-) -> Iterator[pa.RecordBatch]:
-    """The chain's functions, in order, on each batch."""
-    for batch in batches:
-        for function in functions:
-            batch = function(batch)
-        yield batch
+        Yields the row with the result; or the rows themselves, the result going by `passing`.
+        """
+        writing = _writing(
+            self.tasks,
+            checkpoint_id,
+            splits,
+            self.reader.read(splits),
+            functions=FunctionRun(self.functions, job_name=self.job_name),
+            passing=self.passing,
+        )
+        if self.passing is None:
+            yield _row(_drained(writing))
+        else:
+            yield from self.passing.on(writing)
 
 
 def sink_task(
@@ -224,6 +304,21 @@ def sink_task(
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield _row(_write_all(tasks, checkpoint_id, (), batches))
+        yield _row(_drained(_writing(tasks, checkpoint_id, (), batches)))
+
+    return run
+
+
+def passing_task(
+    tasks: RegionTasks, checkpoint_id: int, passing: "Passing"
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task before the end of Spark's plan: writes the records, and hands them on to files.
+
+    Args:
+        checkpoint_id: the checkpoint that the batch is expected to join.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from passing.on(_writing(tasks, checkpoint_id, (), batches))
 
     return run

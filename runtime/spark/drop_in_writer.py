@@ -1,0 +1,134 @@
+"""The drop-in sinks: ``df.writeStream.format("sluice-kafka")``, or ``"sluice-files"``.
+
+Spark makes this writer anew, in short-lived driver-side Python processes without a JVM, before the
+tasks of each batch, before each ``commit`` and before each ``abort`` (rule 10). It therefore holds
+no connection and decides nothing: the service that `connectors.install` started in the user's
+process seals, sweeps, decides and commits, known by the query's checkpoint location. What the tasks
+write with comes from there, too: only that process has a JVM to ask.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from runtime.contracts import SinkWriter, TaskScope, WriterFactory
+from runtime.errors import ConfigError, FencedError
+from runtime.model import BatchKey, StateEntry
+from runtime.service.client import CoordinatorClient
+from runtime.service.drop_in_client import REGION, DropInClient, QueryRun
+
+__all__ = ["DropInStreamWriter"]
+
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class _PreCommitted(WriterCommitMessage):
+    """What a task returns to Spark: its committables, and for which run of the query; empty when
+    it wrote nothing."""
+
+    generation: int
+    committables: tuple[StateEntry, ...]
+
+
+class DropInStreamWriter(DataSourceStreamArrowWriter):
+    """Writer of one batch. Constructor, `commit`, `abort`: driver side; `write`: executor.
+
+    Args:
+        format_name: Spark's name of the sink.
+        options: of ``writeStream``, checked by the connector.
+        service: in the user's process; None: `connectors.install` was not called.
+    """
+
+    def __init__(
+        self, format_name: str, options: Mapping[str, str], service: DropInClient | None
+    ) -> None:
+        location = options.get("checkpointLocation")
+        if service is None or location is None:
+            missing = "connectors.install(spark)" if service is None else "checkpointLocation"
+            raise ConfigError(
+                f"the drop-in sink needs {missing}",
+                {"format": format_name},
+                "Call connectors.install(spark) once, and give checkpointLocation as an option of "
+                "writeStream (a session-wide default does not reach the sink).",
+            )
+        self._service = service
+        self._location = location
+        # Idempotent per run of the query: the first call seals and sweeps, before any task starts.
+        self._run: QueryRun = service.begin(format_name, location, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows and pre-commit them; a decided batch's replay writes nothing."""
+        context = TaskContext.get()
+        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+        if context is None or batch_id is None:
+            raise ConfigError("not in a task of a streaming query", {}, "Spark calls this method.")
+        batch = BatchKey(
+            region=REGION,
+            generation=self._run.generation,
+            batch_id=int(batch_id),
+        )
+        coordinator = CoordinatorClient(self._run.address)
+        if coordinator.is_decided(batch):
+            for _ in iterator:
+                pass  # a stateful operator upstream commits its state when it is read to its end
+            return _PreCommitted(self._run.generation, ())
+        scope = TaskScope(
+            job_uid=self._run.job_uid,
+            operator_id=self._run.operator_id,
+            batch=batch,
+            checkpoint_id=self._run.committed_through + 1,
+            committed_through=self._run.committed_through,
+            task=f"{context.partitionId()}.{context.attemptNumber()}",
+        )
+        factory: WriterFactory = pickle.loads(self._run.writer_factory)  # by `DropInQueries`
+        writer = factory.open(scope, coordinator)
+        return _PreCommitted(self._run.generation, _write_all(writer, iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Decide, then commit. Returns only when the batch is committed on record.
+
+        Raises:
+            FencedError: the work is an earlier run's; the present one has swept it (rule 12).
+        """
+        if self._is_of_another_run(messages):
+            raise FencedError(
+                "the query has been restarted since this batch was written",
+                {"location": self._location, "batch_id": batchId},
+                "Nothing is lost: the restarted query reads its range again.",
+            )
+        self._service.commit(self._location, self._run, batchId, _committables(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Told also after a `commit` that raised: the service asks its store first (rule 10)."""
+        if not self._is_of_another_run(messages):
+            self._service.abort(self._location, self._run, batchId)
+
+    def _is_of_another_run(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """This process asked for the query's present run when it began; the tasks did so before."""
+        written = [message for message in messages if isinstance(message, _PreCommitted)]
+        return any(message.generation != self._run.generation for message in written)
+
+
+def _committables(messages: Sequence[WriterCommitMessage | None]) -> tuple[StateEntry, ...]:
+    return tuple(
+        entry
+        for message in messages
+        if isinstance(message, _PreCommitted)
+        for entry in message.committables
+    )
+
+
+def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> tuple[StateEntry, ...]:
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write(batch)
+        return tuple(writer.pre_commit())
+    except BaseException:
+        writer.abort()
+        raise

@@ -1,0 +1,168 @@
+"""Begins one life of a region: its logs made ready, its plan sent to Spark, its query started."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from pyspark import cloudpickle
+
+from runtime.contracts import Coordinator, SplitReader
+from runtime.job import Job
+from runtime.model import RegionRecord
+from runtime.service.client import CoordinatorAddress
+from runtime.spark.event_times import EventTimes, event_time_of
+from runtime.spark.frames import (
+    arrow_schema,
+    chained_schema,
+    output_mode,
+    source_frame,
+    transformed,
+)
+from runtime.spark.job_graph import Region
+from runtime.spark.job_source import SourcePlan, data_source_for
+from runtime.spark.passing import Passing, TaskAnswers
+from runtime.spark.region import RegionQuery, RegionSpec
+from runtime.spark.region_start import initial_offset, location_of, make_ready
+from runtime.spark.session import own_workers, query_settings
+from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
+from runtime.storage.file_system import FileSystem
+
+__all__ = ["RegionLauncher"]
+
+
+class RegionLauncher:
+    """Starts queries for the regions of one job. Driver, the thread that runs the job."""
+
+    def __init__(
+        self,
+        job: Job,
+        regions: Mapping[str, Region],
+        coordinator: Coordinator,
+        fs: FileSystem,
+        *,
+        job_uid: str,
+        address: CoordinatorAddress,
+        batches_to_retain: int,
+    ) -> None:
+        self._job = job
+        self._regions = regions
+        self._coordinator = coordinator
+        self._fs = fs
+        self._job_uid = job_uid
+        self._address = address
+        self._batches_to_retain = batches_to_retain
+
+    def launch(
+        self, name: str, generation: int, restored: RegionRecord, *, after: int
+    ) -> RegionQuery:
+        """Start the region's query at the ends of ``restored``, decided by checkpoint ``after``.
+
+        Its old query is stopped and its open work aborted: here its Spark logs are rewound
+        (rule 9). When it raises, nothing runs.
+
+        Raises:
+            StorageUnreachableError: a file system is away; try again when it is back.
+        """
+        region = self._regions[name]
+        location = location_of(region, generation)
+        make_ready(self._fs, region, location, restored)
+        tasks = RegionTasks(
+            address=self._address,
+            job_uid=self._job_uid,
+            region=region.name,
+            generation=generation,
+            factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
+            dead_letter_sink=region.dead_letter_sink,
+        )
+        passing = self._passing(region)
+        asked = event_time_of(tuple(region.sinks.values()))
+        times = None if asked is None else EventTimes.begin(asked, self._job.spark.sparkContext)
+        query = RegionQuery(
+            RegionSpec(
+                tasks=tasks,
+                files={i: sink.frame_writer() for i, sink in region.frame_sinks.items()},
+                passing=passing,
+                location=location,
+                source_name=region.source_name,
+                chained=region.pipeline.is_chained,
+                stateful=region.stateful,
+                output_mode=output_mode(region.pipeline),
+                operator_states=restored.operator_states,
+                event_times=times,
+                functions=region.functions or (),
+            ),
+            self._coordinator,
+            self._fs,
+        )
+        first = initial_offset(restored, generation=generation, after=after)
+        reader = region.pipeline.source.reader()
+        if times is not None:
+            reader = times.reader(reader)
+        try:
+            plan = self._source_plan(region, tasks, passing, reader, initial=first)
+            self._start(region, query, plan)
+        except BaseException:
+            query.prepare_stop()
+            query.stop()
+            query.close()
+            raise
+        return query
+
+    def _start(self, region: Region, query: RegionQuery, plan: SourcePlan) -> None:
+        with query_settings(self._job.spark, batches_to_retain=self._batches_to_retain):
+            with self._workers_of(region):
+                records = source_frame(self._job.spark, data_source_for(plan))
+            frame = records.name(region.source_name).load()
+            query.start(transformed(frame, region.pipeline))
+
+    def _workers_of(self, region: Region) -> AbstractContextManager[None]:
+        chained = region.pipeline.is_chained  # then to read is to write
+        return own_workers(self._job.spark) if chained else nullcontext()
+
+    def _passing(self, region: Region) -> Passing | None:
+        """A life has answers of its own: a late task of the last one adds nothing to them."""
+        if not region.frame_sinks:
+            return None
+        answers = self._job.spark.sparkContext.accumulator([], TaskAnswers())
+        chained = region.pipeline.is_chained
+        columns = arrow_schema(chained_schema(region.pipeline)) if chained else None
+        return Passing(columns=columns, answers=answers)
+
+    def _source_plan(
+        self,
+        region: Region,
+        tasks: RegionTasks,
+        passing: Passing | None,
+        reader: SplitReader,
+        *,
+        initial: str,
+    ) -> SourcePlan:
+        chain: bytes | None = None
+        if region.functions is not None:
+            whole = Chain(
+                tasks=tasks,
+                reader=reader,
+                functions=region.functions,
+                job_name=self._job.name,
+                passing=passing,
+            )
+            # Spark sends along the broadcast variables that this thread has pickled.
+            chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]
+        return SourcePlan(
+            format_name=f"sluice-{self._job_uid}-{region.name}",
+            address=self._address,
+            region=region.name,
+            generation=tasks.generation,
+            initial_offset=initial,
+            tasks=self._job.spark.sparkContext.defaultParallelism,
+            chain=chain,
+            reader=reader,
+            schema_ddl=self._schema_ddl(region, passing),
+        )
+
+    def _schema_ddl(self, region: Region, passing: Passing | None) -> str:
+        """Of the rows that Spark is given by the source's tasks."""
+        if region.functions is None:
+            return region.pipeline.source.schema_ddl()
+        if passing is None:
+            return RESULT_SCHEMA
+        return chained_schema(region.pipeline).toDDL()

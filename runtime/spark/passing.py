@@ -1,0 +1,96 @@
+"""Rows that go on from the tasks' own writers to Spark's, and the tasks' answers beside them."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.accumulators import AccumulatorParam
+
+from runtime.errors import ConfigError, IllegalTransitionError
+from runtime.spark.tasks import TaskResult, without_errors
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+
+__all__ = ["Passing", "TaskAnswers"]
+
+
+class TaskAnswers(AccumulatorParam[list[TaskResult]]):
+    """A list that grows. Spark counts each task of a write once.
+
+    It counts the attempt that it takes as done, which is the one whose files it keeps.
+    """
+
+    def zero(self, value: list[TaskResult]) -> list[TaskResult]:
+        """See `AccumulatorParam`."""
+        return []
+
+    def addInPlace(self, value1: list[TaskResult], value2: list[TaskResult]) -> list[TaskResult]:
+        """See `AccumulatorParam`."""
+        return [*value1, *value2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """How a region's rows go on, and what its tasks have to say. Picklable; one for each life.
+
+    Attributes:
+        columns: what a chained task must yield; None where Spark knows.
+        answers: an accumulator of `TaskAnswers`.
+    """
+
+    columns: pa.Schema | None
+    answers: "Accumulator[list[TaskResult]]"
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Executor: ``batch`` with exactly the types that Spark was told."""
+        if self.columns is None or batch.schema.equals(self.columns):
+            return batch
+        if sorted(batch.schema.names) != sorted(self.columns.names):
+            raise ConfigError(
+                "a function's columns are not those that it gave for an empty batch",
+                {"now": ",".join(batch.schema.names), "then": ",".join(self.columns.names)},
+                "Files have one schema: give the same columns whatever the records are.",
+            )
+        columns = [_cast(batch.column(field.name), field) for field in self.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.columns)
+
+    def on(self, writing: Generator[pa.RecordBatch, None, TaskResult]) -> Iterator[pa.RecordBatch]:
+        """Executor: yield what was written; then leave the answer."""
+        result = yield from writing
+        self.answers.add([result])
+
+    def take(self) -> list[TaskResult]:
+        """Driver, when a batch's write is over: the answers since the last call.
+
+        Raises:
+            StreamError: what a task reported; or a task answered twice, so it ran twice and wrote
+                twice, and which of the two the files are of is not known.
+        """
+        results = without_errors(self.answers.value)
+        self.answers.value = []
+        partitions = [result.task.partition(".")[0] for result in results]
+        if len(set(partitions)) != len(partitions):
+            raise IllegalTransitionError(
+                "tasks that hand their rows on to files ran more than once",
+                {"tasks": ",".join(sorted(result.task for result in results))},
+                "Nothing of it becomes visible. This is a bug: please report it with these tasks.",
+            )
+        return results
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as err:
+        raise ConfigError(
+            "a function's column does not have the type that it had for an empty batch",
+            {
+                "column": field.name,
+                "now": str(column.type),
+                "then": str(field.type),
+                "error": str(err),
+            },
+            "Files have one schema: give the same types whatever the records are.",
+        ) from err

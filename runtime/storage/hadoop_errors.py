@@ -1,0 +1,176 @@
+"""What Hadoop's client says when it fails, by what is to be done about it.
+
+The kind is told from the names of the exceptions, for the same failure comes as an exception of
+its own, wrapped by the server (`RemoteException`), or as the cause of one of Spark's.
+"""
+
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    StorageError,
+    StorageUnreachableError,
+    StreamError,
+)
+
+__all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "thrown", "trouble_of", "typed"]
+
+_CAUSES = 10  # at most so many causes of causes are looked at
+
+
+class Trouble(enum.Enum):
+    """What keeps a file system from doing what it was asked."""
+
+    DENIED = "denied"  # rights or tickets: a human
+    UNSUPPORTED = "unsupported"  # the URI, or Hadoop's configuration: a human
+    FULL = "full"  # no disk has room, or a quota is used up: a human
+    UNREACHABLE = "unreachable"  # down, starting, in safe mode, or not the active one: wait
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One exception of a chain of causes.
+
+    Attributes:
+        name: of its class, or of the server's that it stands for; without the package.
+        text: its first line.
+    """
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_NAMES: Mapping[Trouble, frozenset[str]] = {
+    Trouble.DENIED: frozenset(
+        {"AccessControlException", "AuthorizationException", "SaslException", "InvalidToken"}
+    ),
+    Trouble.UNSUPPORTED: frozenset({"UnsupportedFileSystemException", "IllegalArgumentException"}),
+    Trouble.FULL: frozenset(
+        {
+            *("DSQuotaExceededException", "NSQuotaExceededException", "DiskOutOfSpaceException"),
+            *("QuotaExceededException", "QuotaByStorageTypeExceededException"),
+        }
+    ),
+    Trouble.UNREACHABLE: frozenset(
+        {
+            *("ConnectException", "ConnectTimeoutException", "NoRouteToHostException"),
+            *("SocketTimeoutException", "UnknownHostException", "PortUnreachableException"),
+            *("SafeModeException", "StandbyException", "RetriableException"),
+            *("ObserverRetryOnActiveException", "ServerNotRunningYetException"),
+            *("NameNodeNotStartedException", "BlockMissingException"),
+            "CannotObtainBlockLengthException",
+        }
+    ),
+}
+_TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
+    # The NameNode knows of DataNodes and has excluded none: it found room on none of them.
+    (
+        Trouble.FULL,
+        re.compile(
+            r"No space left on device|Disk quota exceeded"
+            r"|could only be written to .* [1-9]\d* datanode\(s\) running and (?:no|0) node"
+        ),
+    ),
+    (
+        Trouble.UNREACHABLE,
+        re.compile(
+            r"could only be written to|All datanodes \[.*are bad|Connection reset|Broken pipe"
+            r"|Unable to close file because the last block|between local host is"
+            r"|Name ?[nN]ode (?:is )?still not started|Failed to replace a bad datanode"
+            r"|Unable to create new block|ResponseProcessor .* [Cc]onnection"
+        ),
+    ),
+)
+
+
+def trouble_of(said: Sequence[Said]) -> Trouble:
+    """Of a chain of exceptions, the outermost first. Pure.
+
+    What a human must look at wins over what may pass: a quota that is used up is not waited for
+    because a connection was lost, too.
+    """
+    for trouble, names in _NAMES.items():
+        if any(each.name in names for each in said):
+            return trouble
+        found = next((text for of, text in _TEXTS if of is trouble), None)
+        if found is not None and any(found.search(each.text) for each in said):
+            return trouble
+    return Trouble.OTHER
+
+
+def said_by(error: BaseException) -> list[Said]:
+    """The chain of a Java error as Python has it, the outermost first."""
+    error = thrown(error)
+    if isinstance(error, Py4JJavaError):
+        return [said_of(cause) for cause in causes_of(error.java_exception)]
+    text = (str(error).splitlines() or [repr(error)])[0]
+    return [Said(name=type(error).__name__, text=text)]
+
+
+def thrown(error: BaseException) -> BaseException:
+    """The error that a call of ours met.
+
+    A SparkSession has PySpark ask its JVM about every exception in the process; of one that another
+    JVM has thrown it knows nothing, and the error is then about the question.
+    """
+    asked = isinstance(error, Py4JError) and "Utils.exceptionString" in str(error.args)
+    return error.__context__ if asked and error.__context__ is not None else error
+
+
+def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects
+    """A Java exception and its causes, the outermost first."""
+    for _ in range(_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.getCause()
+
+
+def said_of(error: Any) -> Said:  # noqa: ANN401 - a Java object
+    """One Java exception; what a server threw stands under its own name."""
+    name = str(error.getClass().getSimpleName())
+    if name == "RemoteException":
+        name = re.split(r"[.$]", str(error.getClassName()))[-1]
+    return Said(name=name, text=(str(error.toString()).splitlines() or [name])[0])
+
+
+def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamError:
+    """The error for people: ``what`` was tried, as "write in a directory of the job"."""
+    if trouble is Trouble.DENIED:
+        return AuthenticationError(
+            f"may not {what}",
+            where,
+            "Give this user the right to read and write there, or a valid ticket.",
+        )
+    if trouble is Trouble.UNSUPPORTED:
+        return ConfigError(
+            f"cannot {what}", where, "Check the URI and Hadoop's configuration (HADOOP_CONF_DIR)."
+        )
+    if trouble is Trouble.FULL:
+        return StorageError(
+            f"there is no room to {what}",
+            where,
+            "Make room there, or raise the quota, and start again; nothing is lost or doubled.",
+        )
+    if trouble is Trouble.UNREACHABLE:
+        return StorageUnreachableError(
+            f"could not {what}",
+            where,
+            "Check that NameNode and DataNodes are up, reachable and not in safe mode.",
+        )
+    return StorageError(
+        f"could not {what}",
+        where,
+        "Check that the file system answers and may be written; its own log says more.",
+    )

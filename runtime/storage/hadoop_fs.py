@@ -1,0 +1,241 @@
+"""Files behind Hadoop's `FileSystem`, in a JVM that somebody else owns; rename publishes.
+
+HDFS takes the rename of a synced file to an absent name as one atomic step and answers false for
+a taken one. An answer of false, or none, is settled by looking (protocol rules 7 and 20).
+"""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from runtime.errors import StorageError
+from runtime.storage.file_system import Entry
+from runtime.storage.hadoop_errors import said_by, thrown, trouble_of, typed
+
+__all__ = ["HadoopFileSystem"]
+
+# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour, and 0.4 s for a
+# block to be reported when a small file is closed. What the user set in a site file stays.
+_BOUNDS = {
+    "ipc.client.connect.timeout": "5000",
+    "ipc.client.connect.max.retries": "3",
+    "ipc.client.connect.max.retries.on.timeouts": "2",
+    "ipc.client.rpc-timeout.ms": "10000",
+    "dfs.client.retry.max.attempts": "3",
+    "dfs.client.socket-timeout": "10000",
+    "dfs.client.datanode-restart.timeout": "10",
+    "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
+    "dfs.client.block.write.locateFollowingBlock.retries": "10",
+}
+_COPY_BYTES = 1 << 20
+_ABSENT = ("FileNotFoundException",)
+_BRIDGES = ("py4j", "pyspark")
+
+
+class HadoopFileSystem:
+    """`runtime.storage.file_system.FileSystem` below one directory of HDFS.
+
+    Runs where the gateway is: the driver, or the command line. It has a client of its own, so
+    that Spark's cached one, with Spark's time-outs, is neither used nor closed.
+    """
+
+    def __init__(self, uri: str, jvm: Any) -> None:  # noqa: ANN401 - py4j's view
+        self._jvm = jvm
+        self.uri = uri.rstrip("/")
+        self._opened: Any = None
+        self._opening = threading.Lock()  # two threads that come first open one client
+
+    def read(self, path: str) -> bytes | None:
+        """See `FileSystem.read`."""
+        with self._translated("read", path):
+            try:
+                stream = self._fs.open(self._at(path))
+            except Py4JError as error:
+                if _names(error, _ABSENT):
+                    return None
+                raise
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+    def entries(self, path: str) -> list[Entry]:
+        """See `FileSystem.entries`."""
+        with self._translated("list", path):
+            try:
+                found = self._fs.listStatus(self._at(path))
+            except Py4JError as error:
+                if _names(error, _ABSENT):
+                    return []
+                raise
+            entries = (
+                Entry(
+                    name=status.getPath().getName(),
+                    is_directory=status.isDirectory(),
+                    length_bytes=status.getLen(),
+                )
+                for status in found
+            )
+            return sorted(entries, key=lambda entry: entry.name)
+
+    def exists(self, path: str) -> bool:
+        """See `FileSystem.exists`."""
+        with self._translated("look up", path):
+            return bool(self._fs.exists(self._at(path)))
+
+    def write_temporary(self, path: str, data: bytes) -> None:
+        """See `FileSystem.write_temporary`: on disk at the DataNodes before it returns."""
+        with self._translated("write", path):
+            stream = self._fs.create(self._at(path), True)
+            try:
+                stream.write(data)
+                stream.hsync()
+            finally:
+                stream.close()
+
+    def place(self, temporary: str, path: str) -> bool:
+        """See `FileSystem.place`."""
+        with self._translated("publish", path):
+            if self._fs.rename(self._at(temporary), self._at(path)):
+                return True
+            if self._fs.exists(self._at(path)):
+                return False
+        raise StorageError(
+            "the NameNode refused to rename, and the name is not taken",
+            {"uri": self.uri, "path": path},
+            "Retry; if it stays so, look into the NameNode's log.",
+        )
+
+    def make_durable(self, path: str) -> None:
+        """See `FileSystem.make_durable`: the NameNode answers only what its edit log holds."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See `FileSystem.replace`."""
+        directory, _, name = path.rpartition("/")
+        temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/")
+        self.write_temporary(temporary, data)
+        with self._translated("write", path):
+            self._fs.rename(self._at(temporary), self._at(path), self._overwriting())
+
+    def length_bytes(self, path: str) -> int | None:
+        """See `FileSystem.length_bytes`."""
+        with self._translated("look up", path):
+            try:
+                status = self._fs.getFileStatus(self._at(path))
+            except Py4JError as error:
+                if _names(error, _ABSENT):
+                    return None
+                raise
+            return None if status.isDirectory() else int(status.getLen())
+
+    def make_directories(self, path: str) -> None:
+        """See `FileSystem.make_directories`."""
+        with self._translated("make a directory", path):
+            self._fs.mkdirs(self._at(path))
+
+    def join(self, sources: Sequence[str], path: str) -> int:
+        """See `FileSystem.join`: the bytes pass through the JVM alone."""
+        copy = self._jvm.org.apache.hadoop.io.IOUtils.copyBytes
+        with self._translated("copy into", path):
+            joined = self._fs.create(self._at(path), True)
+            try:
+                for source in sources:
+                    part = self._fs.open(self._at(source))
+                    try:
+                        copy(part, joined, _COPY_BYTES, False)
+                    finally:
+                        part.close()
+                joined.hsync()
+                return int(joined.getPos())
+            finally:
+                joined.close()
+
+    def move(self, source: str, path: str) -> bool:
+        """See `FileSystem.move`: false also stands for a source that is not there."""
+        with self._translated("move a file", path):
+            return bool(self._fs.rename(self._at(source), self._at(path)))
+
+    def sync_directory(self, path: str) -> None:
+        """See `FileSystem.sync_directory`: the NameNode answers only what its edit log holds."""
+
+    def delete(self, path: str) -> None:
+        """See `FileSystem.delete`: one step at the NameNode."""
+        with self._translated("delete", path):
+            self._fs.delete(self._at(path), True)
+
+    def close(self) -> None:
+        """See `FileSystem.close`: ends the client; the JVM belongs to somebody else."""
+        with self._opening:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            with self._translated("close", ""):
+                opened.close()
+
+    def _overwriting(self) -> Any:  # noqa: ANN401 - a Java array
+        """``new Options.Rename[] {OVERWRITE}``; py4j has no variable arguments."""
+        java = self._jvm.java.lang
+        kind = java.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        options = java.reflect.Array.newInstance(kind, 1)
+        java.reflect.Array.set(options, 0, self._jvm.org.apache.hadoop.fs.Options.Rename.OVERWRITE)
+        return options
+
+    @property
+    def _fs(self) -> Any:  # noqa: ANN401 - a Java object
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def _open(self) -> Any:  # noqa: ANN401 - a Java object
+        hadoop = self._jvm.org.apache.hadoop
+        # Registers hdfs-default.xml and hdfs-site.xml, before a setting's origin is asked for.
+        hadoop.hdfs.HdfsConfiguration.init()
+        conf = hadoop.conf.Configuration(self._user_configuration())
+        for name, value in _BOUNDS.items():
+            if _is_default(conf, name):
+                conf.set(name, value)
+        return hadoop.fs.FileSystem.newInstance(self._at("").toUri(), conf)
+
+    def _user_configuration(self) -> Any:  # noqa: ANN401 - a Java object
+        """Spark's, with its ``spark.hadoop.*`` settings, where a session runs; else the files'."""
+        companion = getattr(self._jvm.org.apache.spark, "SparkContext$")
+        active = getattr(companion, "MODULE$").getActive()
+        if active.isDefined():
+            return active.get().hadoopConfiguration()
+        return self._jvm.org.apache.hadoop.conf.Configuration()
+
+    def _at(self, path: str) -> Any:  # noqa: ANN401 - a Java object
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{path}" if path else self.uri)
+
+    @contextlib.contextmanager
+    def _translated(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not _is_from_java(error):
+                raise
+            said = said_by(error)
+            where = {"uri": self.uri, "path": path, "error": str(said[0])}
+            raise typed(trouble_of(said), f"{action} in a directory of the job", where) from error
+
+
+def _is_default(conf: Any, name: str) -> bool:  # noqa: ANN401 - a Java object
+    sources = conf.getPropertySources(name)
+    return sources is None or all(str(source).endswith("-default.xml") for source in sources)
+
+
+def _is_from_java(error: Exception) -> bool:
+    """In a SparkSession PySpark turns some Java exceptions into classes of its own."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _BRIDGES
+
+
+def _names(error: BaseException, names: tuple[str, ...]) -> bool:
+    error = thrown(error)
+    if not isinstance(error, Py4JJavaError):
+        return type(error).__name__ in names
+    found: Any = error.java_exception
+    return str(found.getClass().getSimpleName()) in names
