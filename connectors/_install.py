@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from connectors.kafka._spark import kafka_format, kafka_sink_of
+from connectors.hdfs import _spark_format as files
+from connectors.kafka import _spark as kafka
 from runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from runtime.service.server import CoordinatorService
 from runtime.spark.drop_in import DropInQueries
-from runtime.spark.session import prepare
+from runtime.spark.session import active_session, prepare
 
 __all__ = ["Installation", "install"]
 
@@ -34,7 +35,7 @@ _installed: dict[str, Installation] = {}
 
 
 def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
-    """Register the format ``sluice-kafka`` with a session, and start the service it needs.
+    """Register ``sluice-kafka`` and ``sluice-files`` with a session; start the service they need.
 
     Once per session; all sessions of an application share one service and the first result, until
     that is closed. The service answers only who has its token, which travels inside the registered
@@ -50,7 +51,8 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     found = _installed.get(application)
     if found is None or found.queries.is_closed:
         prepare(spark)
-        queries = DropInQueries(spark, kafka_sink_of, host=host)
+        sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
+        queries = DropInQueries(spark, sinks, host=host)
         service = CoordinatorService(host=host)
         service.mount(HANDLER_KEY, queries)
         service.start()
@@ -60,5 +62,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     installation = _installed[application]
     installation.queries.watch(spark)
     client = DropInClient(address=installation.service.coordinator_address)
-    spark.dataSource.register(kafka_format(client))
+    with active_session(spark):
+        spark.dataSource.register(kafka.kafka_format(client))
+        spark.dataSource.register(files.files_format(client))
     return installation

@@ -1,9 +1,6 @@
 """``sluice kafka``: a broker on this machine for first steps."""
 
-import signal
-import time
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -12,15 +9,15 @@ from rich.console import Console
 from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
-from runtime.embedded.background import RunningServer, forget, recall, remember
+from runtime.embedded.background import RunningServer, recall, start_once
 from runtime.embedded.background import stop as stop_server
-from runtime.embedded.cache import exclusive, state_dir
+from runtime.embedded.cache import state_dir
+from runtime.embedded.foreground import serve
 from runtime.errors import MissingRequirementError
 
 __all__ = ["app"]
 
 _NAME = "kafka"
-_LOCK_TIMEOUT_S = 120.0
 
 app = typer.Typer(
     help="Start and stop a real single-node Kafka broker on this machine.", no_args_is_help=True
@@ -49,10 +46,10 @@ def start(
         transaction_version=transaction_version,
         detached=background,
     )
-    _start_once(broker)
+    start_once(_NAME, "a broker", lambda: _started(broker))
     _console.print(broker.bootstrap)
     if not background:
-        _serve(broker)
+        serve(broker, name=_NAME, title=f"Kafka {KAFKA_VERSION}")
 
 
 @app.command()
@@ -69,7 +66,7 @@ def status() -> None:
     if server is None:
         _console.print("no broker runs")
         raise typer.Exit(1)
-    _console.print(f"{server.address}  pid {server.identity.pid}  log {server.log_path}")
+    _console.print(server.describe())
 
 
 @app.command()
@@ -101,38 +98,12 @@ def create(
     _console.print(f"created {', '.join(topics)} with {partitions} partition(s) each")
 
 
-def _start_once(broker: EmbeddedKafka) -> None:
-    with exclusive(state_dir() / f"{_NAME}.lock", timeout_s=_LOCK_TIMEOUT_S):
-        server = recall(_NAME)
-        if server:
-            raise MissingRequirementError(
-                "a broker of this user runs already",
-                {"bootstrap": server.address, "pid": server.identity.pid},
-                "Use it, or stop it with: sluice kafka stop",
-            )
-        broker.start()
-        remember(
-            RunningServer(
-                name=_NAME,
-                identity=broker.identity,
-                address=broker.bootstrap,
-                data_dir=broker.log_path.parent,
-                log_path=broker.log_path,
-            )
-        )
-
-
-def _serve(broker: EmbeddedKafka) -> None:
-    """Stay in front until Ctrl-C, SIGTERM or the broker's end."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    Console(stderr=True).print(f"Kafka {KAFKA_VERSION} runs; Ctrl-C stops it.")
-    try:
-        while broker.is_running():
-            time.sleep(0.2)  # nothing to do but to notice the broker's end; signals wake it
-    finally:
-        broker.close()
-        forget(_NAME)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _started(broker: EmbeddedKafka) -> RunningServer:
+    broker.start()
+    return RunningServer(
+        name=_NAME,
+        identities=(broker.identity,),
+        address=broker.bootstrap,
+        data_dir=broker.log_path.parent,
+        log_path=broker.log_path,
+    )

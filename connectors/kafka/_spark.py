@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from connectors.kafka._spark_sink import KafkaStreamWriter
 from connectors.kafka._spark_source import KafkaSourceFormat
 from connectors.kafka.sink import KafkaSink
-from runtime.contracts import Sink
+from runtime.contracts import TaskSink
 from runtime.service.drop_in_client import DropInClient
+from runtime.spark.active_queries import ActiveQuery
+from runtime.spark.drop_in_writer import DropInStreamWriter
 
-__all__ = ["KafkaFormat", "kafka_format", "kafka_sink_of"]
+__all__ = ["FORMAT", "KafkaFormat", "kafka_format", "kafka_sink"]
+
+FORMAT = "sluice-kafka"
 
 
 class KafkaFormat(KafkaSourceFormat):
@@ -20,9 +23,16 @@ class KafkaFormat(KafkaSourceFormat):
     service: DropInClient | None = None
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The transactional sink; see `KafkaStreamWriter`."""
+        """The transactional sink; see `DropInStreamWriter`."""
         del overwrite  # Spark passes True for output mode complete; Kafka has nothing to overwrite
-        return KafkaStreamWriter(self.options, schema, self.service)
+        KafkaSink.from_options(self.options, schema)  # says what is wrong with them
+        return DropInStreamWriter(FORMAT, self.options, self.service)
+
+
+def kafka_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:
+    """A query's sink; the same whatever its session has set."""
+    del query
+    return KafkaSink.from_options(options)
 
 
 def kafka_format(service: DropInClient) -> type[KafkaFormat]:
@@ -33,8 +43,3 @@ def kafka_format(service: DropInClient) -> type[KafkaFormat]:
 
     SluiceKafka.service = service
     return SluiceKafka
-
-
-def kafka_sink_of(options: Mapping[str, str]) -> Sink:
-    """The sink that the options of ``writeStream`` describe."""
-    return KafkaSink.from_options(options)

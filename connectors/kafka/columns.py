@@ -13,7 +13,14 @@ import pyarrow as pa
 from connectors.kafka._client import Message
 from runtime.errors import ConfigError
 
-__all__ = ["COLUMNS", "ColumnBuilder", "columns_with", "schema_ddl", "schema_of"]
+__all__ = [
+    "COLUMNS",
+    "ColumnBuilder",
+    "columns_with",
+    "schema_ddl",
+    "schema_of",
+    "timestamps_ms",
+]
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """Columns without headers, in Spark's order."""
@@ -121,9 +128,20 @@ class ColumnBuilder:
         return self._repeated[: len(slots)]
 
 
-def _timestamps(messages: Sequence[Message]) -> dict[str, pa.Array]:
+def timestamps_ms(messages: Sequence[Message]) -> IntArray:
+    """Of each message; -1 where it has none."""
+    flat = _kinds_and_times(messages)
+    found: IntArray = np.where(flat[0::2] == 0, -1, flat[1::2])
+    return found
+
+
+def _kinds_and_times(messages: Sequence[Message]) -> IntArray:
     pairs = itertools.chain.from_iterable(map(Message.timestamp, messages))
-    flat = np.fromiter(pairs, np.int64, 2 * len(messages))
+    return np.fromiter(pairs, np.int64, 2 * len(messages))
+
+
+def _timestamps(messages: Sequence[Message]) -> dict[str, pa.Array]:
+    flat = _kinds_and_times(messages)
     # librdkafka: 0 none, 1 create, 2 append; Java and Spark: -1, 0, 1.
     kinds = (flat[0::2] - 1).astype(np.int32)
     micros = pa.array(flat[1::2] * 1000).view(_TYPES["timestamp"])

@@ -33,7 +33,7 @@ OnDelivery = Callable[[KafkaError | None, Message], None]
 
 (_TOO_LARGE,) = error_codes("MSG_SIZE_TOO_LARGE")
 # Records thrown away because of an error that another report, or the client itself, names.
-_CONSEQUENCES = error_codes("_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE")
+_CONSEQUENCES = error_codes("_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL")
 
 
 def is_consequence(error: KafkaError) -> bool:

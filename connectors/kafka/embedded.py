@@ -19,6 +19,7 @@ from connectors.kafka._broker_properties import (
     render,
     server_properties,
 )
+from runtime.embedded.cache import require_directory
 from runtime.embedded.certificates import Certificate, make_certificate
 from runtime.embedded.ivy import Artifact, Bundle, Report, fetch, pinned_checksums, report_to_stderr
 from runtime.embedded.java import find_java
@@ -247,8 +248,7 @@ class EmbeddedKafka:
 
     def _directory(self) -> Path:
         if self._data_dir is not None:
-            self._data_dir.mkdir(parents=True, exist_ok=True)
-            return self._data_dir.resolve()
+            return require_directory(self._data_dir)
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="sluice-kafka-"))
         return self._scratch

@@ -3,18 +3,17 @@
 Executors make handles; the driver, a recovery in another process and ``sluice txn`` read them.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from runtime.errors import ConfigError, DamagedCheckpointError, StreamError, UnsupportedFormatError
-from runtime.model import Redistribution, StateEntry
+from runtime.errors import ConfigError, StreamError
+from runtime.model import StateEntry
+from runtime.payloads import committable, content_of, number, rows, text
 
 __all__ = [
     "COMMITTABLE_KIND",
     "COMMITTABLE_VERSION",
-    "STATE_NAME",
     "InvalidHandleError",
     "OutputCount",
     "SourceRange",
@@ -27,7 +26,6 @@ __all__ = [
 
 COMMITTABLE_KIND = "kafka-transaction"
 COMMITTABLE_VERSION = 1
-STATE_NAME = "committables"
 
 
 class InvalidHandleError(StreamError):
@@ -56,11 +54,11 @@ class TransactionalId:
 
     def __post_init__(self) -> None:
         parts = {"job_uid": self.job_uid, "region": self.region, "owner": self.owner}
-        for name, text in parts.items():
-            if not text or "/" in text:
+        for name, part in parts.items():
+            if not part or "/" in part:
                 raise ConfigError(
                     "a part of a transactional id is empty or holds a slash",
-                    {name: text, "prefix": self.prefix},
+                    {name: part, "prefix": self.prefix},
                     "Choose a name without a slash.",
                 )
         if not self.prefix or self.generation < 0 or self.slot < 0:
@@ -211,13 +209,8 @@ def encode_handle(handle: TransactionHandle, *, operator_id: str) -> StateEntry:
         "outputs": [[o.topic, o.partition, o.records] for o in handle.outputs],
         "sources": [[s.topic, s.partition, s.start_offset, s.end_offset] for s in handle.sources],
     }
-    return StateEntry(
-        operator_id=operator_id,
-        state_name=STATE_NAME,
-        kind=COMMITTABLE_KIND,
-        version=COMMITTABLE_VERSION,
-        redistribution=Redistribution.SPLIT,
-        payload=json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode(),
+    return committable(
+        content, kind=COMMITTABLE_KIND, version=COMMITTABLE_VERSION, operator_id=operator_id
     )
 
 
@@ -228,61 +221,30 @@ def decode_handle(entry: StateEntry) -> TransactionHandle:
         UnsupportedFormatError: another kind, or a version newer than this code.
         DamagedCheckpointError: the payload is not what its version promises.
     """
-    where: dict[str, object] = {
-        "operator_id": entry.operator_id,
-        "kind": entry.kind,
-        "version": entry.version,
-    }
-    if entry.kind != COMMITTABLE_KIND or entry.version != COMMITTABLE_VERSION:
-        raise UnsupportedFormatError(
-            "this committable is not a Kafka transaction of a known version",
-            where,
-            "Read it with the connector and version that wrote it.",
-        )
-    try:
-        content = json.loads(entry.payload)
-        return _from_content(content)
-    except (ValueError, KeyError, TypeError) as err:
-        raise DamagedCheckpointError(
-            "a committable of a Kafka transaction cannot be read",
-            where,
-            "Restore from the previous checkpoint; report the damaged one.",
-        ) from err
+    return content_of(
+        entry,
+        _from_content,
+        kind=COMMITTABLE_KIND,
+        version=COMMITTABLE_VERSION,
+        what="a Kafka transaction",
+    )
 
 
 def _from_content(content: Mapping[str, object]) -> TransactionHandle:
     return TransactionHandle(
-        transactional_id=_text(content["transactional_id"]),
-        producer_id=_number(content["producer_id"]),
-        producer_epoch=_number(content["producer_epoch"]),
-        checkpoint_id=_number(content["checkpoint_id"]),
-        record_count=_number(content["record_count"]),
+        transactional_id=text(content["transactional_id"]),
+        producer_id=number(content["producer_id"]),
+        producer_epoch=number(content["producer_epoch"]),
+        checkpoint_id=number(content["checkpoint_id"]),
+        record_count=number(content["record_count"]),
         outputs=tuple(
-            OutputCount(topic=_text(t), partition=_number(p), records=_number(n))
-            for t, p, n in _rows(content["outputs"])
+            OutputCount(topic=text(t), partition=number(p), records=number(n))
+            for t, p, n in rows(content["outputs"])
         ),
         sources=tuple(
             SourceRange(
-                topic=_text(t), partition=_number(p), start_offset=_number(a), end_offset=_number(b)
+                topic=text(t), partition=number(p), start_offset=number(a), end_offset=number(b)
             )
-            for t, p, a, b in _rows(content["sources"])
+            for t, p, a, b in rows(content["sources"])
         ),
     )
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"not an integer: {value!r}")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"not text: {value!r}")
-    return value
-
-
-def _rows(value: object) -> Sequence[Sequence[object]]:
-    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
-        raise TypeError("not a list of rows")
-    return value

@@ -4,7 +4,7 @@ Runs where a producer is made: in an executor's background thread.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,9 @@ class ClusterLimits:
 
     Attributes:
         transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers.
-        batch_bytes: ``max.message.bytes`` of the sink's topic. A broker refuses a whole batch that
-            is larger, and librdkafka, unlike Java's producer, does not split it and try again.
+        batch_bytes: the least ``max.message.bytes`` of the sink's topics. A broker refuses a whole
+            batch that is larger, and librdkafka, unlike Java's producer, does not split it and try
+            again.
         answered: False when the cluster said nothing: asking again may tell.
     """
 
@@ -88,7 +89,7 @@ class LimitsOnce:
 
 
 def describe_limits(
-    connection: KafkaConnection, topic: str | None, *, timeout_s: float
+    connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
 ) -> ClusterLimits:
     """Ask the cluster. Never raises: what cannot be read is None, and the producer itself fails
     with the reason where there is a real one.
@@ -98,18 +99,18 @@ def describe_limits(
         brokers = admin.list_topics(topic="", timeout=timeout_s).brokers
         found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
         timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
-        topics = _describe(admin, ResourceType.TOPIC, [topic] if topic else [], timeout_s)
+        written = _describe(admin, ResourceType.TOPIC, topics, timeout_s)
     except (KafkaException, TimeoutError) as err:
         log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
         return ClusterLimits(answered=False)
     return ClusterLimits(
         transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
-        batch_bytes=min((int(c["max.message.bytes"]) for c in topics), default=None),
+        batch_bytes=min((int(c["max.message.bytes"]) for c in written), default=None),
     )
 
 
 def _describe(
-    admin: AdminClient, kind: ResourceType, names: list[str], timeout_s: float
+    admin: AdminClient, kind: ResourceType, names: Sequence[str], timeout_s: float
 ) -> list[dict[str, str]]:
     """Configurations of those resources that may be read; raises when nobody answers."""
     if not names:

@@ -13,7 +13,7 @@ from connectors.kafka.positions import PartitionKey
 from connectors.kafka.splits import key_of
 from runtime.model import SplitRange
 
-__all__ = ["RangeProgress", "in_rounds"]
+__all__ = ["NewestTimestamps", "RangeProgress", "in_rounds"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -82,3 +82,18 @@ class RangeProgress:
     def remaining(self) -> int:
         """Offsets between positions and ends; an upper bound on the messages to come."""
         return int(np.maximum(self._ends - self._positions, 0).sum())
+
+
+class NewestTimestamps:
+    """The largest timestamp of each range that is read; a slot is an index into the splits."""
+
+    def __init__(self, slots: int) -> None:
+        self._largest_ms = np.full(slots, -1, np.int64)
+
+    def note(self, slots: IntArray, timestamps_ms: IntArray) -> None:
+        """Of some messages of these slots; a negative timestamp is none."""
+        np.maximum.at(self._largest_ms, slots, timestamps_ms)
+
+    def known(self) -> list[tuple[int, int]]:
+        """Slots that had a timestamp, and the largest one in ms."""
+        return [(slot, ms) for slot, ms in enumerate(self._largest_ms.tolist()) if ms >= 0]

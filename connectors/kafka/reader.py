@@ -4,7 +4,7 @@ import gc
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ from connectors.kafka._client import (
     TopicPartition,
     translate,
 )
-from connectors.kafka.columns import COLUMNS, ColumnBuilder
+from connectors.kafka.columns import COLUMNS, ColumnBuilder, timestamps_ms
 from connectors.kafka.consumers import PooledConsumer, process_pool
-from connectors.kafka.ranges import IntArray, RangeProgress, in_rounds
+from connectors.kafka.ranges import IntArray, NewestTimestamps, RangeProgress, in_rounds
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import LostRange, data_lost, key_of
 from runtime.errors import StreamError, UnreachableError
@@ -81,11 +81,26 @@ class KafkaSplitReader:
             AuthenticationError, SourceChangedError: the brokers refuse the partition.
         """
         for together in in_rounds(splits):
-            yield from self._read_together(together)
+            yield from self._read_together(together, None)
 
-    def _read_together(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+    def read_timed(
+        self, splits: Sequence[SplitRange], tell: Callable[[SplitRange, int], None]
+    ) -> Iterator[pa.RecordBatch]:
+        """As `read`; see `runtime.contracts.TimedSplitReader`.
+
+        What a range holds without a timestamp, or not as a record any more, does not count.
+        """
+        for together in in_rounds(splits):
+            newest = NewestTimestamps(len(together))
+            yield from self._read_together(together, newest)
+            for slot, largest_ms in newest.known():
+                tell(together[slot], largest_ms)
+
+    def _read_together(
+        self, splits: Sequence[SplitRange], newest: NewestTimestamps | None
+    ) -> Iterator[pa.RecordBatch]:
         pooled = process_pool.borrow(self.connection, read_committed=self.read_committed)
-        reading = _Reading(self, pooled, splits)
+        reading = _Reading(self, pooled, splits, newest)
         try:
             yield from reading.batches()
         except (StreamError, KafkaException) as err:
@@ -104,9 +119,14 @@ class _Reading:
     """One pass over ranges of different partitions."""
 
     def __init__(
-        self, reader: KafkaSplitReader, pooled: PooledConsumer, splits: Sequence[SplitRange]
+        self,
+        reader: KafkaSplitReader,
+        pooled: PooledConsumer,
+        splits: Sequence[SplitRange],
+        newest: NewestTimestamps | None,
     ) -> None:
         self._reader = reader
+        self._newest = newest
         self._splits = splits
         self._pooled = pooled
         self._consumer = pooled.consumer
@@ -159,6 +179,8 @@ class _Reading:
             if not messages:
                 return None
         batch = self._builder.build(messages, slots, offsets)
+        if self._newest is not None:
+            self._newest.note(slots, timestamps_ms(messages))
         self._moved_at_s = time.monotonic()
         self._fit(batch)
         return batch

@@ -57,9 +57,13 @@ class RecordSender:
         self._looked_for: set[tuple[str, int]] = set()
         self.records = 0
 
-    def send(self, batch: pa.RecordBatch, columns: RecordColumns) -> None:
+    def send(
+        self, batch: pa.RecordBatch, columns: RecordColumns, *, is_own_topic: bool = True
+    ) -> None:
         """Queue every row; waits while the queue is full.
 
+        Args:
+            is_own_topic: False: the rows go to another one, with partitions of its own.
         Raises:
             ConfigError: a row holds what no record can.
             DeliveryError, AuthenticationError, FencedError: a record was refused, now or earlier.
@@ -67,11 +71,14 @@ class RecordSender:
         """
         for start in range(0, batch.num_rows, _CHUNK_ROWS):
             with without_collector():
-                self._send_rows(batch.slice(start, _CHUNK_ROWS), columns)
+                count = self._partition_count if is_own_topic else None
+                self._send_rows(batch.slice(start, _CHUNK_ROWS), columns, count)
             failpoint("mid-write")
 
-    def _send_rows(self, batch: pa.RecordBatch, columns: RecordColumns) -> None:
-        rows, partitions = by_partition(batch, columns, self._partition_count)
+    def _send_rows(
+        self, batch: pa.RecordBatch, columns: RecordColumns, partition_count: int | None
+    ) -> None:
+        rows, partitions = by_partition(batch, columns, partition_count)
         try:
             arguments = columns.arguments(rows, partitions)
         except ConfigError as err:

@@ -1,5 +1,6 @@
 """`KafkaSink`: what ``.sink(…)`` takes, and what the drop-in's options become."""
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never, Protocol, Self
@@ -71,6 +72,7 @@ class KafkaSink:
         self._timeout_s = transaction_timeout_s
         self._name = name or f"kafka-sink-{topic or 'by-record'}"
         self._uid = uid
+        self._dead_letter_topics: tuple[str, ...] = ()
         self._check_transactions()
 
     @classmethod
@@ -120,7 +122,8 @@ class KafkaSink:
         from connectors.kafka.coordination import KafkaSinkCoordinator
         from connectors.kafka.plain_coordination import PlainSinkCoordinator
 
-        topics = () if self._topic is None else (self._topic,)
+        own = () if self._topic is None else (self._topic,)
+        topics = (*own, *self._dead_letter_topics)
         if not self.is_exactly_once:
             return PlainSinkCoordinator(
                 self._connection, topics=topics, guarantee=self._guarantee.value
@@ -140,7 +143,21 @@ class KafkaSink:
             guarantee=self._guarantee,
             transactional_id_prefix=self._prefix,
             transaction_timeout_s=self._timeout_s,
+            dead_letter_topics=self._dead_letter_topics,
         )
+
+    def with_dead_letters(self, topics: Sequence[str]) -> Self:
+        """See `runtime.contracts.DeadLetterSink`."""
+        for topic in topics:
+            if _checked_topic(topic) == self._topic:
+                raise ConfigError(
+                    "dead letters are to go to the topic of the output",
+                    {"sink": self._name, "topic": topic},
+                    "Readers could not tell them apart: give them a topic of their own.",
+                )
+        made = copy.copy(self)
+        made._dead_letter_topics = tuple(topics)  # noqa: SLF001 - a sink like this one
+        return made
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
         """See `runtime.contracts.Sink`."""
@@ -154,6 +171,8 @@ class KafkaSink:
         settings = {"guarantee": self._guarantee.value, **self._connection.redacted()}
         if self._topic is not None:
             settings["topic"] = self._topic
+        if self._dead_letter_topics:
+            settings["dead_letter_topics"] = ",".join(self._dead_letter_topics)
         if self.is_exactly_once:
             timeout_s = self._timeout_s
             settings["transactional_id_prefix"] = self._prefix

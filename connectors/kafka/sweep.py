@@ -66,12 +66,9 @@ def _is_orphan(
     name = TransactionalId.parse(identity.transactional_id)
     if name is None or name.prefix != prefix or name.job_uid != view.job_uid:
         return False
-    current = view.generations.get(name.region)
-    if current is None:
-        # A region of an earlier run that this run does not have: generations only grow, so an id
-        # below all present ones is not of a region that is just being made.
-        return bool(view.generations) and name.generation < min(view.generations.values())
-    return name.generation < current or (name.generation == current and identity in declared)
+    if view.is_left_behind(name.region, name.generation):
+        return True
+    return name.generation == view.generations.get(name.region) and identity in declared
 
 
 def _protected_ids(committables: Sequence[StateEntry]) -> frozenset[str]:

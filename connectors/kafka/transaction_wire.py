@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_log import STATE_TOPIC, id_for_each_partition
 from connectors.kafka.transactions import (
     REFUSED_CREDENTIALS,
     ApiVersionsRequest,
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _TRANSACTION_KEY = 1  # FindCoordinator's key type
 _BROKER_RESOURCE = 4  # DescribeConfigs' resource type
-_STATE_TOPIC = "__transaction_state"
 _BATCH = 500  # ids in one request
 _NOT_YET = frozenset(
     {
@@ -351,15 +351,33 @@ def _is_final(report: EndReport | None) -> bool:
 
 
 async def _list(net: Net, prefix: str, states: list[str]) -> Listing:
-    metadata, offline = await _coordinating_brokers(net)
+    leaders, brokers = await _log_leaders(net)
+    offline = [f"{STATE_TOPIC}-{index}" for index, node in leaders.items() if node not in brokers]
+    ids_at: dict[int, list[str]] = defaultdict(list)
+    for index, transactional_id in enumerate(id_for_each_partition(prefix, len(leaders))):
+        if leaders[index] in brokers:
+            ids_at[leaders[index]].append(transactional_id)
+    # A broker that has not loaded a partition yet leaves it out and says nothing: each is asked
+    # for before and after, so that none moves in between unnoticed.
+    before = await _not_loaded(net, ids_at)
+    rows, silent = await _list_at(net, brokers, prefix, states)
+    after = await _not_loaded(net, ids_at)
+    missing = dict.fromkeys(offline + before + silent + after)
+    return Listing(transactions=tuple(rows), missing=tuple(missing))
+
+
+async def _list_at(
+    net: Net, brokers: Sequence[int], prefix: str, states: list[str]
+) -> tuple[list[ListedTransaction], list[str]]:
+    """What the brokers list, and those that did not."""
     waiting = {
         node_id: net.send(
             ListTransactionsRequest(state_filters=states, producer_id_filters=[], min_version=0),
             node_id,
         )
-        for node_id in metadata
+        for node_id in brokers
     }
-    missing = list(offline)
+    missing: list[str] = []
     rows: list[ListedTransaction] = []
     for node_id, answer in waiting.items():
         try:
@@ -381,20 +399,40 @@ async def _list(net: Net, prefix: str, states: list[str]) -> Listing:
             for row in response.transaction_states
             if row.transactional_id.startswith(prefix)
         ]
-    return Listing(transactions=tuple(rows), missing=tuple(missing))
+    return rows, missing
 
 
-async def _coordinating_brokers(net: Net) -> tuple[list[int], list[str]]:
-    """Living brokers, and partitions of the transaction log that none of them leads now."""
-    response = await net.send(_metadata_request([_STATE_TOPIC]))
-    brokers = [broker.node_id for broker in response.brokers]
-    offline = [
-        f"{_STATE_TOPIC}-{partition.partition_index}"
+async def _log_leaders(net: Net) -> tuple[dict[int, int], list[int]]:
+    """The leader of each partition of the transaction log, and all brokers."""
+    response = await net.send(_metadata_request([STATE_TOPIC]))
+    leaders = {
+        partition.partition_index: partition.leader_id
         for topic in response.topics
         for partition in topic.partitions
-        if partition.leader_id not in brokers
-    ]
-    return brokers, offline
+    }
+    return leaders, [broker.node_id for broker in response.brokers]
+
+
+async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
+    """Brokers that do not answer for an id of each partition of the log they lead (rule 28).
+
+    A leader says of an id that it "was not found" only once it has read that id's partition.
+    Metadata names it as leader some time before it begins to read.
+    """
+    waiting = {
+        node_id: net.send(DescribeTransactionsRequest(transactional_ids=ids), node_id)
+        for node_id, ids in ids_at.items()
+    }
+    loaded: dict[str, TransactionDescription | None] = {}
+    for node_id, answer in waiting.items():
+        try:
+            response = await answer
+        except kafka_errors.KafkaError as err:
+            log.debug("asking what is loaded: broker=%s error=%s", node_id, err)
+            continue
+        for row in response.transaction_states:
+            _take_description(row, loaded)
+    return [f"broker {node_id}" for node_id, ids in ids_at.items() if not loaded.keys() >= set(ids)]
 
 
 def _metadata_request(topics: list[str]) -> Message:

@@ -110,6 +110,12 @@ class TransactionalWriter:
             self._sender = self._begin()
         self._sender.send(batch, columns)
 
+    def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
+        """See `runtime.contracts.DeadLetterWriter`: into the same transaction."""
+        if self._sender is None:
+            self._sender = self._begin()
+        self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
+
     def pre_commit(self) -> list[StateEntry]:
         """Flush, and believe it only when three things agree (rule 1): nothing is left, no record
         was refused, and it is still the transaction that was registered (rule 3).
@@ -217,6 +223,10 @@ class PlainWriter:
         columns = self._schemas.columns(batch.schema)
         self._sender.send(batch, columns)
 
+    def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
+        """See `runtime.contracts.DeadLetterWriter`: as visible as the rest, at once."""
+        self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
+
     def pre_commit(self) -> list[StateEntry]:
         """Flush; there is nothing left to commit."""
         failpoint("before-flush")
@@ -255,6 +265,7 @@ class KafkaWriterFactory:
         guarantee: see `Guarantee`.
         transactional_id_prefix: exactly-once only.
         transaction_timeout_s: None: the broker's maximum.
+        dead_letter_topics: written to beside the output.
     """
 
     connection: KafkaConnection
@@ -262,6 +273,7 @@ class KafkaWriterFactory:
     guarantee: Guarantee
     transactional_id_prefix: str = ""
     transaction_timeout_s: float | None = None
+    dead_letter_topics: tuple[str, ...] = ()
 
     def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
         """See `runtime.contracts.WriterFactory`. Returns at once: a producer that is not yet ready
@@ -309,7 +321,9 @@ class KafkaWriterFactory:
 
     def limits(self) -> ClusterLimits:
         """What the cluster accepts."""
-        return describe_limits(self.connection, self.topic, timeout_s=_LIMITS_TIMEOUT_S)
+        own = () if self.topic is None else (self.topic,)
+        topics = (*own, *self.dead_letter_topics)
+        return describe_limits(self.connection, topics, timeout_s=_LIMITS_TIMEOUT_S)
 
     def _preparation(self) -> "_Preparation":
         return _Preparation(self)

@@ -1,0 +1,253 @@
+"""Files written by Spark's own writers, and Hadoop's `FileSystem` as the session has it."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc as pao
+import pyarrow.parquet as pq
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
+from connectors.hdfs.staged_output import StagedOutput
+from runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
+from runtime.storage.file_system import FileSystem
+from runtime.storage.hadoop_errors import Said, causes_of, said_of, trouble_of, typed
+from runtime.storage.opening import open_file_system
+
+__all__ = [
+    "NO_MARKER",
+    "ROW_COUNTS",
+    "SparkFrameSaver",
+    "chosen",
+    "failures",
+    "refusals",
+    "session_file_system",
+    "session_hadoop",
+    "session_writes",
+]
+
+_ROWS = "rows"
+_COUNT_S = 60.0
+_LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
+_OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
+_HADOOPS = "local host is"  # how Hadoop begins to say between whom a connection was lost
+
+
+def session_file_system(uri: str) -> FileSystem:
+    """The file system rooted at ``uri``, in the session's JVM where it needs one."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    return open_file_system(uri, None if context is None else context._jvm)  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkFrameSaver:
+    """`FrameSaver`: one write by Spark's own writer.
+
+    Spark lets one attempt of each task commit its files.
+
+    Attributes:
+        format_name: Spark's name of the format.
+        partition_by: columns that become directories.
+        columns: that are written; None: all.
+        options: of Spark's writer.
+    """
+
+    format_name: str
+    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    options: Mapping[str, str]
+
+    def check(self, frame: DataFrame) -> None:
+        """See `FrameSaver`: what Spark asks when it begins to write."""
+        rows = chosen(frame, self.columns)
+        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
+        sources = jvm.org.apache.spark.sql.execution.datasources
+        directories = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(self.partition_by))
+        with refusals(self.format_name, self.partition_by):
+            sources.PartitioningUtils.validatePartitionColumn(_java_schema(rows), directories, True)
+            if self.format_name in _FORMATS:
+                form = _FORMATS[self.format_name](sources)
+                in_files = _java_schema(rows.drop(*map(_quoted, self.partition_by)))
+                sources.DataSourceUtils.verifySchema(form, in_files, False)
+
+    def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
+        """See `FrameSaver`."""
+        rows = self._written(frame, directory.uri)
+        output = StagedOutput(
+            fs=directory.fs,
+            root=directory.root,
+            attempt=directory.attempt,
+            count=ROW_COUNTS.get(self.format_name),
+        )
+        with failures(directory.uri):  # rows are counted by Hadoop's readers
+            files = output.files(rows=rows, checkpoint_id=directory.checkpoint_id)
+        return SavedFrame(rows=rows or 0, files=files)
+
+    def _written(self, frame: DataFrame, uri: str) -> int | None:
+        """Run the frame into files; returns its rows, counted on the way.
+
+        None: Spark took the count out of a plan that is empty by itself.
+        """
+        counted = Observation()
+        observed = chosen(frame, self.columns).observe(counted, F.count(F.lit(1)).alias(_ROWS))
+        writer = observed.write.format(self.format_name).options(**self.options)
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        with refusals(self.format_name, self.partition_by), failures(uri):
+            writer.option(NO_MARKER, "false").save(uri)
+        rows = _counted(counted).get(_ROWS)
+        return None if rows is None else int(rows)
+
+
+def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """The frame with these columns alone, in this order; None: with all."""
+    return frame if columns is None else frame.select(*map(_quoted, columns))
+
+
+def session_writes(format_name: str) -> bool:
+    """Whether Spark's own writer of this format is on the class path; of Avro's it may not be."""
+    sql = _session(format_name)._jvm.org.apache.spark.sql  # noqa: SLF001
+    try:
+        sql.execution.datasources.DataSource.lookupDataSource(
+            format_name, sql.internal.SQLConf.get()
+        )
+    except AnalysisException:
+        return False
+    return True
+
+
+def _java_schema(frame: DataFrame) -> Any:  # noqa: ANN401 - a Java object
+    return frame._jdf.schema()  # noqa: SLF001 - PySpark has no public way
+
+
+@contextlib.contextmanager
+def refusals(format_name: str, partition_by: Sequence[str]) -> Iterator[None]:
+    """What Spark refuses by type; a user's own error passes as it is."""
+    try:
+        yield
+    except AnalysisException as err:
+        raise ConfigError(
+            "Spark's writer does not take these rows, or its options",
+            {
+                "format": format_name,
+                "partition_by": ",".join(partition_by),
+                "error": str(err).splitlines()[0],
+            },
+            "Choose other columns, types or options, or another format.",
+        ) from err
+
+
+@contextlib.contextmanager
+def failures(uri: str) -> Iterator[None]:
+    """A file system's failures by type; all else passes as it is."""
+    try:
+        yield
+    except Py4JJavaError as err:
+        said = _said_by_storage(err.java_exception)
+        if not said:
+            raise
+        raise typed(
+            trouble_of(said), "write the staged files", {"staging": uri, "error": said[0].text}
+        ) from err
+
+
+def _said_by_storage(error: Any) -> list[Said]:  # noqa: ANN401 - a Java object
+    """What a file system said, if it is a cause of ``error``."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
+    found = []
+    for cause in causes_of(error):
+        said = said_of(cause)
+        of_worker = said.name in _OF_WORKERS and _HADOOPS not in said.text
+        if not of_worker and is_instance_of(gateway, cause, "java.io.IOException"):
+            found.append(said)
+    return found
+
+
+def _counted(observed: Observation, *, timeout_s: float = _COUNT_S) -> dict[str, Any]:
+    """What was observed of a write that is over; Spark tells it a moment later, by an event.
+
+    Raises:
+        UnreachableError: the event did not come; Spark drops some when it has too many.
+    """
+    told: Any = observed._jo  # noqa: SLF001 - its own `get` waits for ever
+    wait = _session(_ROWS)._jvm.scala.concurrent  # noqa: SLF001
+    limit = wait.duration.Duration.create(int(timeout_s * 1000), "ms")
+    try:
+        wait.Await.ready(told.future(), limit)
+    except Py4JJavaError as err:
+        raise UnreachableError(
+            "Spark did not say how many rows it wrote",
+            {"timeout_s": timeout_s},
+            "The epoch is written again. If it comes again, raise "
+            "spark.scheduler.listenerbus.eventqueue.capacity.",
+        ) from err
+    return observed.get
+
+
+def _quoted(column: str) -> str:
+    """A name as it is, also with a dot in it."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+_FORMATS: Mapping[str, Callable[[Any], Any]] = {
+    "parquet": lambda sources: sources.parquet.ParquetFileFormat(),
+    "orc": lambda sources: sources.orc.OrcFileFormat(),
+    "json": lambda sources: sources.json.JsonFileFormat(),
+    "csv": lambda sources: sources.csv.CSVFileFormat(),
+}
+NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+"""Option of Spark's writers: whether an empty file says that the directory is whole."""
+
+
+def _parquet_rows(uri: str) -> int:
+    if uri.startswith(_LOCAL):
+        with contextlib.suppress(pa.ArrowException, OSError):  # encrypted: Hadoop has the keys
+            return int(pq.read_metadata(uri.removeprefix(_LOCAL)).num_rows)
+    jvm, conf, path = session_hadoop(uri)
+    hadoop = jvm.org.apache.parquet.hadoop
+    reader = hadoop.ParquetFileReader.open(hadoop.util.HadoopInputFile.fromPath(path, conf))
+    try:
+        return int(reader.getRecordCount())
+    finally:
+        reader.close()
+
+
+def _orc_rows(uri: str) -> int:
+    if uri.startswith(_LOCAL):
+        with contextlib.suppress(pa.ArrowException, OSError):
+            return int(pao.ORCFile(uri.removeprefix(_LOCAL)).nrows)
+    jvm, conf, path = session_hadoop(uri)
+    orc = jvm.org.apache.orc.OrcFile
+    reader = orc.createReader(path, orc.readerOptions(conf))
+    try:
+        return int(reader.getNumberOfRows())
+    finally:
+        reader.close()
+
+
+ROW_COUNTS: Mapping[str, Callable[[str], int]] = {"parquet": _parquet_rows, "orc": _orc_rows}
+"""Rows in the file at a URI, by format, where a look at its footer tells."""
+
+
+def session_hadoop(uri: str) -> tuple[Any, Any, Any]:
+    """The session's JVM, its Hadoop configuration, and ``uri`` as a path there."""
+    context = _session(uri)
+    jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001
+    return jvm, conf, jvm.org.apache.hadoop.fs.Path(uri)
+
+
+def _session(wanted: str) -> Any:  # noqa: ANN401 - its ways to Java have no types
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    if context is None:
+        raise IllegalTransitionError(
+            "there is no Spark session any more", {"wanted": wanted}, "Start the job again."
+        )
+    return context

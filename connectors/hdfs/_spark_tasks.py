@@ -1,0 +1,45 @@
+"""What the session's JVM knows and tasks, which have none, need to write files."""
+
+from typing import Any
+
+from pyspark import SparkContext
+
+from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
+from connectors.hdfs.web_addresses import web_hdfs_address
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
+from runtime.errors import IllegalTransitionError
+from runtime.storage.opening import needs_jvm
+
+__all__ = ["default_fs", "session_task_files"]
+
+
+def session_task_files(uri: str) -> TaskFiles:
+    """How tasks write on the file system of ``uri``; made in the driver, used there.
+
+    Raises:
+        ConfigError: Hadoop's configuration asks for what such tasks do not have, or does not say
+            where WebHDFS answers.
+    """
+    if not needs_jvm(uri):
+        return LocalTaskFiles()
+    context = _context()
+    jvm: Any = context._jvm  # noqa: SLF001
+    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001
+    hadoop = jvm.org.apache.hadoop
+    hadoop.hdfs.HdfsConfiguration.init()  # makes every configuration read hdfs-site.xml, too
+    user = hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName()
+    return WebHdfsTaskFiles(address=web_hdfs_address(uri, conf.get, user=user))
+
+
+def default_fs() -> str:
+    """Where Spark looks for a path without a scheme."""
+    return str(_context()._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001
+
+
+def _context() -> Any:  # noqa: ANN401 - of which only what is private is used
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
+    if context is None:
+        raise IllegalTransitionError(
+            "there is no Spark session any more", {}, "Start the job again."
+        )
+    return context

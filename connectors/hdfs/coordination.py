@@ -1,0 +1,134 @@
+"""The driver's side of a file sink: start check, staging, sweep and committer."""
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+
+from connectors.hdfs.committer import FileCommitter, OpenFileSystem
+from connectors.hdfs.partition_commit.marks import MarkedRun, MarkingCommitter, PartitionMarks
+from connectors.hdfs.staging import split_target, staging_root
+from connectors.hdfs.sweep import StagingSweeper
+from runtime.contracts import Committer, RegionProgress, SinkContext, SweepView
+from runtime.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    StorageError,
+    StorageUnreachableError,
+)
+from runtime.storage.file_system import FileSystem
+from runtime.storage.looks import close_quietly
+
+__all__ = ["FileSinkCoordinator"]
+
+log = logging.getLogger(__name__)
+
+_PROBE = ".sluice-probe-"
+
+
+class FileSinkCoordinator:
+    """Implements `runtime.contracts.SinkCoordinator` for file sinks. Driver.
+
+    There is no owner to claim: the job's uid is part of every staged name, and what keeps two
+    coordinators of one job apart is the seal in its checkpoint directory (rule 6). Several jobs may
+    write into one directory.
+    """
+
+    committer: Committer
+
+    def __init__(
+        self,
+        target: str,
+        open_file_system: OpenFileSystem,
+        *,
+        marks: PartitionMarks | None = None,
+    ) -> None:
+        self._target = target
+        self._parent, self._name = split_target(target)
+        self._open = open_file_system
+        self._opened: FileSystem | None = None
+        self._sweeper: StagingSweeper | None = None
+        self._files = FileCommitter(open_file_system)
+        self._marks = marks
+        self._marked: tuple[MarkedRun, str] | None = None  # as which operator
+        self.committer = (
+            self._files if marks is None else MarkingCommitter(self._files, self._published)
+        )
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        """See `SinkCoordinator.check`; the file system's own client bounds each look."""
+        del timeout_s
+        if self._fs.length_bytes(self._name) is not None:
+            raise ConfigError(
+                "the target of a file sink is a file",
+                {"path": self._target},
+                "Give a directory; it is made where it is absent.",
+            )
+        return {}
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        """See `SinkCoordinator.claim`: makes both directories, and tries a rename between them.
+
+        What forbids it, an encryption zone, a quota or a permission, is said before the first
+        decision instead of after it.
+        """
+        del timeout_s
+        root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
+        self._sweeper = StagingSweeper(self._fs, root=root, operator_id=context.operator_id)
+        self._fs.make_directories(self._name)
+        probe = f"{_PROBE}{uuid.uuid4().hex}"
+        self._fs.write_temporary(f"{root}/{probe}", b"sluice")
+        try:
+            moved = self._fs.move(f"{root}/{probe}", f"{self._name}/{probe}")
+        except StorageUnreachableError:
+            raise
+        except StorageError as err:
+            raise self._no_rename(root, err) from err
+        finally:
+            self._fs.delete(f"{root}/{probe}")
+            self._fs.delete(f"{self._name}/{probe}")
+        if not moved:
+            raise self._no_rename(root, "it was refused")
+        if self._marks is not None:
+            self._marked = self._marks.begin(context), context.operator_id
+
+    def _no_rename(self, root: str, why: object) -> StorageError:
+        return StorageError(
+            "a file cannot be renamed from the staging directory into the target",
+            {"path": self._target, "staging": f"{self._parent}/{root}", "error": str(why)},
+            "Both must lie on one device (a mounted directory: give one below it), in one "
+            "encryption zone, within their quotas, and be writable.",
+        )
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        """See `SinkCoordinator.sweep`."""
+        del timeout_s
+        if self._sweeper is None:
+            raise IllegalTransitionError(
+                "a file sink is swept before it was claimed",
+                {"path": self._target},
+                "This is a bug: please report it.",
+            )
+        return self._sweeper.sweep(view)
+
+    def _published(self, regions: Sequence[RegionProgress], timeout_s: float) -> None:
+        if self._marked is not None:
+            run, operator_id = self._marked
+            run.published(operator_id, regions, timeout_s=timeout_s)
+
+    def renew(self) -> None:
+        """See `SinkCoordinator.renew`: there is no record to renew."""
+
+    def close(self) -> None:
+        """See `SinkCoordinator.close`: ends its own clients; the JVM belongs to the session."""
+        if self._marked is not None:
+            run, operator_id = self._marked
+            run.leave(operator_id)
+        self._files.close()
+        if self._opened is not None:
+            close_quietly(self._opened)
+
+    @property
+    def _fs(self) -> FileSystem:
+        if self._opened is None:
+            self._opened = self._open(self._parent)
+        return self._opened

@@ -1,0 +1,220 @@
+"""A job's files as its checkpoint directory and its file systems know them.
+
+What ``sluice files`` shows and deletes; needs neither the job nor Spark.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from connectors.hdfs.committables import (
+    COMMITTABLE_KIND,
+    FileSet,
+    StagedFile,
+    decode_file_set,
+)
+from connectors.hdfs.committer import OpenFileSystem
+from connectors.hdfs.held_files import HELD_KIND, HeldFiles, decode_held_files
+from connectors.hdfs.publishing import Step, next_step
+from connectors.hdfs.staging import split_target, staging_root
+from connectors.hdfs.sweep import attempts_below
+from runtime.checkpoint.inspection import Place
+from runtime.checkpoint.kept_states import states_of
+from runtime.errors import DamagedCheckpointError
+from runtime.model import CheckpointRecord
+from runtime.storage.file_system import FileSystem
+
+__all__ = [
+    "FileLine",
+    "Orphan",
+    "Standing",
+    "file_lines",
+    "first_place_of_newest_run",
+    "orphans_of",
+]
+
+
+class Standing(enum.Enum):
+    """Where a file is that a checkpoint names."""
+
+    PUBLISHED = "published"
+    STAGED = "staged"
+    HELD = "held"  # staged, for a later epoch to publish
+    MISSING = "missing"  # neither, or not as it was recorded
+
+
+_STANDING = {
+    Step.MOVE: Standing.STAGED,
+    Step.NONE: Standing.PUBLISHED,
+    Step.DELETE_STAGED: Standing.PUBLISHED,
+    Step.STOP: Standing.MISSING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLine:
+    """One file that a checkpoint names.
+
+    Attributes:
+        checkpoint_id, checkpoint: the record, and how it stands (`Place.standing`).
+        sink: name of the operator.
+        uri: the final name; of a held file, which has none yet, the staged one.
+        standing: where the file is now.
+        rows: None where the format does not tell.
+        length_bytes: as recorded.
+    """
+
+    checkpoint_id: int
+    checkpoint: str
+    sink: str
+    uri: str
+    standing: Standing
+    rows: int | None
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A staging directory of an earlier run that no checkpoint names.
+
+    Attributes:
+        sink: name of the operator.
+        parent: URI at which its file system is opened.
+        path: of the directory, relative to ``parent``.
+        files: in it, markers and checksums included.
+        length_bytes: of them all.
+    """
+
+    sink: str
+    parent: str
+    path: str
+    files: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sink:
+    operator_id: str
+    name: str
+    target: str
+
+
+def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Iterator[FileLine]:
+    """Every file that a checkpoint in the directory names, oldest checkpoint first."""
+    for place in places:
+        if place.record is None:
+            continue
+        names = {node.operator_id: node.name for node in place.record.graph}
+        for operator_id, files in _file_sets(place.record):
+            fs = open_file_system(files.parent)
+            for file in files.files:
+                yield FileLine(
+                    checkpoint_id=place.checkpoint_id,
+                    checkpoint=place.standing,
+                    sink=names.get(operator_id, operator_id),
+                    uri=f"{files.target}/{file.final}",
+                    standing=_standing_of(fs, files, file),
+                    rows=file.rows,
+                    length_bytes=file.length_bytes,
+                )
+        for operator_id, held in _held_files(place.record):
+            parent, _ = split_target(held.target)
+            fs = open_file_system(parent)
+            for kept in held.files:
+                is_there = fs.length_bytes(kept.path) == kept.length_bytes
+                yield FileLine(
+                    checkpoint_id=place.checkpoint_id,
+                    checkpoint=place.standing,
+                    sink=names.get(operator_id, operator_id),
+                    uri=f"{parent}/{kept.path}",
+                    standing=Standing.HELD if is_there else Standing.MISSING,
+                    rows=kept.rows,
+                    length_bytes=kept.length_bytes,
+                )
+
+
+def orphans_of(places: Sequence[Place], open_file_system: OpenFileSystem) -> Iterator[Orphan]:
+    """Staged attempts of earlier runs that no checkpoint in the directory names.
+
+    The newest run's are left to itself and to the next start, which sweep them: it may be running.
+
+    Raises:
+        DamagedCheckpointError: a checkpoint that cannot be read may name any of them.
+    """
+    records = [place.record for place in places if place.record is not None]
+    if len(records) < len(places):
+        raise DamagedCheckpointError(
+            "which staged files nobody needs cannot be told: a checkpoint cannot be read",
+            {"checkpoint_ids": [each.checkpoint_id for each in places if each.record is None]},
+            "See `sluice checkpoint list`; it may name any of them.",
+        )
+    named = {files.staging for record in records for _, files in _file_sets(record)}
+    for record in records:
+        named.update(*(held.stagings for _, held in _held_files(record)))
+    newest_run = first_place_of_newest_run(records)
+    for sink, job_uid in _sinks(records).items():
+        parent, name = split_target(sink.target)
+        root = staging_root(name, job_uid=job_uid, operator_id=sink.operator_id)
+        fs = open_file_system(parent)
+        for attempt in attempts_below(fs, root):
+            path = f"{root}/{attempt.path}"
+            if attempt.batch.generation < newest_run and path not in named:
+                yield _orphan(fs, sink, parent, path)
+
+
+def first_place_of_newest_run(records: Sequence[CheckpointRecord]) -> int:
+    """The generation with which the newest run began: the id of its first own record."""
+    session = records[-1].leader_session_id
+    return min(r.checkpoint_id for r in records if r.leader_session_id == session)
+
+
+def _sinks(records: Sequence[CheckpointRecord]) -> Mapping[_Sink, str]:
+    """Every file sink that any run of the job had, with the job's uid."""
+    found: dict[_Sink, str] = {}
+    for record in records:
+        for node in record.graph:
+            target = record.settings.get(f"{node.name}.path")
+            if node.kind == "sink" and target is not None:
+                sink = _Sink(operator_id=node.operator_id, name=node.name, target=target)
+                found[sink] = record.job_uid
+    return found
+
+
+def _file_sets(record: CheckpointRecord) -> Iterator[tuple[str, FileSet]]:
+    for region in record.regions:
+        for entry in region.committables:
+            if entry.kind == COMMITTABLE_KIND:
+                yield entry.operator_id, decode_file_set(entry)
+
+
+def _held_files(record: CheckpointRecord) -> Iterator[tuple[str, HeldFiles]]:
+    for entry in states_of(record):
+        if entry.kind == HELD_KIND:
+            yield entry.operator_id, decode_held_files(entry)
+
+
+def _standing_of(fs: FileSystem, files: FileSet, file: StagedFile) -> Standing:
+    staged, final = files.staged_path(file), files.final_path(file)
+    step = next_step(
+        fs.length_bytes(staged), fs.length_bytes(final), length_bytes=file.length_bytes
+    )
+    return _STANDING[step]
+
+
+def _orphan(fs: FileSystem, sink: _Sink, parent: str, path: str) -> Orphan:
+    lengths = list(_lengths(fs, path))
+    return Orphan(
+        sink=sink.name,
+        parent=parent,
+        path=path,
+        files=len(lengths),
+        length_bytes=sum(lengths),
+    )
+
+
+def _lengths(fs: FileSystem, path: str) -> Iterator[int]:
+    for entry in fs.entries(path):
+        if entry.is_directory:
+            yield from _lengths(fs, f"{path}/{entry.name}")
+        else:
+            yield entry.length_bytes

@@ -1,0 +1,196 @@
+"""Marks partitions beside the commits: a policy that fails is tried again and holds nothing up."""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from connectors.hdfs.partition_commit.ledger import PartitionLedger
+from connectors.hdfs.partition_commit.partition_time import values_of
+from connectors.hdfs.partition_commit.policies import RunPolicy
+from connectors.hdfs.partition_commit.settings import PartitionMark
+from connectors.hdfs.partition_commit.trigger import DuePartition
+from runtime.contracts import Clock, SinkContext
+from runtime.failpoints import failpoint
+
+__all__ = ["PartitionMarker"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5  # process time and idle time-outs pass without anybody saying so
+_RETRY_S = 1.0
+_MAX_RETRY_S = 60.0
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A mark whose policies have not all run.
+
+    Attributes:
+        key: of the mark.
+        done: policies that have, by place.
+        pause_s, again_at_s: when it is tried again.
+    """
+
+    key: str
+    done: set[int] = field(default_factory=set)
+    pause_s: float = _RETRY_S
+    again_at_s: float = float("-inf")
+
+
+class PartitionMarker:
+    """Runs the policies of the partitions that are due. Driver; a thread of its own, or `round`.
+
+    At least once: a mark that was made and is not in a record yet is made again by the next run,
+    with the same key.
+
+    Args:
+        ledger: says what is due.
+        policies: by name, in order.
+        context: of the sink.
+        target: URI of the directory that the sink writes.
+    """
+
+    def __init__(
+        self,
+        ledger: PartitionLedger,
+        policies: Sequence[tuple[str, RunPolicy]],
+        *,
+        context: SinkContext,
+        target: str,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._policies = policies
+        self._context = context
+        self._target = target
+        self._clock = clock
+        self._troubles: dict[str, _Trouble] = {}
+        self._warned = False
+        self._condition = threading.Condition()
+        self._asked = 0
+        self._answered = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="sluice-marks", daemon=True)
+
+    def start(self) -> None:
+        """Begin to mark."""
+        self._thread.start()
+
+    def look(self, *, timeout_s: float) -> None:
+        """Something was published. Returns when what is due was tried once, or after the bound.
+
+        Where a policy is in trouble nobody waits for it.
+        """
+        with self._condition:
+            self._asked += 1
+            asked = self._asked
+            self._condition.notify_all()
+            if not self._troubles:
+                self._condition.wait_for(lambda: self._answered >= asked, timeout_s)
+
+    def close(self, *, timeout_s: float) -> None:
+        """Try once more what is due, and end; what is left is marked by the next run."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            with self._condition:
+                self._condition.wait_for(
+                    lambda: self._stopping or self._asked > self._answered, _LOOK_S
+                )
+                is_last, asked = self._stopping, self._asked
+            try:
+                self.round()
+            except Exception:  # marks wait; the job's data does not depend on them
+                log.exception("partitions could not be looked at: target=%s", self._target)
+            with self._condition:
+                self._answered = asked
+                self._condition.notify_all()
+
+    def round(self) -> None:
+        """Mark what is due, and try again what is in trouble if its time has come."""
+        self._warn_without_watermark()
+        due = self._ledger.due()
+        keys = {self._mark(one).key for one in due}
+        self._troubles = {path: t for path, t in self._troubles.items() if t.key in keys}
+        for one in due:
+            self._try(one)
+
+    def _try(self, due: DuePartition) -> None:
+        mark = self._mark(due)
+        trouble = self._troubles.setdefault(due.path, _Trouble(key=mark.key))
+        if self._clock() < trouble.again_at_s or not self._ledger.begin(due):
+            return
+        failpoint("before-partition-mark")
+        for place, (name, run) in enumerate(self._policies):
+            if place in trouble.done:
+                continue
+            try:
+                run(mark)
+            except Exception as err:  # noqa: BLE001 - a user's function, too, may raise anything
+                self._put_off(due, trouble, name, err)
+                return
+            trouble.done.add(place)
+        failpoint("after-partition-mark")
+        self._ledger.finish(due)
+        del self._troubles[due.path]
+        log.info(
+            "partition marked: target=%s partition=%s sequence=%d late=%s",
+            self._target,
+            mark.partition,
+            mark.sequence,
+            mark.is_late,
+        )
+
+    def _put_off(self, due: DuePartition, trouble: _Trouble, policy: str, err: Exception) -> None:
+        if not trouble.done:
+            self._ledger.undo(due)
+        trouble.again_at_s = self._clock() + trouble.pause_s
+        log.warning(
+            "partition is not marked yet: target=%s partition=%s policy=%s again_in_s=%.0f "
+            "error=%s",
+            self._target,
+            due.path,
+            policy,
+            trouble.pause_s,
+            err,
+        )
+        trouble.pause_s = min(2 * trouble.pause_s, _MAX_RETRY_S)
+
+    def _warn_without_watermark(self) -> None:
+        is_waiting = self._ledger.is_waiting_for_a_watermark and self._ledger.has_open
+        if is_waiting and not self._warned:
+            log.warning(
+                "no partition can be marked yet: a live split has had no record: target=%s. "
+                "Where that lasts, idle_timeout_s lets it hold nothing back",
+                self._target,
+            )
+        self._warned = is_waiting
+
+    def _mark(self, due: DuePartition) -> PartitionMark:
+        context = self._context
+        what = [
+            context.job_uid,
+            context.operator_id,
+            due.path,
+            *map(str, sorted(due.through.items())),
+        ]
+        return PartitionMark(
+            job_name=context.job_name,
+            job_uid=context.job_uid,
+            operator_id=context.operator_id,
+            target=self._target,
+            partition=due.path,
+            values=values_of(due.path),
+            sequence=due.sequence,
+            is_late=due.is_late,
+            key=hashlib.sha256("\n".join(what).encode()).hexdigest()[:32],
+        )

@@ -1,0 +1,190 @@
+"""All of partition commit that a sink has, and that one run of it has; made and ended together."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from connectors.hdfs.committer import OpenFileSystem
+from connectors.hdfs.partition_commit.frame_writer import (
+    HeldPartitions,
+    MarkingFrameWriter,
+    nothing_held,
+)
+from connectors.hdfs.partition_commit.ledger import PartitionLedger
+from connectors.hdfs.partition_commit.marker import PartitionMarker
+from connectors.hdfs.partition_commit.policies import policies_of
+from connectors.hdfs.partition_commit.settings import PartitionCommit
+from connectors.hdfs.staging import split_target
+from runtime.contracts import (
+    CommitOutcome,
+    CommitReport,
+    Committer,
+    FrameWriter,
+    RegionProgress,
+    SinkContext,
+)
+from runtime.errors import IllegalTransitionError
+from runtime.model import StateEntry
+from runtime.storage.file_system import FileSystem
+from runtime.storage.looks import close_quietly
+
+__all__ = ["MarkedRun", "MarkingCommitter", "PartitionMarks"]
+
+_WAIT_S = 1.0
+_CLOSE_S = 5.0  # a webhook under way then is asked again by the next run
+_TOLD = CommitReport(outcome=CommitOutcome.COMMITTED)
+
+
+class MarkedRun:
+    """What one run knows and does, for all operators that the sink is in it. Driver.
+
+    Args:
+        commit, target, open_file_system: see `PartitionMarks`.
+        context: of the operator that was claimed first.
+    """
+
+    def __init__(
+        self,
+        commit: PartitionCommit,
+        *,
+        target: str,
+        open_file_system: OpenFileSystem,
+        context: SinkContext,
+    ) -> None:
+        self.session = context.leader_session_id
+        self.ledger = PartitionLedger(commit, target=target)
+        self._parent, _ = split_target(target)
+        self._open = open_file_system
+        self._opened: FileSystem | None = None
+        self._lock = threading.Lock()
+        self._operators: set[str] = set()
+        policies = policies_of(commit, self.file_system)
+        self._marker = PartitionMarker(self.ledger, policies, context=context, target=target)
+        self._marker.start()
+
+    def join(self, operator_id: str) -> None:
+        """One more operator writes by this sink."""
+        with self._lock:
+            self._operators.add(operator_id)
+        self.ledger.expect(operator_id)
+
+    def published(
+        self, operator_id: str, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> None:
+        """A decision's files are published: mark what is due, and wait for it a moment."""
+        self.ledger.published(operator_id, regions)
+        self._marker.look(timeout_s=min(timeout_s, _WAIT_S))
+
+    def leave(self, operator_id: str) -> None:
+        """The last one out marks what is due, within a bound."""
+        with self._lock:
+            self._operators.discard(operator_id)
+            if self._operators:
+                return
+        self._marker.close(timeout_s=_CLOSE_S)
+        with self._lock:
+            if self._opened is not None:
+                close_quietly(self._opened)
+                self._opened = None
+
+    def file_system(self) -> FileSystem:
+        """Rooted at the target's parent: one client for the marker and all writers of a run."""
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open(self._parent)
+            return self._opened
+
+
+class PartitionMarks:
+    """Kept by a sink; a run of its job begins with the first operator that is claimed. Driver.
+
+    Args:
+        commit: what the user asked for.
+        target: URI of the directory that the sink writes.
+        open_file_system: opens the one rooted at a URI.
+    """
+
+    def __init__(
+        self, commit: PartitionCommit, *, target: str, open_file_system: OpenFileSystem
+    ) -> None:
+        self._commit = commit
+        self._target = target
+        self._open = open_file_system
+        self._run: MarkedRun | None = None
+
+    def begin(self, context: SinkContext) -> MarkedRun:
+        """An operator of this sink is the job's own from here on: what is due is marked."""
+        if self._run is None or self._run.session != context.leader_session_id:
+            self._run = MarkedRun(
+                self._commit, target=self._target, open_file_system=self._open, context=context
+            )
+        self._run.join(context.operator_id)
+        return self._run
+
+    @property
+    def run(self) -> MarkedRun:
+        """The run under way."""
+        if self._run is None:
+            raise IllegalTransitionError(
+                "partitions are written before their sink was claimed",
+                {"path": self._target},
+                "This is a bug: please report it.",
+            )
+        return self._run
+
+    def writer(
+        self,
+        inner: FrameWriter,
+        *,
+        columns: tuple[str, ...] | None = None,
+        held: HeldPartitions = nothing_held,
+    ) -> FrameWriter:
+        """``inner``, which keeps track of the partitions that it writes."""
+        return MarkingFrameWriter(
+            writer=inner,
+            commit=self._commit,
+            ledger=self.run.ledger,
+            file_system=self.run.file_system,
+            target=self._target,
+            columns=columns,
+            held=held,
+        )
+
+
+class MarkingCommitter:
+    """`runtime.contracts.Committer` and `RegionFollower` around a committer of files.
+
+    The wait is for the usual case, in which a mark is made before its checkpoint is committed on
+    record: killed in between, the next start is told again and marks.
+
+    Args:
+        inner: publishes the files.
+        told: takes the regions' progress, and a time-out; returns at once where a policy fails.
+    """
+
+    def __init__(
+        self, inner: Committer, told: Callable[[Sequence[RegionProgress], float], object]
+    ) -> None:
+        self._inner = inner
+        self._told = told
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        """See `runtime.contracts.Committer.commit`."""
+        return self._inner.commit(committables, timeout_s=timeout_s, after_crash=after_crash)
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        """See `runtime.contracts.Committer.abort`."""
+        return self._inner.abort(committables, timeout_s=timeout_s)
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        """See `runtime.contracts.Committer.await_visible`."""
+        return self._inner.await_visible(committables, timeout_s=timeout_s)
+
+    def regions_published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> CommitReport:
+        """See `runtime.contracts.RegionFollower`."""
+        del checkpoint_id
+        self._told(regions, timeout_s)
+        return _TOLD

@@ -1,0 +1,90 @@
+"""Where WebHDFS answers for an ``hdfs://`` URI, from Hadoop's client configuration. Pure.
+
+Only the driver has a JVM with that configuration; tasks get the outcome, a small value.
+"""
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from connectors.hdfs.webhdfs import WebHdfsAddress
+from runtime.errors import ConfigError
+
+__all__ = ["web_hdfs_address"]
+
+_HTTP_ADDRESS = "dfs.namenode.http-address"
+_DEFAULT_PORT = 9870
+_ANY_HOST = ("0.0.0.0", "::", "")
+
+Setting = Callable[[str], str | None]
+"""Gives the value of a Hadoop setting, None where it has none."""
+
+
+def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress:
+    """The NameNodes of the file system that ``uri`` names.
+
+    Args:
+        uri: ``hdfs://host:port/…``, ``hdfs://nameservice/…`` or ``hdfs:///…``.
+        setting: of Hadoop's configuration in the driver's JVM.
+        user: of that JVM: it renames what tasks write.
+    Raises:
+        ConfigError: Kerberos or HTTPS only, or the address is not configured.
+    """
+    _refuse_secured(uri, setting)
+    default = urlsplit(setting("fs.defaultFS") or "").netloc
+    authority = urlsplit(uri).netloc or default
+    host = urlsplit(f"//{authority}").hostname
+    if not host:
+        raise _unknown(uri, "fs.defaultFS")
+    if authority in _listed(setting("dfs.nameservices")):
+        return WebHdfsAddress(name_nodes=_of_service(uri, authority, setting), user=user)
+    # What is configured may belong to another cluster than the one the URI names.
+    configured = urlsplit(f"//{setting(_HTTP_ADDRESS) or ''}")
+    is_its_own = configured.hostname == host or authority == default
+    if configured.hostname in _ANY_HOST or configured.hostname is None:
+        address = f"{_dialled(host)}:{configured.port or _DEFAULT_PORT}"
+    elif is_its_own:
+        address = configured.netloc
+    else:
+        address = f"{_dialled(host)}:{_DEFAULT_PORT}"
+    return WebHdfsAddress(name_nodes=(address,), user=user)
+
+
+def _of_service(uri: str, service: str, setting: Setting) -> tuple[str, ...]:
+    """Each NameNode of a nameservice; one that is not highly available has no ids."""
+    ids = _listed(setting(f"dfs.ha.namenodes.{service}"))
+    names = [f"{_HTTP_ADDRESS}.{service}.{one}" for one in ids] or [f"{_HTTP_ADDRESS}.{service}"]
+    addresses = [(name, setting(name)) for name in names]
+    for name, address in addresses:
+        if not address:
+            raise _unknown(uri, name)
+    return tuple(address for _, address in addresses if address)
+
+
+def _refuse_secured(uri: str, setting: Setting) -> None:
+    refused = {
+        "hadoop.security.authentication": "kerberos",
+        "dfs.http.policy": "https_only",
+    }
+    for name, value in refused.items():
+        if (setting(name) or "").strip().lower() == value:
+            raise ConfigError(
+                "tasks without a JVM cannot write to this HDFS",
+                {"uri": uri, "setting": name, "value": value},
+                "Write through a Job: its files are written by Spark's JVM.",
+            )
+
+
+def _unknown(uri: str, setting: str) -> ConfigError:
+    return ConfigError(
+        "Hadoop's configuration does not say where WebHDFS answers",
+        {"uri": uri, "setting": setting},
+        f"Set spark.hadoop.{setting}, or HADOOP_CONF_DIR to a directory with hdfs-site.xml.",
+    )
+
+
+def _listed(value: str | None) -> list[str]:
+    return [each.strip() for each in (value or "").split(",") if each.strip()]
+
+
+def _dialled(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
