@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from runtime.model import (
+    Assignment,
     CheckpointKind,
     CheckpointRecord,
     FileReference,
@@ -58,7 +59,7 @@ def record(checkpoint_id: int = 1, **changes: Any) -> CheckpointRecord:
 
 
 def full_record() -> CheckpointRecord:
-    """Every field of every value is set; what the golden file of format version 1 holds."""
+    """Every field of every value is set; what the golden file of format version 2 holds."""
     source, sink = "a" * 32, "b" * 32
     split = SplitRange(
         source_id=source,
@@ -140,6 +141,13 @@ def full_record() -> CheckpointRecord:
                 region="r1", generation=4, status=RegionStatus.CARRIED, carried_from=41, batch_id=7
             ),
         ),
+        assignment=Assignment(
+            version=3,
+            regions={
+                "r0": frozenset({split.key, (source, "orders", 11), (source, "clicks", 0)}),
+                "r1": frozenset(),
+            },
+        ),
     )
 
 
@@ -219,6 +227,22 @@ _nodes = st.builds(
     parallelism=_long,
     max_parallelism=_long,
 )
+
+
+@st.composite
+def _assignments(draw: st.DrawFn) -> Assignment:
+    keys = draw(st.lists(st.tuples(_text, _text, _natural), max_size=6, unique=True))
+    regions: dict[str, set[tuple[str, str, int]]] = {
+        name: set() for name in draw(st.lists(_text, min_size=1, max_size=3, unique=True))
+    }
+    for key in keys:
+        regions[draw(st.sampled_from(sorted(regions)))].add(key)
+    return Assignment(
+        version=draw(st.integers(1, 2**63 - 1)),
+        regions={name: frozenset(mine) for name, mine in regions.items()},
+    )
+
+
 records = st.builds(
     CheckpointRecord,
     job_uid=_text,
@@ -238,5 +262,6 @@ records = st.builds(
     settings=st.dictionaries(_text, _text, max_size=3),
     graph=st.lists(_nodes, max_size=3).map(tuple),
     regions=st.lists(_regions, max_size=3).map(tuple),
+    assignment=st.none() | _assignments(),
 )
 """Any record that the model allows."""

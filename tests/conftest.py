@@ -1,5 +1,11 @@
-"""Fixtures of all tests; each kind of server has its own module."""
+"""Fixtures of all tests; each kind of server has its own module.
 
+What is marked ``long`` runs on demand: ``SLUICE_CHAOS=long pytest …``.
+"""
+
+import os
+
+import pytest
 from hypothesis import settings
 
 from tests.hdfs_fixture import hadoop_client, hdfs
@@ -20,3 +26,13 @@ __all__ = [
 # How long an example takes says how busy the machine is; pytest-timeout catches what hangs.
 settings.register_profile("sluice", deadline=None, print_blob=True)
 settings.load_profile("sluice")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``long`` unless it is asked for."""
+    if os.environ.get("SLUICE_CHAOS") == "long":
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]

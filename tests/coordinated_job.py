@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan, StartedJob
+from runtime.checkpoint.plan import (
+    CheckpointSettings,
+    JobPlan,
+    RegionPlan,
+    RestartedRegion,
+    StartedJob,
+)
 from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import SinkCoordinator
 from runtime.model import Barrier
@@ -16,10 +22,17 @@ from tests.fakes import (
     FakeStore,
 )
 from tests.region_threads import RegionThread
+from tests.waiting import wait_for
 
 QUICK = CheckpointSettings(
     interval_s=0.01, timeout_s=20.0, retry_s=0.01, idle_poll_s=0.01, discovery_interval_s=0.0
 )
+
+
+def restart(coordinator: BarrierCoordinator, region: str) -> RestartedRegion:
+    """Ask for a region's next life and wait for it."""
+    asked = coordinator.ask_restart(region)
+    return wait_for(asked.poll, timeout_s=20.0, what=f"{region} may begin again", poll_s=0.005)
 
 
 class Job:

@@ -1,9 +1,11 @@
 """The coordinator's core with small answers: remote steps happen at once unless a test says not."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.assignment import assignment_of
+from runtime.checkpoint.core import CoordinatorCore, JobStatus
 from runtime.checkpoint.messages import (
     AbortedWork,
     AbortWork,
@@ -17,11 +19,14 @@ from runtime.checkpoint.messages import (
     GiveBarrier,
     MarkCommitted,
     Marked,
+    OrphansSwept,
     Publish,
     Published,
     RegionCut,
     RegionRestarted,
     RestartAsked,
+    StopAsked,
+    SweepOrphans,
     Tick,
     TriggerAsked,
 )
@@ -80,6 +85,7 @@ class CoreDriver:
     Attributes:
         log: every action, in order.
         held: remote steps that were asked for while ``auto`` was off.
+        drawn: the next random numbers; one half: no jitter.
     """
 
     def __init__(
@@ -91,23 +97,32 @@ class CoreDriver:
         generation: int = 0,
     ) -> None:
         self.clock = ManualClock()
+        self._began_s = self.clock()
         self.auto = True
+        self.drawn = 0.5
         self.log: list[Action] = []
         self.held: list[Action] = []
         self.outcomes: dict[bytes, CommitOutcome] = {}
+        records = {
+            plan.name: RegionRecord(
+                region=plan.name,
+                generation=0,
+                splits=tuple(
+                    split(number, 0, 0, source_id=source_id)
+                    for source_id in plan.source_ids[:1]
+                    for number in range(at * partitions, (at + 1) * partitions)
+                ),
+            )
+            for at, plan in enumerate(regions)
+        }
         self.core = CoordinatorCore(
             settings or CheckpointSettings(),
             regions,
-            {
-                plan.name: RegionRecord(
-                    region=plan.name,
-                    generation=0,
-                    splits=tuple(split(p, 0, 0) for p in range(partitions)),
-                )
-                for plan in regions
-            },
+            records,
+            assignment=assignment_of(records.values()),
             generation=generation,
             last_decided=0,
+            draw=lambda: self.drawn,
         )
         self._batch_ids: dict[tuple[str, int], int] = {}
 
@@ -122,7 +137,7 @@ class CoreDriver:
     def _take(self, actions: Sequence[Action]) -> None:
         for action in actions:
             self.log.append(action)
-            if isinstance(action, Publish | Commit | MarkCommitted | AbortWork):
+            if isinstance(action, Publish | Commit | MarkCommitted | AbortWork | SweepOrphans):
                 if self.auto:
                     self.answer(action)
                 else:
@@ -149,6 +164,8 @@ class CoreDriver:
             event = Marked(checkpoint_id=action.checkpoint_id, durable=True)
         elif isinstance(action, AbortWork):
             event = AbortedWork(checkpoint_id=action.checkpoint_id)
+        elif isinstance(action, SweepOrphans):
+            event = OrphansSwept(checkpoint_id=action.checkpoint_id)
         else:
             raise AssertionError(action)
         self._take(self.core.step(event, self.clock()))
@@ -188,12 +205,22 @@ class CoreDriver:
         return None
 
     def ack(
-        self, barrier: Barrier | None = None, *, region: str = "main", generation: int = 0
+        self,
+        barrier: Barrier | None = None,
+        *,
+        region: str = "main",
+        generation: int = 0,
+        again_in_s: float | None = None,
+        keeps: bool = False,
     ) -> BatchKey:
-        """The region acknowledges its next batch."""
+        """The region acknowledges its next batch; a sink may keep a state, and ask for another."""
         number = self._batch_ids.get((region, generation), 0) + 1
         batch = BatchKey(region=region, generation=generation, batch_id=number)
-        self.tell(Acknowledged(ack=self.acknowledgement(batch, barrier)))
+        ack = replace(self.acknowledgement(batch, barrier), again_in_s=again_in_s)
+        if keeps:
+            kept = (committable("kept"),)
+            ack = replace(ack, region=replace(ack.region, operator_states=kept))
+        self.tell(Acknowledged(ack=ack))
         self._batch_ids[region, generation] = number
         return batch
 
@@ -229,6 +256,10 @@ class CoreDriver:
         self.tell(RestartAsked(region=region))
         return self.seen(RegionRestarted)[-1].generation
 
+    def stop(self) -> None:
+        """Somebody stops the job."""
+        self.tell(StopAsked())
+
     def trigger(self, kind: CheckpointKind, asked_by: str) -> None:
         """Somebody asks for a checkpoint."""
         self.tell(TriggerAsked(kind=kind, asked_by=asked_by))
@@ -241,7 +272,17 @@ class CoreDriver:
         """What a poll asks the region to cut."""
         return next(a for a in self.tell_poll(generation) if isinstance(a, AskCut))
 
+    def asked_cut_of(self, region: str, generation: int) -> AskCut:
+        """What a poll asks another region to cut."""
+        told = self.tell(BarrierPolled(region=region, generation=generation))
+        return next(a for a in told if isinstance(a, AskCut))
+
     # --- what happened --------------------------------------------------------------------------
+
+    def status(self) -> JobStatus:
+        """What people are shown; the wall clock began at 0 when the manual one did."""
+        now_s = self.clock()
+        return self.core.status(now_s=now_s, now_ms=round((now_s - self._began_s) * 1000))
 
     def seen(self, kind: type[T]) -> list[T]:
         """Actions of a kind so far."""

@@ -1,11 +1,11 @@
 """A file system in memory that can die, lie and be late between any two steps."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from runtime.checkpoint.file_system import Entry
 from runtime.errors import StorageError
+from runtime.storage.file_system import Entry
 
 __all__ = ["Disk", "FakeFileSystem", "Fault", "SimulatedCrashError"]
 
@@ -48,7 +48,7 @@ class Disk:
 
 
 class FakeFileSystem:
-    """`runtime.checkpoint.file_system.FileSystem` on a `Disk`, for one process.
+    """`runtime.storage.file_system.FileSystem` on a `Disk`, for one process.
 
     Args:
         disk: shared with other processes.
@@ -60,10 +60,11 @@ class FakeFileSystem:
         self,
         disk: Disk,
         *,
+        uri: str = "fake:///checkpoints",
         fault: Callable[[str], Fault] = lambda _: Fault.NONE,
         turn: Callable[[], None] = lambda: None,
     ) -> None:
-        self.uri = "fake:///checkpoints"
+        self.uri = uri
         self._disk = disk
         self._fault = fault
         self._turn = turn
@@ -78,7 +79,7 @@ class FakeFileSystem:
         self._turn()
         prefix = f"{path}/" if path else ""
         found: dict[str, Entry] = {}
-        for each, data in self._disk.files.items():
+        for each, data in list(self._disk.files.items()):
             if each.startswith(prefix):
                 name, _, rest = each.removeprefix(prefix).partition("/")
                 length = 0 if rest else len(data)
@@ -88,7 +89,7 @@ class FakeFileSystem:
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
         self._turn()
-        return any(each == path or each.startswith(f"{path}/") for each in self._disk.files)
+        return any(each == path or each.startswith(f"{path}/") for each in list(self._disk.files))
 
     def write_temporary(self, path: str, data: bytes) -> None:
         """See `FileSystem.write_temporary`."""
@@ -113,14 +114,45 @@ class FakeFileSystem:
         """See `FileSystem.replace`."""
         self._step("replace", lambda: self._disk.files.update({path: data}))
 
+    def length_bytes(self, path: str) -> int | None:
+        """See `FileSystem.length_bytes`."""
+        self._turn()
+        data = self._disk.files.get(path)
+        return None if data is None else len(data)
+
+    def make_directories(self, path: str) -> None:
+        """See `FileSystem.make_directories`: a directory is there with its first file."""
+        self._step("mkdir", lambda: None)
+
+    def join(self, sources: Sequence[str], path: str) -> int:
+        """See `FileSystem.join`."""
+        data = b"".join(self._disk.files[source] for source in sources)
+        self.write_temporary(path, data)
+        return len(data)
+
+    def move(self, source: str, path: str) -> bool:
+        """See `FileSystem.move`; as on HDFS, false for a source that is not there."""
+        moved: list[bool] = []
+        self._step("move", lambda: moved.append(self._disk.place(source, path)))
+        return moved[0]
+
+    def sync_directory(self, path: str) -> None:
+        """See `FileSystem.sync_directory`."""
+        self._step("sync", lambda: None)
+
     def delete(self, path: str) -> None:
         """See `FileSystem.delete`."""
 
         def gone() -> None:
-            for each in [f for f in self._disk.files if f == path or f.startswith(f"{path}/")]:
+            for each in [
+                f for f in list(self._disk.files) if f == path or f.startswith(f"{path}/")
+            ]:
                 del self._disk.files[each]
 
         self._step("delete", gone)
+
+    def close(self) -> None:
+        """See `FileSystem.close`."""
 
     def _step(
         self,

@@ -26,6 +26,19 @@ __all__ = [
 ]
 
 
+_PROPERTIES = {
+    # Some tests wait for the abort of timed-out transactions (10 s), some for compaction (15 s).
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "log.cleaner.backoff.ms": "1000",
+    # Others compare all that is in Kafka, where empty groups would vanish every 10 minutes.
+    "offsets.retention.check.interval.ms": "86400000",
+    # A dozen of them stand by for most of a run: 1.4 % of a core each, and not 2.3 %.
+    "metadata.max.idle.interval.ms": "0",
+    "broker.heartbeat.interval.ms": "2000",
+    "broker.session.timeout.ms": "9000",
+}
+
+
 class TopicFactory(Protocol):
     """Makes a topic on the session's broker."""
 
@@ -49,9 +62,7 @@ def kafka_by_level() -> Iterator[BrokerByLevel]:
 
     def broker(transaction_version: int) -> EmbeddedKafka:
         if transaction_version not in brokers:
-            # The abort of timed-out transactions, every 10 s by default, belongs to some tests.
-            properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
-            made = EmbeddedKafka(transaction_version=transaction_version, properties=properties)
+            made = EmbeddedKafka(transaction_version=transaction_version, properties=_PROPERTIES)
             brokers[transaction_version] = made.start()
         return brokers[transaction_version]
 
@@ -118,7 +129,7 @@ def secure_kafka() -> Iterator[SecureKafka]:
     """A broker that offers PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER over TLS."""
     username, password = "alice", "wonder-land-7741"
     security = BrokerSecurity(protocol=SecurityProtocol.SASL_SSL, users={username: password})
-    with EmbeddedKafka(security=security) as broker:
+    with EmbeddedKafka(security=security, properties=_PROPERTIES) as broker:
         yield SecureKafka(
             broker=broker,
             bootstrap=broker.secure_bootstrap,

@@ -45,6 +45,8 @@ __all__ = [
 ]
 
 _CLUSTER_DEFAULT = -1  # Kafka's own sign for it
+_ANSWER_S = 30.0
+"""Bound of one answer: on a machine that other tests keep busy it may take seconds."""
 
 Options = Mapping[str, Any]
 
@@ -103,33 +105,35 @@ def create_topic(
         replication_factor=replication or _CLUSTER_DEFAULT,
         config=dict(config or {}),
     )
-    client.create_topics([topic])[name].result(30)
+    client.create_topics([topic])[name].result(_ANSWER_S)
     wait_for(lambda: _led_partitions(client, name) == partitions, what=f"leaders of {name}")
     return name
 
 
 def _led_partitions(client: AdminClient, topic: str) -> int:
-    found = client.list_topics(topic, timeout=10).topics[topic]
+    found = client.list_topics(topic, timeout=_ANSWER_S).topics[topic]
     return sum(1 for partition in found.partitions.values() if partition.leader >= 0)
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
     """Delete a topic and wait until the broker has forgotten it."""
     client = admin(bootstrap)
-    client.delete_topics([name])[name].result(30)
-    wait_for(lambda: name not in client.list_topics(timeout=10).topics, what=f"no topic {name}")
+    client.delete_topics([name])[name].result(_ANSWER_S)
+    wait_for(
+        lambda: name not in client.list_topics(timeout=_ANSWER_S).topics, what=f"no topic {name}"
+    )
 
 
 def add_partitions(bootstrap: str, topic: str, *, total: int) -> None:
     """Raise the number of partitions and wait until all have leaders."""
     client = admin(bootstrap)
-    client.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+    client.create_partitions([NewPartitions(topic, total)])[topic].result(_ANSWER_S)
     wait_for(lambda: _led_partitions(client, topic) == total, what=f"leaders of {topic}")
 
 
 def partition_count(bootstrap: str, topic: str) -> int:
     """How many partitions a topic has."""
-    return len(admin(bootstrap).list_topics(topic, timeout=10).topics[topic].partitions)
+    return len(admin(bootstrap).list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions)
 
 
 def produce(
@@ -156,7 +160,7 @@ def produce_transaction(
     producer = abandon_transaction(
         bootstrap, topic, records, transactional_id=transactional_id, options=options
     )
-    (producer.commit_transaction if commit else producer.abort_transaction)(30)
+    (producer.commit_transaction if commit else producer.abort_transaction)(2 * _ANSWER_S)
 
 
 def abandon_transaction(
@@ -168,9 +172,12 @@ def abandon_transaction(
     options: Options | None = None,
 ) -> Producer:
     """Write records in a transaction that stays open as long as the returned producer lives on."""
-    transactional = {"transactional.id": transactional_id or unique("test")}
+    transactional = {
+        "transactional.id": transactional_id or unique("test"),
+        "transaction.timeout.ms": 600_000,  # longer than any test holds it open
+    }
     producer = Producer(_client_options(bootstrap, {**transactional, **(options or {})}))
-    producer.init_transactions(30)
+    producer.init_transactions(2 * _ANSWER_S)
     producer.begin_transaction()
     _send(producer, topic, records)
     return producer
@@ -217,15 +224,17 @@ def end_offsets(
 ) -> dict[int, int]:
     """Per partition the last stable offset, or with ``committed=False`` the high watermark."""
     client = admin(bootstrap, options)
-    partitions = client.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = client.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = client.list_offsets(
         {TopicPartition(topic, number): latest for number in partitions},
         isolation_level=level,
-        request_timeout=10,
+        request_timeout=_ANSWER_S,
     )
-    return {partition.partition: future.result(15).offset for partition, future in asked.items()}
+    return {
+        partition.partition: future.result(_ANSWER_S).offset for partition, future in asked.items()
+    }
 
 
 def await_stable(

@@ -47,6 +47,11 @@ class RegionThread:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
     def start(self) -> "RegionThread":
         """Begin."""
         self._thread.start()

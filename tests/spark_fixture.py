@@ -1,5 +1,6 @@
 """A Spark session for tests: one for each test process, small, without a web page."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,9 +8,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from runtime.interpreter import use_this_interpreter
+from runtime.spark.fast_start import fast_start
 from runtime.spark.session import prepare
 
-__all__ = ["spark"]
+__all__ = ["quick_python", "spark"]
+
+_MASTER = "local[2,4]"
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for short queries and few records
+
+
+def quick_python() -> str:
+    """``PYTHONPATH`` for programs that use Spark: the checkout, and `tests/quick_python`."""
+    tests = Path(__file__).parent
+    return f"{tests.parent}{os.pathsep}{tests / 'quick_python'}"
 
 
 @pytest.fixture(scope="session")
@@ -17,17 +28,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two cores of this machine, its scratch files in a directory of the test run."""
     use_this_interpreter()
     scratch: Path = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2,4]")
+    builder = (
+        SparkSession.builder.master(_MASTER)
         .appName("sluice-tests")
+        .config(map=fast_start(_MASTER))
+        .config("spark.driver.extraJavaOptions", _SMALL)
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", str(scratch))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", quick_python())  # Spark's processes have it from the JVM
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     prepare(session)
     yield session

@@ -60,7 +60,7 @@ class Harness(Protocol):
         """A transactional id of this harness's prefix, with a new owner."""
         ...
 
-    def open(self, transactional_id: str | None = None, *, timeout_s: float = 60.0) -> Attempt:
+    def open(self, transactional_id: str | None = None, *, timeout_s: float = 600.0) -> Attempt:
         """Initialise an id."""
         ...
 
@@ -137,7 +137,7 @@ class FakeHarness:
         """See `Harness.name`."""
         return _name(self.prefix, region, generation, slot)
 
-    def open(self, transactional_id: str | None = None, *, timeout_s: float = 60.0) -> FakeAttempt:
+    def open(self, transactional_id: str | None = None, *, timeout_s: float = 600.0) -> FakeAttempt:
         """See `Harness.open`."""
         name = transactional_id or self.name()
         return FakeAttempt(self.broker, self.broker.initialise(name, timeout_s=timeout_s))
@@ -181,7 +181,7 @@ class RealAttempt:
                 **self.options,
             }
         )
-        self._producer.init_transactions(30)
+        self._producer.init_transactions(60)
 
     def _take(self, text: str) -> None:
         self._eos = json.loads(text).get("eos", {})
@@ -208,11 +208,11 @@ class RealAttempt:
             self._began = True
         for number in range(records):
             self._producer.produce(self.topic, b"record %d" % number)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def end_natively(self, *, commit: bool) -> None:
         """See `Attempt.end_natively`."""
-        (self._producer.commit_transaction if commit else self._producer.abort_transaction)(30)
+        (self._producer.commit_transaction if commit else self._producer.abort_transaction)(60)
         self._began = False
 
 
@@ -245,7 +245,7 @@ class RealHarness:
         """See `Harness.name`."""
         return _name(self.prefix, region, generation, slot)
 
-    def open(self, transactional_id: str | None = None, *, timeout_s: float = 60.0) -> RealAttempt:
+    def open(self, transactional_id: str | None = None, *, timeout_s: float = 600.0) -> RealAttempt:
         """See `Harness.open`. The producer lives as long as the harness, like a zombie would."""
         made = RealAttempt(
             self.connection.bootstrap_servers,

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_for(
-    condition: Callable[[], T], *, timeout_s: float = 30.0, what: str = "", poll_s: float = 0.05
+    condition: Callable[[], T], *, timeout_s: float = 60.0, what: str = "", poll_s: float = 0.05
 ) -> T:
     """What ``condition`` returns once that is true.
 

@@ -13,8 +13,11 @@ __all__ = [
     "CHAINS",
     "DROP_IN_ABSENT",
     "ELSEWHERE",
+    "FILES",
+    "MARKS",
     "REPAIR",
     "RETRIES",
+    "ROLLING",
     "TELLING",
     "kills",
     "twice",
@@ -50,6 +53,7 @@ ELSEWHERE = frozenset(
     {
         *("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
         *("after-pre-commit", "before-cut", "after-cut"),
+        *("before-stage", "after-stage"),
     }
 )
 """Reached in a task, or in the drop-in's source runner: such a process dies alone and is replaced
@@ -61,6 +65,15 @@ TELLING = ("after-flush", "before-decision", "after-decision", "mid-commit", "be
 DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit"})
 """In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""
 
+
+FILES = ("before-stage", "after-stage", "before-rename", "mid-rename", "after-rename")
+"""Reached where Spark's own writers write files, and where they are published."""
+
+ROLLING = ("before-merge", "mid-merge", "after-merge")
+"""Reached where files are held over epochs (`test_files`)."""
+
+MARKS = ("before-partition-mark", "after-partition-mark")
+"""Reached where readers are told of partitions; killed in `tests/unit/test_marking_sink.py`."""
 
 REPAIR = ("after-rewrite", "before-repair", "after-repair")
 """Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""

@@ -15,6 +15,7 @@ def parsed(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     for name in ("bootstrap", "input", "output", "checkpoint", "master"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--path", help="directory of files, for a program that writes them")
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--until-end", action="store_true")
     return parser.parse_args()

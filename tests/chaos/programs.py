@@ -18,13 +18,18 @@ from runtime.checker import (
     check_windows,
     expect,
 )
+from tests.chaos.published_files import PublishedFiles
 
 __all__ = [
     "AT_LEAST_ONCE",
+    "BOTH",
     "COPY",
     "COUNT",
     "DROP_IN",
+    "FILES_DROP_IN",
     "MORTAL_COPY",
+    "REGIONAL",
+    "ROLLING_COPY",
     "SECURE_COPY",
     "SECURE_DROP_IN",
     "STAND_IN",
@@ -51,17 +56,17 @@ class LossVerdict:
         return not (self.found.lost or self.found.unexpected)
 
 
-Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict
 _WINDOW_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Where a run reads and writes."""
+    """Where a run reads and writes; ``files``: the directory, for a program that writes one."""
 
     connection: KafkaConnection
     source: str
     output: str
+    files: PublishedFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +77,13 @@ class Subject:
         name: for test ids and messages.
         script: takes the command line of the examples.
         judge: verdict on the finished run.
+        writes_files: it takes ``--path``, too.
     """
 
     name: str
     script: Path
-    judge: Callable[[Topics], Verdict]
+    judge: Callable[[Topics], "Verdict"]
+    writes_files: bool = False
 
 
 def exclaim(topics: Topics) -> Callable[[Record], Iterable[Record]]:
@@ -93,6 +100,33 @@ def _judge_copy(topics: Topics) -> HistoryVerdict:
     source = read_records(topics.connection, topics.source)
     found = read_history(topics.connection, topics.output)
     return check(expect(source, exclaim(topics)), found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothVerdict:
+    """On two sinks of one decision."""
+
+    topic: HistoryVerdict
+    files: HistoryVerdict
+
+    @property
+    def is_clean(self) -> bool:
+        """Each holds everything once."""
+        return self.topic.is_clean and self.files.is_clean
+
+
+def _judge_both(topics: Topics) -> BothVerdict:
+    return BothVerdict(topic=_judge_copy(topics), files=_judge_files(topics))
+
+
+def _judge_files(topics: Topics) -> HistoryVerdict:
+    def mapping(record: Record) -> Iterable[Record]:
+        for made in exclaim(topics)(record):
+            yield made._replace(headers=())
+
+    source = read_records(topics.connection, topics.source)
+    found = History.of(topics.files.records(topic=topics.output))
+    return check(expect(source, mapping), found)
 
 
 def _judge_losses(topics: Topics) -> LossVerdict:
@@ -126,6 +160,8 @@ def _judge_windows(topics: Topics) -> WindowVerdict:
     return check_windows(timestamps_ms, found, window_ms=_WINDOW_MS)
 
 
+Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict | BothVerdict
+
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
@@ -136,6 +172,9 @@ WINDOWED_DROP_IN = Subject(
     name="windowed-drop-in",
     script=Path(__file__).with_name("windowed_drop_in.py"),
     judge=_judge_windows,
+)
+REGIONAL = Subject(
+    name="regional copy", script=_ROOT / "examples" / "regional.py", judge=_judge_copy
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
@@ -155,6 +194,24 @@ TWO_REGIONS = Subject(
     name="two-regions",
     script=Path(__file__).with_name("two_regions.py"),
     judge=_judge_two_regions,
+)
+BOTH = Subject(
+    name="both",
+    script=_ROOT / "examples" / "kafka_to_both.py",
+    judge=_judge_both,
+    writes_files=True,
+)
+FILES_DROP_IN = Subject(
+    name="files-drop-in",
+    script=Path(__file__).with_name("files_drop_in.py"),
+    judge=_judge_files,
+    writes_files=True,
+)
+ROLLING_COPY = Subject(
+    name="rolling-copy",
+    script=Path(__file__).with_name("rolling_copy.py"),
+    judge=_judge_files,
+    writes_files=True,
 )
 STAND_IN = Subject(
     name="stand-in", script=Path(__file__).with_name("stand_in.py"), judge=_judge_copy

@@ -9,26 +9,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import await_readable, read_history
 from connectors.kafka.observer import Observer
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import Payload, check_prefix
 from runtime.embedded.program import Program, ProgramSpec, command_of
 from runtime.failpoints import VARIABLE
+from runtime.storage.opening import open_file_system
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Subject, Topics
+from tests.chaos.published_files import DirectoryObserver, PublishedFiles
 from tests.chaos.spark_start import spark_environment
 from tests.kafka_records import create_topic, unique
+from tests.waiting import wait_for
 
-__all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting"]
-
-_ROOT = Path(__file__).parents[2]
+__all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting", "survive"]
 
 START_S = 240.0
 """Bound of a pipeline's start on a machine that is busy with other tests."""
 
 _FINISH_S = 300.0
-_SETTLE_S = 20.0
+_SETTLE_S = 60.0
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Setting:
     interval_s: float = 0.3
     preload: int = 200
     environment: Mapping[str, str] = field(default_factory=dict)
-    gone_s: float = 30.0
+    gone_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,7 @@ class Scenario:
         setting: Setting | None = None,
         *,
         output: str | None = None,
+        files: PublishedFiles | None = None,
     ) -> None:
         self.subject = subject
         self.setting = setting or Setting()
@@ -112,10 +116,16 @@ class Scenario:
             bootstrap, unique("chaos-out"), partitions=self.setting.partitions
         )
         connection = KafkaConnection(bootstrap_servers=bootstrap)
-        self.topics = Topics(connection=connection, source=source, output=output)
+        self.topics = Topics(
+            connection=connection,
+            source=source,
+            output=output,
+            files=files or _local_files(directory),
+        )
         payload = Payload(topic=source, run="chaos", partitions=self.setting.partitions)
         self.feeder = Feeder(bootstrap, payload)
         self.observer = Observer(connection, output)
+        self.files_observer = DirectoryObserver(self.topics.files)
         self._programs: list[Program] = []
 
     def __enter__(self) -> Self:
@@ -123,6 +133,7 @@ class Scenario:
         self.feeder.flush()
         self.feeder.__enter__()
         self.observer.__enter__()
+        self.files_observer.__enter__()
         return self
 
     def __exit__(
@@ -134,6 +145,7 @@ class Scenario:
         try:
             self.feeder.stop()
             self.observer.close()
+            self.files_observer.close()
         finally:
             for program in self._programs:
                 program.kill()
@@ -143,6 +155,8 @@ class Scenario:
     ) -> Program:
         """Start the program once more over the same topics and checkpoint directory."""
         flags = ["--until-end"] if until_end else []
+        if self.subject.writes_files:
+            flags += ["--path", self.topics.files.uri]
         command = command_of(
             sys.executable,
             self.subject.script,
@@ -155,7 +169,6 @@ class Scenario:
             ],
         )
         environment = {
-            "PYTHONPATH": str(_ROOT),
             **spark_environment(),
             **self.setting.environment,
             VARIABLE: failpoints,
@@ -189,13 +202,31 @@ class Scenario:
         self.reports.append(report)
         return report
 
-    def finish(self) -> None:
+    def finish(self, *, arguments: Sequence[str] = ()) -> None:
         """Feed no more, let the program run to the end, and judge what it left."""
         self.feeder.stop()
-        program = self.start(until_end=True)
+        program = self.start(until_end=True, arguments=arguments)
         exit_code = program.await_exit(timeout_s=_FINISH_S)
         assert exit_code == 0, f"exit code {exit_code} of a clean run:\n{program.log_tail()}"
         self._await_gone(program, "a clean run")
+        self.judge()
+
+    def finish_running(self, program: Program) -> None:
+        """Feed no more, let the running program write the rest, end it as Ctrl-C does, and judge.
+
+        For a program that writes a record for each one it reads; it must have lived all along.
+        """
+        self.feeder.stop()
+
+        def all_seen() -> bool:
+            assert program.exit_code is None, program.log_tail()
+            return self.observer.total >= self.feeder.sent
+
+        wait_for(all_seen, timeout_s=_FINISH_S, what="the rest of the records")
+        program.interrupt()
+        exit_code = program.await_exit(timeout_s=_FINISH_S)
+        assert exit_code == _INTERRUPTED, f"exit code {exit_code}:\n{program.log_tail()}"
+        self._await_gone(program, "an interrupted run")
         self.judge()
 
     def judge(self) -> None:
@@ -207,6 +238,8 @@ class Scenario:
         self.observer.await_total(len(final), timeout_s=_SETTLE_S)
         prefix = check_prefix(self.observer.seen, final)
         assert prefix.is_clean, f"{prefix}\n{self.story()}"
+        self.files_observer.close()
+        assert not self.files_observer.faults, f"{self.files_observer.faults}\n{self.story()}"
 
     def story(self) -> str:
         """What happened so far, for the message of a failure."""
@@ -215,3 +248,15 @@ class Scenario:
     def _await_gone(self, program: Program, after: str) -> None:
         gone = program.await_gone(timeout_s=self.setting.gone_s)
         assert gone, f"left behind by {after}: {program.members()}"
+
+
+def survive(subject: Subject, kafka: EmbeddedKafka, directory: Path, kills: list[Kill]) -> None:
+    """Start and be killed, once for each kill; then run to the end and be judged."""
+    with Scenario(subject, kafka.bootstrap, directory) as scenario:
+        for kill in kills:
+            scenario.kill_at(kill)
+        scenario.finish()
+
+
+def _local_files(directory: Path) -> PublishedFiles:
+    return PublishedFiles(fs=open_file_system(str(directory / "data")), name="files")

@@ -9,7 +9,7 @@ from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
         first = scenario.start(failpoints=f"{place}=pause@3")
         wait_for(first.is_driver_paused, timeout_s=START_S, what="the first coordinator paused")
         second = scenario.start()
-        scenario.observer.await_total(scenario.observer.total + 500, timeout_s=START_S)
+        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
         first.resume_driver()
-        assert first.await_exit(timeout_s=60) not in (0, None)
+        assert first.await_exit(timeout_s=START_S) not in (0, None)
         assert "FencedError" in first.log(), first.log_tail()
         assert second.exit_code is None, second.log_tail()
-        scenario.observer.await_total(scenario.observer.total + 500, timeout_s=60)
+        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
         second.kill()
         scenario.finish()

@@ -10,7 +10,7 @@ from tests.chaos.programs import STAND_IN
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 KILLS = ["after-seal", "mid-write", "after-flush", "before-commit", "after-commit"]
 

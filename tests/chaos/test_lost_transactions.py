@@ -11,7 +11,7 @@ from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
 _FAIL = {"ON_LOST": "fail", "TRANSACTION_TIMEOUT_S": str(_TIMEOUT_S)}

@@ -9,7 +9,8 @@ from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.kafka_records import Record, await_stable, create_topic, produce, unique, values
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+# In one process with its test, the same is shown by `tests/integration/test_job.py`.
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
 
 LARGEST_BYTES = 50_000
 SMALL_RECORDS = 20

@@ -10,7 +10,7 @@ from tests.chaos.programs import SECURE_COPY, SECURE_DROP_IN, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_fixture import SecureKafka
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 
 def setting(kafka: SecureKafka, password: str) -> Setting:
@@ -68,7 +68,11 @@ def program_log(directory: Path) -> str:
     return (directory / "pipeline.log").read_text("utf-8", errors="replace")
 
 
-@pytest.mark.parametrize("subject", [SECURE_COPY, SECURE_DROP_IN], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "subject",
+    [pytest.param(SECURE_COPY, marks=pytest.mark.long), SECURE_DROP_IN],  # a Job: test_bad_input
+    ids=lambda one: one.name,
+)
 def test_a_wrong_password_is_one_typed_error_and_leaks_nothing(
     secure_kafka: SecureKafka, tmp_path: Path, subject: Subject
 ) -> None:

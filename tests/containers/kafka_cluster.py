@@ -5,14 +5,12 @@ alone chooses between ``local/kafka:4.3.1`` (from ``docker/build.sh``) and ``apa
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaException
-from testcontainers.core.config import ConnectionMode, testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 from testcontainers.core.network import Network
@@ -23,28 +21,11 @@ from tests.containers.direct_metadata import ask_broker
 from tests.kafka_records import admin
 from tests.waiting import wait_for
 
-__all__ = ["IMAGES", "KafkaCluster", "KafkaNode", "find_image"]
+__all__ = ["IMAGES", "KafkaCluster", "KafkaNode"]
 
 IMAGES = ("local/kafka:4.3.1", "apache/kafka:4.3.1")
 _NODES = 3
 _SOCKETS = "HOST://:9092,BROKER://:9093,CONTROLLER://:9094"
-
-# The brokers advertise 127.0.0.1 to this host, wherever the tests themselves run; and the
-# clean-up container of testcontainers is an image that a machine without a registry cannot get.
-testcontainers_config.connection_mode_override = ConnectionMode.docker_host
-if "TESTCONTAINERS_RYUK_DISABLED" not in os.environ:
-    testcontainers_config.ryuk_disabled = True
-
-
-def find_image() -> str:
-    """``KAFKA_IMAGE``, else the first of `IMAGES` that the engine has, else the official one."""
-    chosen = os.environ.get("KAFKA_IMAGE")
-    if chosen:
-        return chosen
-    client = DockerClient().client
-    with contextlib.closing(client):
-        present = {tag for image in client.images.list() for tag in image.tags}
-    return next((image for image in IMAGES if image in present), IMAGES[-1])
 
 
 class KafkaNode(DockerContainer):
@@ -58,7 +39,7 @@ class KafkaNode(DockerContainer):
         self.with_bind_ports(9092, self.host_port)
         self.with_envs(**_environment(node_id, self.host_port))
         ready = LogMessageWaitStrategy("Kafka Server started")
-        self.waiting_for(ready.with_startup_timeout(120).with_poll_interval(0.2))
+        self.waiting_for(ready.with_startup_timeout(180).with_poll_interval(0.2))
 
     @property
     def bootstrap(self) -> str:
@@ -96,15 +77,17 @@ def _environment(node_id: int, host_port: int) -> dict[str, str]:
 
 
 class KafkaCluster:
-    """Replication 3, at least 2 replicas in sync; as a context manager it starts and is removed."""
+    """Replication 3, at least 2 replicas in sync; as a context manager it starts and is removed.
 
-    def __init__(self, image: str) -> None:
-        self._network = Network()
+    The network is somebody else's.
+    """
+
+    def __init__(self, image: str, network: Network) -> None:
+        self._network = network
         self._image = image
         self._nodes: dict[int, KafkaNode] = {}
 
     def __enter__(self) -> Self:
-        self._network.create()
         self._nodes = {
             number: KafkaNode(image=self._image, node_id=number, network=self._network)
             for number in range(1, _NODES + 1)
@@ -128,7 +111,6 @@ class KafkaCluster:
 
     def _remove(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.callback(self._network.remove)
             for node in self._nodes.values():
                 stack.callback(node.stop)
 
@@ -188,7 +170,7 @@ class KafkaCluster:
         partitions = self._topic("__transaction_state")
         return self.leader("__transaction_state", _java_hash(transactional_id) % len(partitions))
 
-    def await_brokers(self, count: int, *, timeout_s: float = 90.0) -> None:
+    def await_brokers(self, count: int, *, timeout_s: float = 180.0) -> None:
         """Wait until exactly ``count`` brokers are known to the cluster."""
         client = admin(self.bootstrap)
 
@@ -200,7 +182,7 @@ class KafkaCluster:
 
         wait_for(known, timeout_s=timeout_s, what=f"{count} brokers")
 
-    def await_in_sync(self, topic: str, *, timeout_s: float = 90.0) -> None:
+    def await_in_sync(self, topic: str, *, timeout_s: float = 180.0) -> None:
         """Wait until every node says the same: each partition has all its replicas in sync.
 
         Every node is asked by itself, for one that was cut off still tells what it knew before,

@@ -11,8 +11,6 @@ from threading import Barrier
 
 import pytest
 
-from runtime.checkpoint.file_system import FileSystem
-from runtime.checkpoint.file_systems import open_file_system
 from runtime.checkpoint.leader import FileLeaderStore, Leader, LeaderStore
 from runtime.checkpoint.store import CheckpointStore, place_name
 from runtime.contracts import MetadataStore, PublishOutcome
@@ -23,6 +21,8 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.model import CheckpointRecord, Verdict
+from runtime.storage.file_system import FileSystem
+from runtime.storage.opening import open_file_system
 from tests.checkpoint_records import committable, full_record, record
 from tests.fake_file_system import Disk, FakeFileSystem
 

@@ -81,7 +81,7 @@ def test_a_commit_outlasts_a_broker_that_dies_or_hangs(
     started = time.monotonic()
     reports = committer.commit(entries, timeout_s=2, after_crash=True)
     assert {report.outcome for report in reports} == {CommitOutcome.PENDING}
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     committing = _Committing(committer, entries, timeout_s=60)
     mend(broker)
 
@@ -130,6 +130,6 @@ def test_rule_28_an_orphan_is_swept_when_its_broker_is_back(
         one = found.get(identity.transactional_id)
         return one is not None and one.state is TransactionState.COMPLETE_ABORT
 
-    wait_for(swept, timeout_s=30, what="the orphan is aborted")
+    wait_for(swept, what="the orphan is aborted")
     coordinator.close()
     assert harness.visible() == 0

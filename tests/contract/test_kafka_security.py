@@ -82,7 +82,7 @@ def test_sasl_ssl_reaches_both_clients_and_shows_no_secret(
     connection = KafkaConnection.of(_options(secure_kafka, mechanism))
     wire = TransactionWire(connection)
 
-    cluster = wire.cluster(timeout_s=15)
+    cluster = wire.cluster(timeout_s=60)
     assert _cluster_id_by_librdkafka(connection) == cluster.cluster_id
     wire.close()
 
@@ -120,7 +120,7 @@ def test_another_process_ends_a_transaction_over_sasl_ssl(
         transaction_timeout_s=None,
         topics=(harness.topic,),
     )
-    coordinator.check(timeout_s=15)
+    coordinator.check(timeout_s=60)
     coordinator.claim(
         SinkContext(
             job_uid=JOB_UID,
@@ -129,10 +129,10 @@ def test_another_process_ends_a_transaction_over_sasl_ssl(
             checkpoint_uri="file:/a",
             leader_session_id="s",
         ),
-        timeout_s=15,
+        timeout_s=60,
     )
 
-    (report,) = coordinator.committer.commit([entry], timeout_s=15, after_crash=True)
+    (report,) = coordinator.committer.commit([entry], timeout_s=60, after_crash=True)
 
     assert report.outcome is CommitOutcome.COMMITTED
     assert harness.visible() == 3
@@ -153,7 +153,7 @@ def test_a_wrong_password_is_an_authentication_error_from_both_clients(
     said = []
 
     with pytest.raises(AuthenticationError) as by_wire:
-        wire.cluster(timeout_s=15)
+        wire.cluster(timeout_s=60)
     said += [str(by_wire.value), repr(by_wire.value), *traceback.format_exception(by_wire.value)]
     wire.close()
     with pytest.raises(StreamError) as by_librdkafka:
@@ -189,7 +189,7 @@ def test_a_token_function_serves_both_clients(secure_kafka: SecureKafka) -> None
     connection: KafkaConnection = pickle.loads(pickle.dumps(made))
     wire = TransactionWire(connection)
 
-    assert _cluster_id_by_librdkafka(connection) == wire.cluster(timeout_s=15).cluster_id
+    assert _cluster_id_by_librdkafka(connection) == wire.cluster(timeout_s=60).cluster_id
     wire.close()
 
 
@@ -206,7 +206,7 @@ def test_a_token_function_may_be_named_by_an_option(secure_kafka: SecureKafka) -
     connection: KafkaConnection = pickle.loads(pickle.dumps(KafkaConnection.of(options)))
     wire = TransactionWire(connection)
 
-    assert wire.cluster(timeout_s=15).cluster_id == _cluster_id_by_librdkafka(connection)
+    assert wire.cluster(timeout_s=60).cluster_id == _cluster_id_by_librdkafka(connection)
     wire.close()
 
 
@@ -240,14 +240,14 @@ def test_producers_and_consumers_log_in_too(secure_kafka: SecureKafka, mechanism
     producer = make_producer(
         {**connection.librdkafka(Role.PRODUCER), "transactional.id": unique("id")}
     )
-    producer.init_transactions(15)
+    producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(topic, b"hello")
-    producer.commit_transaction(15)
+    producer.commit_transaction(60)
     consumer = make_consumer({**connection.librdkafka(Role.CONSUMER), "group.id": unique("group")})
     consumer.assign([TopicPartition(topic, 0, 0)])
 
-    message = consumer.poll(15)
+    message = consumer.poll(60)
 
     assert message is not None
     assert message.value() == b"hello"

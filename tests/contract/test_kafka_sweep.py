@@ -81,13 +81,13 @@ def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
     )
     coordinator = _coordinator(real)
 
-    assert coordinator.sweep(view, timeout_s=15) == 2
+    assert coordinator.sweep(view, timeout_s=60) == 2
     for swept in (old, declared):
         real.await_state(swept.identity, TransactionState.COMPLETE_ABORT)
-    assert coordinator.sweep(view, timeout_s=15) == 0
+    assert coordinator.sweep(view, timeout_s=60) == 0
 
     entries = [committable(a.identity, records=1) for a in (decided, undecided, stranger)]
-    coordinator.committer.commit(entries, timeout_s=15, after_crash=True)
+    coordinator.committer.commit(entries, timeout_s=60, after_crash=True)
     coordinator.close()
     assert real.visible() == 3
 
@@ -95,10 +95,10 @@ def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
 def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     """Rule 22: claimed, renewed, given back; a foreign session in it stops the holder."""
     coordinator = _coordinator(modern)
-    store = KafkaOwnerStore(modern.connection, modern.prefix, timeout_s=10)
+    store = KafkaOwnerStore(modern.connection, modern.prefix, timeout_s=30)
     assert store.read() is None
 
-    coordinator.claim(CONTEXT, timeout_s=10)
+    coordinator.claim(CONTEXT, timeout_s=30)
     first = store.read()
     coordinator.renew()
     second = store.read()
@@ -114,7 +114,7 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     assert isinstance(store.read(), OwnerRecord)  # not ours any more, so not given back
 
     successor = _coordinator(modern)
-    successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=10)
+    successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=30)
     successor.close()
     assert store.read() is None
     store.close()
@@ -123,7 +123,7 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
 def test_check_tells_facts_and_changes_nothing(real: RealHarness) -> None:
     """The start check: cluster id, level, and rule 23's default timeout, the broker's maximum."""
     coordinator = _coordinator(real)
-    facts = coordinator.check(timeout_s=15)
+    facts = coordinator.check(timeout_s=60)
     coordinator.close()
 
     assert facts["transaction_version"] == str(real.level)
@@ -139,7 +139,7 @@ def test_rule_23_a_timeout_that_cannot_protect_a_decision_is_refused(
     """Rule 23: beyond the broker's maximum, or shorter than a restart."""
     coordinator = _coordinator(modern, transaction_timeout_s=timeout_s)
     with pytest.raises(ConfigError):
-        coordinator.check(timeout_s=15)
+        coordinator.check(timeout_s=60)
     coordinator.close()
 
 
@@ -149,8 +149,8 @@ def test_a_missing_output_topic_is_named_before_anything_is_written(modern: Real
     coordinator = _coordinator(modern, topics=(modern.topic, absent))
 
     with pytest.raises(SourceChangedError) as caught:
-        coordinator.check(timeout_s=15)
+        coordinator.check(timeout_s=60)
     coordinator.close()
 
     assert caught.value.args[1]["topics"] == absent
-    assert modern.wire.missing_topics([absent], timeout_s=10) == (absent,)
+    assert modern.wire.missing_topics([absent], timeout_s=30) == (absent,)

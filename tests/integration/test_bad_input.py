@@ -1,5 +1,7 @@
 """Bad input: one typed error within 30 s, and nothing on disk or in Kafka has changed."""
 
+import dataclasses
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,14 +84,25 @@ class Case:
         return topics, groups, sorted(ends.items())
 
 
-@pytest.fixture
-def case(spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path) -> Case:
+@pytest.fixture(scope="module")
+def ran(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Case:
+    """It has run; what it left behind is for reading only."""
     source = create_topic(kafka.bootstrap, unique("bad-in"), partitions=2)
     output = create_topic(kafka.bootstrap, unique("bad-out"), partitions=2)
     produce(kafka.bootstrap, source, [str(n).encode() for n in range(20)])
-    made = Case(spark=spark, kafka=kafka, source=source, output=output, directory=tmp_path)
+    directory = tmp_path_factory.mktemp("ran")
+    made = Case(spark=spark, kafka=kafka, source=source, output=output, directory=directory)
     made.job().run()
     return made
+
+
+@pytest.fixture
+def case(ran: Case, tmp_path: Path) -> Case:
+    """The same with a directory of the test's own, which it may spoil."""
+    shutil.copytree(ran.directory, tmp_path, dirs_exist_ok=True)
+    return dataclasses.replace(ran, directory=tmp_path)
 
 
 def refused(case: Case, job: Job, error: type[StreamError]) -> StreamError:

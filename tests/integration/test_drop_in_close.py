@@ -13,7 +13,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import produce, values
+from tests.kafka_records import await_stable, produce, values
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -69,4 +69,5 @@ def test_closing_stops_the_queries_and_leaves_no_transaction_open(
         assert copy(read(spark, kafka, source), kafka, sink, tmp_path).awaitTermination(QUERY_S)
     finally:
         again.close()
+    await_stable(kafka.bootstrap, sink)
     assert values(kafka.bootstrap, sink) == [b"1", b"2"]

@@ -118,8 +118,8 @@ def test_broker_dies_with_a_killed_parent() -> None:
         pid, directory = parent.stdout.readline().split()
         assert psutil.pid_exists(int(pid))
         os.kill(parent.pid, signal.SIGKILL)
-    wait_for(lambda: not _runs(int(pid)), timeout_s=20, what="the broker ended")
-    wait_for(lambda: not Path(directory).exists(), timeout_s=20, what="its data is deleted")
+    wait_for(lambda: not _runs(int(pid)), what="the broker ended")
+    wait_for(lambda: not Path(directory).exists(), what="its data is deleted")
 
 
 def _runs(pid: int) -> bool:

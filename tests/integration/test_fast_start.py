@@ -39,7 +39,7 @@ def _run(
         cwd=log.parent,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=280,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr

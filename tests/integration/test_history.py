@@ -9,7 +9,13 @@ from connectors.kafka.security import KafkaConnection
 from runtime.checker import Payload, check, check_prefix, expect
 from runtime.errors import SourceChangedError, UnreachableError
 from tests.kafka_fixture import TopicFactory
-from tests.kafka_records import Record, abandon_transaction, produce, produce_transaction
+from tests.kafka_records import (
+    Record,
+    abandon_transaction,
+    await_stable,
+    produce,
+    produce_transaction,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +51,7 @@ def test_aborted_records_are_no_part_of_the_history(
     name = topic(partitions=PARTITIONS)
     produce_transaction(kafka.bootstrap, name, load(name))
     produce_transaction(kafka.bootstrap, name, load(name), commit=False)
+    await_stable(kafka.bootstrap, name)
     payload = Payload(topic=name, run="r", partitions=PARTITIONS)
     expected = expect(payload.records(RECORDS), lambda record: [record])
     assert check(expected, read_history(connect(kafka), name)).is_clean
@@ -63,7 +70,7 @@ def test_an_open_transaction_shows_as_readers_held_back(
         await_readable(connect(kafka), name, timeout_s=0.2)
     assert not list(read_records(connect(kafka), name))
     producer.abort_transaction(30)
-    await_readable(connect(kafka), name, timeout_s=10)
+    await_readable(connect(kafka), name, timeout_s=60)
     assert topic_ends(connect(kafka), name).is_settled
 
 
@@ -77,12 +84,12 @@ def test_an_observer_sees_a_prefix_and_when(kafka: EmbeddedKafka, topic: TopicFa
     name = topic(partitions=PARTITIONS)
     with Observer(connect(kafka), name) as observer:
         produce_transaction(kafka.bootstrap, name, load(name))
-        first_s = observer.await_total(RECORDS, timeout_s=20)
+        first_s = observer.await_total(RECORDS, timeout_s=60)
         open_one = abandon_transaction(kafka.bootstrap, name, load(name))
         with pytest.raises(UnreachableError):
             observer.await_total(RECORDS + 1, timeout_s=0.2)
         open_one.commit_transaction(30)
-        assert observer.await_total(2 * RECORDS, timeout_s=20) > first_s
+        assert observer.await_total(2 * RECORDS, timeout_s=60) > first_s
     verdict = check_prefix(observer.seen, read_history(connect(kafka), name))
     assert verdict.is_clean
     assert verdict.seen == verdict.final == 2 * RECORDS

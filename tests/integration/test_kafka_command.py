@@ -27,7 +27,7 @@ def _command(*arguments: str) -> list[str]:
 
 def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        _command(*arguments), env=environment, capture_output=True, text=True, timeout=120,
+        _command(*arguments), env=environment, capture_output=True, text=True, timeout=240,
         check=False,
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_ctrl_c_ends_a_broker_in_front(environment: dict[str, str]) -> None:
         assert front.stdout is not None
         assert front.stdout.readline().strip() == f"127.0.0.1:{port}"
         front.send_signal(signal.SIGINT)
-        _, errors = front.communicate(timeout=60)
+        _, errors = front.communicate(timeout=120)
     assert front.returncode == 130
     assert "Traceback" not in errors
     wait_for(lambda: is_free(port), what="the port is free")

@@ -1,7 +1,6 @@
 """The Kafka source against a real broker: what it reads, where it starts, gaps."""
 
 import dataclasses
-import socket
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from connectors.kafka import KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
+from runtime.embedded.ports import free_ports
 from runtime.errors import (
     AuthenticationError,
     UnreachableError,
@@ -299,16 +299,10 @@ def test_facts_of_a_check_name_the_cluster(kafka: EmbeddedKafka, topic: TopicFac
     )
 
 
-def closed_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
-
-
 def test_unreachable_brokers_are_an_error_in_time() -> None:
+    (closed,) = free_ports(1)
     made = KafkaSource(
-        bootstrap_servers=f"127.0.0.1:{closed_port()}",
+        bootstrap_servers=f"127.0.0.1:{closed}",
         topics=["t"],
         options={"kafkaConsumer.pollTimeoutMs": "1000"},
     )

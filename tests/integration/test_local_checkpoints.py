@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.file_systems import open_file_system
-from runtime.checkpoint.local_fs import LocalFileSystem
 from runtime.checkpoint.store import STORE_FAILPOINTS, CheckpointStore, open_store, place_name
 from runtime.contracts import PublishOutcome
 from runtime.errors import AuthenticationError, ConfigError, StorageError
 from runtime.failpoints import VARIABLE
 from runtime.model import Verdict
+from runtime.storage.local_fs import LocalFileSystem
+from runtime.storage.opening import open_file_system
 from tests.checkpoint_records import committable, record
 from tests.waiting import wait_for
 
 _RACES = 300
 _RACER = """
 import json, pathlib, sys, time
-from runtime.checkpoint.local_fs import LocalFileSystem
+from runtime.storage.local_fs import LocalFileSystem
 root, name, races = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 fs = LocalFileSystem(root)
 won = []
@@ -45,7 +45,7 @@ import sys
 from runtime.checkpoint.store import open_store
 from tests.checkpoint_records import committable, record
 store = open_store(sys.argv[1])
-print(store.publish(record(1), timeout_s=5).value, flush=True)
+print(store.publish(record(1), timeout_s=60).value, flush=True)
 store.mark_committed(1)
 store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")
 """
@@ -78,7 +78,7 @@ def test_exactly_one_process_wins_each_of_300_races(tmp_path: Path) -> None:
 def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpoint: str) -> None:
     """`kill -9` inside the store: the next session reads all or nothing, seals and goes on."""
     killed = _python(_PUBLISHER, str(tmp_path), failpoints=f"{failpoint}=kill")
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=120)
     assert killed.returncode == -signal.SIGKILL
     step = STORE_FAILPOINTS.index(failpoint)
     store = open_store(str(tmp_path))
@@ -91,7 +91,7 @@ def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpo
 
 def _seal_and_clean(store: CheckpointStore, *, place: int) -> None:
     seal = record(place, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
-    assert store.publish(seal, timeout_s=5) is PublishOutcome.OURS
+    assert store.publish(seal, timeout_s=60) is PublishOutcome.OURS
     store.clean(session="second")
     for each in store.places():
         names = [entry.name for entry in store.fs.entries(place_name(each))]
@@ -108,7 +108,7 @@ def test_paused_publisher_wakes_to_a_sealed_place(tmp_path: Path, failpoint: str
         store = open_store(str(tmp_path))
         _seal_and_clean(store, place=1)
         os.kill(paused.pid, signal.SIGCONT)
-        answer, _ = paused.communicate(timeout=60)
+        answer, _ = paused.communicate(timeout=120)
     finally:
         paused.kill()
     assert answer.split() == ["taken"]
@@ -189,13 +189,13 @@ def test_local_uris_are_read_as_hadoop_reads_them(uri: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "named"),
     [
-        ("s3a://bucket/x", "no checkpoints on s3a"),
-        ("abfs://c@a/x", "no checkpoints on abfs"),
-        ("viewfs:///x", "no checkpoints on viewfs"),
-        ("dbfs:/x", "no checkpoints on dbfs"),
+        ("s3a://bucket/x", "s3a: is not supported"),
+        ("abfs://c@a/x", "abfs: is not supported"),
+        ("viewfs:///x", "viewfs: is not supported"),
+        ("dbfs:/x", "dbfs: is not supported"),
         ("file://host/x", "no host"),
         ("file:x", "absolute path"),
-        ("", "no checkpoint directory"),
+        ("", "no directory"),
         ("hdfs://h:1/x", "in a JVM"),
     ],
 )

@@ -133,6 +133,7 @@ def test_a_decided_checkpoint_is_committed_and_an_orphan_aborted(
     aborted = _run("abort", path)["transactions"]
     assert [(each["transactional_id"], each["outcome"]) for each in aborted] == [(other, "aborted")]
     assert real.visible() == 2
+    real.await_state(decided.identity, TransactionState.COMPLETE_COMMIT)
 
     for _ in range(2):  # again, as a restarted job or a second person would
         assert _run("commit", path)["transactions"][0]["outcome"] == "committed"
@@ -173,7 +174,7 @@ def _program(command: str, uri: str) -> Any:
         "finally: assert SparkSession.getActiveSession() is None"
     )
     arguments = [sys.executable, "-c", code, "txn", command, uri, "--json"]
-    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=90, check=False)
+    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -6,17 +6,26 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import settling
+from runtime.checkpoint import aligning, moving, rulings, settling, startup
+from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.messages import Commit, CoreEvent, Published
+from runtime.checkpoint.messages import (
+    BarrierPolled,
+    Commit,
+    CoreEvent,
+    Published,
+    RegionRestarted,
+)
 from runtime.checkpoint.regions import Fate, RegionState
 from runtime.checkpoint.settlement import Settlement
 from runtime.checkpoint.startup import StartSequence
+from runtime.checkpoint.states import Event
 from runtime.checkpoint.steps import Hands, commit_all
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
-from runtime.model import BatchKey, CheckpointRecord, StateEntry
+from runtime.model import BatchKey, CheckpointKind, CheckpointRecord, RegionRecord, StateEntry
 from tests.fakes import FakeSink, FakeStore, identity_of
 from tests.simulation.process import Process
+from tests.simulation.spark import Life
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -87,9 +96,9 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     """Section 4: what is decided is committed before any task of the next run starts."""
     settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
 
-    def broken(self: Any, history: Any, generation: int) -> Generator[str, None, None]:
+    def broken(self: Any, history: Any, generation: int, kept: Any) -> Generator[str, None, None]:
         places = tuple(replace(place, is_committed=True) for place in history.places)
-        yield from settle(self, replace(history, places=places), generation)
+        yield from settle(self, replace(history, places=places), generation, kept)
 
     patch.setattr(StartSequence, "_settle", broken)
 
@@ -101,7 +110,7 @@ def ignore_generations(patch: pytest.MonkeyPatch) -> None:
 
 def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: an id is initialised again only when its checkpoint is committed on record."""
-    patch.setattr(CoordinatorCore, "settled_through", property(lambda self: 10**9))
+    patch.setattr(Life, "is_over", lambda self, used: True)
 
 
 def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +122,7 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
         if event.outcome is PublishOutcome.UNKNOWN and checkpoint.regions:
             checkpoint.discarded.extend(checkpoint.acknowledged())
             for region in checkpoint.regions:
-                book.close_region(region.region, RuntimeError("unsure"), fence=None)
+                book.close_region(region.region, RuntimeError("unsure"), now_s, fence=None)
             book.last_place = event.checkpoint_id
             book.discard(checkpoint)
             return
@@ -184,6 +193,70 @@ def _handlers() -> Any:
     return core._HANDLERS  # noqa: SLF001 - broken on purpose
 
 
+def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: a barrier that was given out is the same when it is asked for again, whatever was
+    decided meanwhile: Spark may not have logged it."""
+    polled = aligning.barrier_polled
+
+    def broken(book: Any, event: BarrierPolled) -> None:
+        book.regions[event.region].late = None
+        polled(book, event)
+
+    patch.setattr(aligning, "barrier_polled", broken)
+
+
+def carry_what_was_only_cut(patch: pytest.MonkeyPatch) -> None:
+    """Section 5: a carried region is its last good snapshot, not what it was about to read."""
+    carried = RegionState.carried_record
+
+    def broken(self: RegionState) -> RegionRecord:
+        return replace(carried(self), splits=self.positions())
+
+    patch.setattr(RegionState, "carried_record", broken)
+
+
+def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Rule 12: a new life begins only once the old one's work is settled: decided, or aborted."""
+
+    def broken(book: Any, name: str, now_s: float) -> None:
+        region = book.regions[name]
+        if not region.restart_asked or book.is_over:
+            return
+        if region.fence is None:
+            fence = book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
+            book.move(fence, Event.REGION_FAILED, now_s)
+            region.fence = fence.checkpoint_id
+        region.reopen()
+        book.out.append(
+            RegionRestarted(region=name, generation=region.generation, restored=region.record)
+        )
+
+    patch.setattr(rulings, "drive_restart", broken)
+
+
+def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: the batch under way of a region that did not complete may have the split in it."""
+    patch.setattr(moving, "may_move", lambda region, checkpoint: True)
+
+
+def forget_the_assignment_at_a_start(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: where a run begins, and with which splits, is what the decision says."""
+    patch.setattr(startup, "recorded", lambda record: assignment_of(record.regions))
+
+
+def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: a split has one region, behind a decision as before it."""
+    decided = RegionState.decided
+
+    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any) -> None:
+        known = {split.key for split in goes_on.splits}
+        kept = tuple(split.at_end() for split in record.splits if split.key not in known)
+        decided(self, checkpoint_id, record, replace(goes_on, splits=goes_on.splits + kept))
+
+    patch.setattr(RegionState, "decided", broken)
+    patch.setattr(aligning, "_require_own_splits", lambda book, ack: None)
+
+
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "sweep before the seal": (sweep_before_the_seal, {"pause": 0.03, "start": 0.06}),
     "no seal": (no_seal, {"pause": 0.03, "start": 0.06}),
@@ -200,6 +273,24 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
         commit_repairs_unrecorded,
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
     ),
+    "cut again while late": (cut_again_while_late, {"regional": True, "regions": 3}),
+    "carry what was only cut": (
+        carry_what_was_only_cut,
+        {"regional": True, "regions": 3, "fail_region": 0.03},
+    ),
+    "begin again before the end": (
+        begin_again_before_the_end,
+        {"regional": True, "regions": 3, "fail_region": 0.03, "delayed": True},
+    ),
+    "move splits of carried regions": (
+        move_splits_of_carried_regions,
+        {"regional": True, "regions": 3, "partitions": 5, "fail_region": 0.03, "move": 0.5},
+    ),
+    "forget the assignment at a start": (
+        forget_the_assignment_at_a_start,
+        {"kill": 0.03, "regions": 3, "partitions": 5, "move": 0.5},
+    ),
+    "keep what was given away": (keep_what_was_given_away, {"partitions": 5, "move": 0.5}),
     "write decided batches again": (write_decided_batches_again, {"external": True, "kill": 0.03}),
 }
 """Each broken rule, with a world rough enough in the right way to show it soon."""

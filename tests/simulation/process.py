@@ -14,19 +14,23 @@ from runtime.checkpoint.messages import (
     FailBatches,
     LostCommittables,
     MarkCommitted,
+    OrphansSwept,
     Publish,
     RegionRestarted,
     Repair,
+    Report,
     RestartAsked,
     Retire,
     ReturnBatches,
     StepFailed,
+    SweepOrphans,
     TellPositions,
     Tick,
 )
 from runtime.checkpoint.startup import Found, StartSequence
+from runtime.checkpoint.states import State
 from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity
-from runtime.contracts import SinkCoordinator, SplitEnumerator
+from runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
 from runtime.errors import (
     StorageError,
     StreamError,
@@ -79,6 +83,9 @@ class Process:
         self._queue: list[RemoteStep] = []
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
+        self.left_out: list[FailureReason] = []
+        self._sweeps_asked: list[SweepOrphans] = []
+        self._sweeps_begun: list[SweepOrphans] = []
         self._restarting: set[str] = set()
         self._session = f"session-{number}"
         self._begin = self._start()
@@ -107,13 +114,15 @@ class Process:
             except StopIteration as end:
                 self.found = end.value
                 break
-        records = {record.region: record for record in self.found.record.regions}
+        records = self.found.regions
         self.core = CoordinatorCore(
             self.world.settings,
             self.world.plan.regions,
             records,
+            assignment=self.found.assignment,
             generation=self.found.generation,
             last_decided=self.found.record.checkpoint_id,
+            draw=self.world.random.random,
         )
         self._hands = Hands(
             store=self.world.store,
@@ -130,6 +139,7 @@ class Process:
             settings=self.world.settings,
             wall_ms=lambda: self.number,
             repairer=self,
+            kept=self.found.kept,
         )
         for record in records.values():
             self._live(record, self.found.generation)
@@ -190,8 +200,11 @@ class Process:
             orphans = self.attempts.orphans(self.core.fate)
             view = self.core.sweep_view(self.found.record.job_uid, orphans)
             self._sweeping = self._hands.sweep(view)
+            self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
         if next(self._sweeping, None) is None:
             self._sweeping = None
+            for asked in self._sweeps_begun:
+                self.tell(OrphansSwept(checkpoint_id=asked.checkpoint_id))
 
     def _restart_dead(self) -> None:
         for life in [life for life in self.lives if life.dead]:
@@ -215,6 +228,11 @@ class Process:
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, _REMOTE):
             self._queue.append(action)
+        elif isinstance(action, Report):
+            if action.progress.state is State.DECIDED:
+                self.left_out += action.progress.carried.values()
+        elif isinstance(action, SweepOrphans):
+            self._sweeps_asked.append(action)
         elif isinstance(action, ReturnBatches):
             self.results |= dict.fromkeys(action.batches)
         elif isinstance(action, FailBatches):

@@ -19,7 +19,10 @@ class Profile:
         max_concurrent: checkpoints under way at once.
         stateful: regions take part in every interval, and Spark replays their last batch.
         external: the drop-in: batches trigger checkpoints, Spark replays its own log.
+        regional: checkpoints are decided without regions that failed or are late.
         shared_output: all regions write one output partition.
+        delayed: a region that failed begins again after growing delays, by its restart strategy.
+        move: the chance that a decision moves a split, and then the next one.
     """
 
     kill: float = 0.01
@@ -40,4 +43,7 @@ class Profile:
     max_concurrent: int = 1
     stateful: bool = False
     external: bool = False
+    regional: bool = False
     shared_output: bool = False
+    delayed: bool = False
+    move: float = 0.0

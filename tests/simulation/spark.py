@@ -141,7 +141,7 @@ class Life:
         while True:
             yield
             barrier = yield from self._poll()
-            if barrier is not None:
+            if barrier is not None and not self._world.roll(0.05):  # Spark may ask again
                 return barrier.splits, barrier
 
     def _discover(self) -> None:
@@ -184,8 +184,9 @@ class Life:
         committables = []
         hint = None if barrier is None else barrier.checkpoint_id
         if any(not split.is_empty for split in splits):
-            known = self._process.core.settled_through + 1 if hint is None else hint
-            transaction = yield from self._write_records(batch, splits, known)
+            # As tasks are told, also when a late batch is tried again, long behind its label.
+            through = self._process.core.settled_through if hint is None else hint - 1
+            transaction = yield from self._write_records(batch, splits, through)
             committables.append(entry_of(transaction))
         yield
         record = RegionRecord(
@@ -202,32 +203,36 @@ class Life:
             self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost
 
     def _write_records(
-        self, batch: BatchKey, splits: tuple[SplitRange, ...], hint: int
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], through: int
     ) -> Generator[None, None, Transaction]:
-        self.writer = yield from self._open(batch, splits, hint)
+        self.writer = yield from self._open(batch, splits, through)
         while True:
             yield
             if self._world.roll(self._world.profile.fail_task):
                 self.orphan()
-                self.writer = yield from self._open(batch, splits, hint)
+                self.writer = yield from self._open(batch, splits, through)
             if self.writer.write(self._world.broker, self._world.random.randint(1, 4)):
                 transaction, self.writer = self.writer.transaction, None
                 return transaction
 
     def _open(
-        self, batch: BatchKey, splits: tuple[SplitRange, ...], hint: int
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], through: int
     ) -> Generator[None, None, Writer]:
         """Begin a transaction; it is registered before its first record (rule 4)."""
-        self._through = self._process.core.settled_through  # as a task is told, once
+        self._through = through
         if self._ready is None:
             yield
             self._ready = self._initialise()
         (slot, transaction), self._ready = self._ready, None
-        self._slots[slot] = hint
+        self._slots[slot] = through + 1
         yield
         self._process.core.require_wanted(batch)
         self._process.attempts.add(attempt_of(transaction, batch))
         return Writer(transaction, self._world.records_of(splits))
+
+    def is_over(self, used: int) -> bool:
+        """Whether the checkpoint that a slot was used for is settled, as far as is known here."""
+        return used <= self._through
 
     def _make_ready(self) -> None:
         """Initialise the next transaction's id while this one waits for its commit."""
@@ -236,7 +241,7 @@ class Life:
 
     def _initialise(self) -> tuple[int, Transaction]:
         """A slot of this worker, used again only when its checkpoint is settled (rule 5)."""
-        free = [slot for slot, used in self._slots.items() if used <= self._through]
+        free = [slot for slot, used in self._slots.items() if self.is_over(used)]
         slot = free[0] if free else len(self._slots)
         self._slots[slot] = _NOT_USED_YET
         place = BatchKey(region=self.region, generation=self.generation, batch_id=0)

@@ -17,7 +17,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from runtime.contracts import FailureReason
 from runtime.errors import StreamError
+from runtime.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
 from tests.simulation.profile import Profile
@@ -36,7 +38,35 @@ PROFILES = {
     "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
     "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
     "one output for three regions": Profile(regions=3, shared_output=True),
+    "failed and late regions are carried": Profile(
+        regions=3, regional=True, fail_region=0.03, fail_task=0.1
+    ),
+    "carried regions of one output": Profile(
+        regions=4, partitions=5, regional=True, fail_region=0.02, shared_output=True
+    ),
+    "stateful regions are carried": Profile(
+        regions=3, regional=True, stateful=True, fail_region=0.03
+    ),
+    "regions come back after delays": Profile(
+        regions=3, delayed=True, fail_region=0.05, fail_task=0.1
+    ),
+    "others go on without regions that come back after delays": Profile(
+        regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
+    ),
     "transactions expire and are repaired": Profile(expire=0.05, kill=0.03, processes=8),
+    "splits move": Profile(regions=3, partitions=4, move=0.6, steps=800),
+    "splits move, many kills": Profile(
+        regions=3, partitions=4, move=0.6, steps=800, kill=0.03, start=0.1, processes=12
+    ),
+    "splits move between regions of one output": Profile(
+        regions=3, partitions=4, move=0.6, steps=800, shared_output=True, pause=0.03, start=0.1
+    ),
+    "splits move beside carried regions": Profile(
+        regions=4, partitions=6, move=0.6, steps=800, regional=True, fail_region=0.02
+    ),
+    "splits move, transactions expire": Profile(
+        regions=3, partitions=4, move=0.6, steps=800, expire=0.03, kill=0.02, lost_answer=0.1
+    ),
     "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
 }
 
@@ -61,6 +91,44 @@ def test_worlds_are_rough() -> None:
     assert asked_by.count("restart") > 1
     assert asked_by.count("end") > 20
     assert sum(world.repairs for world in worlds) > 10
+
+
+def test_worlds_carry_regions() -> None:
+    """Decisions do leave regions out, for both reasons, or the worlds above prove little."""
+    worlds = [World(seed, PROFILES["failed and late regions are carried"]) for seed in range(30)]
+    for world in worlds:
+        world.run()
+    regions = [region for w in worlds for record in w.store.history for region in record.regions]
+    carried = [region for region in regions if region.status is RegionStatus.CARRIED]
+    assert len(carried) > 50
+    assert all(region.carried_from is not None and not region.committables for region in carried)
+    reasons = [reason for w in worlds for p in w.processes for reason in p.left_out]
+    assert reasons.count(FailureReason.ERROR) > 10
+    assert reasons.count(FailureReason.EXPIRED) > 10
+
+
+def test_worlds_bring_regions_back() -> None:
+    """Delayed regions do fail, wait, come back and commit again, or those worlds prove little."""
+    worlds = [World(seed, PROFILES["regions come back after delays"]) for seed in range(10)]
+    attempts = []
+    for world in worlds:
+        world.run()
+        for process in world.processes:
+            if process.running:
+                status = process.core.status(now_s=world.clock(), now_ms=0)
+                attempts += [found for region in status.regions for found in region.attempts]
+    away_s = [found.committed_after_s for found in attempts if found.committed_after_s is not None]
+    assert len(away_s) > 20
+    assert sum(seconds > 0.2 for seconds in away_s) > 10, "the shortest delay is 0.1 s"
+
+
+def test_rule_9_worlds_move_splits() -> None:
+    """Splits do change their regions, also beside carried ones, and every record is read once."""
+    for name in ("splits move, many kills", "splits move beside carried regions"):
+        worlds = [World(seed, PROFILES[name]) for seed in range(10)]
+        for world in worlds:
+            world.run()
+        assert sum(world.moves for world in worlds) > 60
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -89,11 +157,19 @@ class JobMachine(RuleBasedStateMachine):
         external=st.booleans(),
         stateful=st.booleans(),
         expire=st.booleans(),
+        delayed=st.booleans(),
     )
-    def begin(self, seed: int, *, external: bool, stateful: bool, expire: bool) -> None:
+    def begin(
+        self, seed: int, *, external: bool, stateful: bool, expire: bool, delayed: bool
+    ) -> None:
         """A world without a coordinator."""
         profile = Profile(
-            external=external, stateful=stateful, expire=0.02 if expire else 0.0, processes=10**6
+            external=external,
+            stateful=stateful,
+            expire=0.02 if expire else 0.0,
+            delayed=delayed,
+            fail_region=0.03 if delayed else 0.004,
+            processes=10**6,
         )
         self.world = World(seed, profile)
 

@@ -9,13 +9,16 @@ import itertools
 import random
 from collections.abc import Iterator
 
+from runtime.checkpoint.assignment import hand_over
+from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
 from runtime.errors import (
     FencedError,
     StorageError,
     UnreachableError,
 )
-from runtime.model import SplitRange
+from runtime.failover.restart_strategies import ExponentialDelayRestart
+from runtime.model import Assignment, CheckpointRecord, RegionStatus, SplitRange, Verdict
 from tests.fakes import (
     FakeBroker,
     FakeStore,
@@ -23,11 +26,19 @@ from tests.fakes import (
     ManualClock,
     TransactionState,
 )
+from tests.simulation.moves import RandomMoves, owners
 from tests.simulation.process import Process
 from tests.simulation.profile import Profile
 from tests.simulation.spark import SparkLog, Writer
 
 __all__ = ["World"]
+
+_REGIONAL = RegionalCheckpointHandler(
+    max_failed_ratio=0.7, max_carried_in_a_row=4, region_timeout_s=0.3
+)
+_DELAYED = ExponentialDelayRestart(
+    initial_backoff_s=0.2, max_backoff_s=3.0, reset_backoff_threshold_s=5.0, jitter_factor=0.5
+)
 
 
 class World:
@@ -45,6 +56,7 @@ class World:
         self.zombies: list[Writer] = []
         self.calm = False
         self.repairs = 0
+        self.moves = 0
         self.processes: list[Process] = []
         self._started = 0
         self.store = FakeStore(
@@ -60,6 +72,9 @@ class World:
             unknown_timeout_s=0.0,
             max_concurrent=profile.max_concurrent,
             on_lost=OnLost.REPAIR if profile.expire else OnLost.FAIL,
+            handler=_REGIONAL if profile.regional else GlobalCheckpointHandler(),
+            restart_strategy=_DELAYED if profile.delayed else None,
+            balancer=RandomMoves(self) if profile.move else None,
         )
         regions = 1 if profile.external else profile.regions
         self.plan = JobPlan(
@@ -71,6 +86,7 @@ class World:
                     sink_ids=("sink",),
                     chained=True,
                     stateful=profile.stateful,
+                    stateful_sink_ids=() if profile.move else None,
                     keeps_logs=profile.external,
                 )
                 for number in range(regions)
@@ -251,6 +267,30 @@ class World:
         """Every record is visible exactly once, in order."""
         self.require_no_violation()
         assert self.visible() == self.expected(), self.story("records are missing")
+        self.check_assignments()
+
+    def check_assignments(self) -> None:
+        """Each decision gives every split to one region, and none takes a split from the job."""
+        last: Assignment | None = None
+        for record in self.store.history:
+            if record.verdict is not Verdict.DECIDED or record.assignment is None:
+                continue
+            hand_over(record.regions, record.assignment)  # raises unless whole
+            if last is not None:
+                self._check_next(last, record, record.assignment)
+            last = record.assignment
+
+    def _check_next(self, last: Assignment, record: CheckpointRecord, now: Assignment) -> None:
+        before, after = owners(last), owners(now)
+        assert before.keys() <= after.keys(), self.story("a split was lost")
+        status = {region.region: region.status for region in record.regions}
+        moves = {key for key, name in before.items() if after[key] != name}
+        self.moves += len(moves)
+        for key in moves:
+            both = {status[before[key]], status[after[key]]}
+            assert both == {RegionStatus.COMPLETED}, self.story("a carried region's split moved")
+        is_newer = now.version > last.version
+        assert is_newer == (now.regions != last.regions), self.story("the version does not tell")
 
     def story(self, what: str) -> str:
         """What is needed to see it again."""

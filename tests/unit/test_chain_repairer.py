@@ -8,11 +8,14 @@ import pyarrow as pa
 import pytest
 
 from runtime.checkpoint.messages import LostCommittables
-from runtime.contracts import AttemptRegistry, TaskScope
+from runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
 from runtime.errors import DeliveryError
 from runtime.model import Redistribution, RegionRecord, SplitRange, StateEntry
+from runtime.on_error import DeadLetters
+from runtime.poison import ChainedFunction
 from runtime.spark.job_graph import Region
 from runtime.spark.repair import ChainRepairer
+from tests.source_rows import source_rows, values_of
 
 SPLIT = SplitRange(
     source_id="s", topic="in", topic_id="t", partition=0, start_offset=5, end_offset=9
@@ -54,7 +57,7 @@ class OneRecord:
 class Sink:
     """As far as a repair asks."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: SinkWriter) -> None:
         self._writer = writer
 
     def source_ranges(self, committable: StateEntry) -> list[tuple[str, int, int, int]]:
@@ -63,29 +66,89 @@ class Sink:
     def writer_factory(self) -> "Sink":
         return self
 
-    def open(self, scope: TaskScope, registry: AttemptRegistry) -> Writer:
+    def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
         return self._writer
+
+
+def repair(region: object) -> None:
+    """Write the lost committable of ``region`` again."""
+    record = RegionRecord(
+        region="r", generation=1, batch_id=3, splits=(SPLIT,), committables=(LOST,)
+    )
+    ChainRepairer(regions={"r": cast(Region, region)}, job_name="job").repair(
+        7,
+        LostCommittables(region=record, committables=(LOST,)),
+        job_uid="j",
+        generation=2,
+        timeout_s=5,
+    )
 
 
 def test_rule_11_a_repair_that_fails_leaves_no_open_transaction() -> None:
     """The start fails with it, so no sweep would free the readers before the next one."""
     writer = Writer()
-    source = SimpleNamespace(reader=OneRecord)
     region = SimpleNamespace(
         name="r",
-        sinks={"o": Sink(writer)},
+        task_sinks={"o": Sink(writer)},
         functions=(),
-        pipeline=SimpleNamespace(source=source),
-    )
-    record = RegionRecord(
-        region="r", generation=1, batch_id=3, splits=(SPLIT,), committables=(LOST,)
+        dead_letter_sink=None,
+        pipeline=SimpleNamespace(source=SimpleNamespace(reader=OneRecord)),
     )
     with pytest.raises(DeliveryError):
-        ChainRepairer(regions={"r": cast(Region, region)}).repair(
-            7,
-            LostCommittables(region=record, committables=(LOST,)),
-            job_uid="j",
-            generation=2,
-            timeout_s=5,
-        )
+        repair(region)
     assert writer.aborted
+
+
+class Keeping:
+    """A sink's writer that keeps what it is given, dead letters apart."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes | None] = []
+        self.dead: list[tuple[str, bytes | None]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.written += values_of([batch])
+
+    def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
+        self.dead += [(topic, value) for value in values_of([records])]
+
+    def pre_commit(self) -> list[StateEntry]:
+        return [LOST]
+
+    def abort(self) -> None:
+        raise AssertionError("nothing failed")
+
+
+class Poisoned:
+    """A source's reader; one of its records is poison."""
+
+    def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+        yield source_rows(b"1", b"x", b"2", first_offset=5)
+
+
+def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fails for what is no number."""
+    batch.column("value").cast(pa.string()).cast(pa.int64())
+    return batch
+
+
+@pytest.mark.parametrize(("holder", "dead"), [("o", [("dead", b"x")]), ("other", [])])
+def test_rule_11_a_repair_writes_the_dead_letters_that_were_lost(
+    holder: str, dead: list[tuple[str, bytes]]
+) -> None:
+    """Those of this transaction, once; another sink's are in that one's own."""
+    writer = Keeping()
+    function = ChainedFunction(
+        name="f", operator_id="f", function=numbers, policy=DeadLetters(topic="dead")
+    )
+    repair(
+        SimpleNamespace(
+            name="r",
+            task_sinks={"o": Sink(writer)},
+            functions=(function,),
+            dead_letter_sink=holder,
+            pipeline=SimpleNamespace(source=SimpleNamespace(reader=Poisoned)),
+        )
+    )
+    assert writer.written == [b"1", b"2"]
+    assert writer.dead == dead

@@ -97,6 +97,8 @@ def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> 
     assert found["settings"]["password"] == "***"
     assert [node["upstream"] for node in found["graph"]] == [[], ["orders"]]
     assert found["regions"][1]["carried_from"] == 41
+    assert found["assignment"]["version"] == 3
+    assert found["assignment"]["regions"]["r0"][1]["partitions"] == [3, 11]
 
 
 def test_inspect_as_text_has_the_same_facts(directory: Path) -> None:

@@ -264,7 +264,7 @@ def test_an_unknown_transaction_stops_the_job_after_a_while() -> None:
 
 
 def test_a_checkpoint_that_stays_pending_ends_the_run_but_stays_decided() -> None:
-    """Nothing is lost: the next start commits it."""
+    """Nothing is lost: the next start commits it. The error says what it waited for."""
     driver = CoreDriver(dataclasses.replace(FAST, settle_timeout_s=30.0))
     driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
     driver.epoch(3)
@@ -273,6 +273,29 @@ def test_a_checkpoint_that_stays_pending_ends_the_run_but_stays_decided() -> Non
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, UnreachableError)
     assert "next start" in str(end.error)
+    assert "details=main.0.1" in str(end.error)
+
+
+def test_an_abort_that_the_store_does_not_answer_ends_the_run_in_time() -> None:
+    """Regions wait for its record to begin again; the limit counts from the first lost answer."""
+    driver = CoreDriver(dataclasses.replace(FAST, settle_timeout_s=30.0), regions=TWO)
+    driver.auto = False
+    driver.tick()
+    driver.poll(3)
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tick(40.0)
+    (publish,) = driver.held
+    assert isinstance(publish, Publish)
+    unanswered = Published(checkpoint_id=publish.checkpoint_id, outcome=UNKNOWN)
+    driver.tell(unanswered)
+    driver.tick(29.0)
+    driver.tell(unanswered)
+    assert not driver.seen(EndJob)
+    driver.tick(2.0)
+    driver.tell(unanswered)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, UnreachableError)
+    assert "state=aborting" in str(end.error)
 
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
@@ -367,14 +390,14 @@ def test_an_older_generation_is_refused_and_changes_nothing() -> None:
     driver.tick()
     barrier = driver.poll(3)
     driver.tell(RestartAsked(region="main"))
-    before = driver.core.status()
+    before = driver.status()
     with pytest.raises(FencedError):
         driver.ack(barrier)
     with pytest.raises(FencedError):
         driver.poll(3)
     with pytest.raises(FencedError):
         driver.core.require_wanted(BatchKey(region="main", generation=0, batch_id=1))
-    assert driver.core.status() == before
+    assert driver.status() == before
 
 
 def test_an_acknowledgement_may_be_repeated() -> None:

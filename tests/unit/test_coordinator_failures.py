@@ -1,10 +1,12 @@
 """The coordinator with its threads, on fakes: what fails, who hears of it, and what goes on."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.errors import (
     ConfigError,
@@ -13,8 +15,8 @@ from runtime.errors import (
     SourceChangedError,
     UnreachableError,
 )
-from runtime.model import Barrier, BatchKey, Verdict
-from tests.coordinated_job import Job
+from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
+from tests.coordinated_job import QUICK, Job, restart
 from tests.fakes import (
     attempt_of,
     transactional_id,
@@ -45,7 +47,7 @@ def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
     left = job.region(coordinator, "left", before_ack=fail_once)
     job.source.ends[0] = 7
     left.join()
-    restarted = coordinator.restart_region("left", timeout_s=20.0)
+    restarted = restart(coordinator, "left")
     again = job.region(coordinator, "left", generation=restarted.generation)
     job.source.ends[1] = 4
     wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
@@ -71,7 +73,7 @@ def test_rule_17_nothing_of_a_failed_life_is_open_when_the_next_one_begins(job: 
     batch = BatchKey(region="main", generation=0, batch_id=1)
     late = job.broker.init(transactional_id(started.job_uid, batch, "late"))
     job.broker.append(late, 0, (0, "never"))
-    coordinator.restart_region("main", timeout_s=20.0)
+    restart(coordinator, "main")
     assert not job.broker.ongoing()
     coordinator.cancel()
 
@@ -185,3 +187,31 @@ def test_lost_answers_of_the_store_are_settled_by_asking_again(job: Job) -> None
     assert [record.checkpoint_id for record in job.store.history] == [0, 1]
     coordinator.cancel()
     region.stop()
+
+
+def test_rule_17_a_failed_region_is_swept_before_the_decision_that_carries_it(job: Job) -> None:
+    """Its open transaction would hold back readers of the others; these never wait for it."""
+    job.regions = ("left", "right")
+    settings = replace(QUICK, handler=RegionalCheckpointHandler(), sweep_interval_s=600.0)
+    coordinator, _ = job.started(settings)
+
+    def fail(barrier: Barrier) -> None:
+        raise UnreachableError("a broker went away", {}, "Try again.")
+
+    left = job.region(coordinator, "left", before_ack=fail)
+    job.source.ends[0] = 7
+    left.join()
+    right = job.region(coordinator, "right")
+    job.source.ends[1] = 4
+    wait_for(lambda: job.visible()[1] == list(range(4)), poll_s=0.002)
+    assert job.broker.ongoing() == [], "the failed region's transaction is open behind a decision"
+    newest = max(i for i, found in job.store.records.items() if found.verdict is Verdict.DECIDED)
+    carried = {r.region: r.status for r in job.store.records[newest].regions}
+    assert carried == {"left": RegionStatus.CARRIED, "right": RegionStatus.COMPLETED}
+    restarted = restart(coordinator, "left")
+    again = job.region(coordinator, "left", generation=restarted.generation)
+    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
+    assert right.error is None
+    coordinator.cancel()
+    right.stop()
+    again.stop()

@@ -4,15 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.types import (
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    StructType,
+    VariantType,
+)
 
-from connectors.kafka._spark_sink import KafkaStreamWriter, _PreCommitted
-from runtime.errors import FencedError
+from connectors.hdfs._spark_format import FilesFormat
+from runtime.errors import ConfigError, FencedError
 from runtime.model import StateEntry
 from runtime.service.client import CoordinatorAddress
 from runtime.service.drop_in_client import DropInClient, QueryRun
 from runtime.spark.drop_in import DropInQueries
+from runtime.spark.drop_in_writer import DropInStreamWriter, _PreCommitted
 from tests.core_driver import committable
-from tests.unit.test_kafka_sink import OPTIONS, Field, Schema, Type
 
 ADDRESS = CoordinatorAddress(address="http://x", token="t", leader_session_id="s", job_uid="j")
 
@@ -24,7 +31,7 @@ class FakeService:
         self.generation = generation
         self.calls: list[tuple[str, int, int]] = []
 
-    def begin(self, location: str, options: Mapping[str, str]) -> QueryRun:
+    def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         return QueryRun(
             run_id=f"run {self.generation}",
             job_uid="j",
@@ -32,6 +39,7 @@ class FakeService:
             operator_id="o",
             committed_through=0,
             address=ADDRESS,
+            writer_factory=b"",
         )
 
     def commit(
@@ -43,11 +51,10 @@ class FakeService:
         self.calls.append(("abort", batch_id, 0))
 
 
-def writer(service: FakeService) -> KafkaStreamWriter:
+def writer(service: FakeService) -> DropInStreamWriter:
     """As Spark makes it, in a process of its own, before tasks, commit and abort."""
-    schema: Any = Schema([Field("value", Type("binary"))])
-    options = {**OPTIONS, "checkpointLocation": "/at"}
-    return KafkaStreamWriter(options, schema, cast(DropInClient, service))
+    options = {"checkpointLocation": "/at"}
+    return DropInStreamWriter("sluice-kafka", options, cast(DropInClient, service))
 
 
 def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_ones() -> None:
@@ -74,4 +81,19 @@ def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
     queries = DropInQueries(cast(Any, None), cast(Any, None), host="127.0.0.1")
     queries.close()
     with pytest.raises(FencedError, match="being stopped"):
-        queries.call("begin", {"location": "/at", "options": {}})
+        queries.call("begin", {"format": "any", "location": "/at", "options": {}})
+
+
+def test_files_of_whole_results_are_refused() -> None:
+    """Output mode complete would add them all again with each batch; Spark's files refuse it."""
+    given = FilesFormat({"path": "/lake/orders", "checkpointLocation": "/at"})
+    with pytest.raises(ConfigError, match="complete"):
+        given.streamWriter(StructType(), overwrite=True)
+
+
+@pytest.mark.parametrize("kind", [VariantType(), DayTimeIntervalType()])
+def test_types_that_tasks_cannot_write_are_refused_by_name(kind: DataType) -> None:
+    """A variant reaches them as a struct of bytes, and would become one in the files."""
+    given = FilesFormat({"path": "/lake/orders", "checkpointLocation": "/at"})
+    with pytest.raises(ConfigError, match=r"no type for this column .*column=v "):
+        given.streamWriter(StructType().add("n", IntegerType()).add("v", kind), overwrite=False)

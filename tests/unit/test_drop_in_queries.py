@@ -5,6 +5,7 @@ that raised, `abort` with none on a stop, a constructor at three places of every
 """
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,7 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
 
-from connectors.kafka._spark_sink import KafkaStreamWriter
 from runtime.checkpoint.store import open_store
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError, FencedError, UnreachableError
@@ -24,6 +23,7 @@ from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, Qu
 from runtime.service.server import CoordinatorService
 from runtime.spark import drop_in
 from runtime.spark.drop_in import DropInQueries
+from runtime.spark.drop_in_writer import DropInStreamWriter
 from runtime.spark.session import prepare
 from tests.fakes import (
     FakeBroker,
@@ -35,6 +35,8 @@ from tests.fakes import (
     transactional_id,
 )
 from tests.waiting import wait_for
+
+_FORMAT = "sluice-any"
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ class Sink:
     def settings(self) -> Mapping[str, str]:
         return {}
 
+    def writer_factory(self) -> str:
+        return "what tasks write with"
+
 
 class World:
     """A query's checkpoint location, a broker, and the process that runs the query."""
@@ -118,7 +123,17 @@ class World:
         (location / "metadata").write_text(json.dumps({"id": self.query.id}))
         sink = Sink(lambda: FakeSink(self.broker, may_reach=lambda: self.reachable))
         session = cast(SparkSession, self.session)
-        self.queries = DropInQueries(session, lambda _: cast(Any, sink), host="127.0.0.1")
+        self.makes_a_sink = False
+        self.may_start = threading.Event()
+        self.may_start.set()
+
+        def made(options: Mapping[str, str], _query: object) -> Any:
+            self.makes_a_sink = True
+            if "slow" in options:
+                assert self.may_start.wait(30)
+            return sink
+
+        self.queries = DropInQueries(session, {_FORMAT: made}, host="127.0.0.1")
         self.service = CoordinatorService()
         self.service.mount(HANDLER_KEY, self.queries)
         self.service.start()
@@ -131,7 +146,7 @@ class World:
 
     def begin(self) -> QueryRun:
         """What the constructor asks, at each of its three places."""
-        return self.client.begin(self.location, {})
+        return self.client.begin(_FORMAT, self.location, {})
 
     def write(self, run: QueryRun, batch_id: int) -> Transaction:
         """A task's transaction with one record, pre-committed."""
@@ -185,6 +200,52 @@ def test_a_query_of_another_session_is_found_once_that_session_is_known(world: W
         world.begin()
     world.queries.watch(cast(SparkSession, other))
     assert world.begin().run_id == world.query.runId
+
+
+def test_a_start_that_takes_long_holds_up_no_other_query(world: World, tmp_path: Path) -> None:
+    """A file system or a broker that does not answer is one query's: the others ask before each
+    batch, and would fail with it."""
+    other, location = Query(id="22222222-query", runId="run-9"), tmp_path / "other"
+    location.mkdir()
+    (location / "metadata").write_text(json.dumps({"id": other.id}))
+    world.session.active.append(other)
+    world.may_start.clear()
+    begun: list[QueryRun] = []
+    slow = threading.Thread(
+        target=lambda: begun.append(world.client.begin(_FORMAT, world.location, {"slow": "yes"}))
+    )
+    slow.start()
+    wait_for(lambda: world.makes_a_sink, what="the start")
+    try:
+        assert world.client.begin(_FORMAT, str(location), {}).run_id == other.runId
+        assert not begun
+    finally:
+        world.may_start.set()
+        slow.join(30)
+    assert [run.run_id for run in begun] == [world.query.runId]
+
+
+def test_a_run_that_begins_while_the_queries_are_stopped_is_stopped_too(world: World) -> None:
+    """Nobody would end it, or sweep behind it, later."""
+    world.may_start.clear()
+    refused: list[FencedError] = []
+
+    def begin() -> None:
+        try:
+            world.client.begin(_FORMAT, world.location, {"slow": "yes"})
+        except FencedError as err:
+            refused.append(err)
+
+    slow = threading.Thread(target=begin)
+    closing = threading.Thread(target=world.queries.close)
+    slow.start()
+    wait_for(lambda: world.makes_a_sink, what="the start")
+    closing.start()
+    wait_for(lambda: world.queries.is_closed, what="the stop")
+    world.may_start.set()
+    slow.join(30)
+    closing.join(30)
+    assert "being stopped" in str(refused)
 
 
 def test_rule_10_the_constructor_aborts_nothing(world: World) -> None:
@@ -293,17 +354,11 @@ def test_rule_27_speculation_is_refused_by_name() -> None:
 
 def test_rule_14_the_sink_says_what_it_needs() -> None:
     """`install`, and the location as an option: a process of Spark's can find out neither."""
-    options = {
-        "kafka.bootstrap.servers": "127.0.0.1:1",
-        "topic": "t",
-        "transactionalIdPrefix": "p",
-    }
-    schema = StructType([StructField("value", StringType())])
-    located = {**options, "checkpointLocation": "/c"}
+    located = {"checkpointLocation": "/c"}
     with pytest.raises(ConfigError, match=r"connectors\.install"):
-        KafkaStreamWriter(located, schema, None)
+        DropInStreamWriter(_FORMAT, located, None)
     nowhere = CoordinatorAddress(
         address="http://127.0.0.1:1", token="t", leader_session_id="s", job_uid="u"
     )
     with pytest.raises(ConfigError, match="needs checkpointLocation"):
-        KafkaStreamWriter(options, schema, DropInClient(address=nowhere))
+        DropInStreamWriter(_FORMAT, {}, DropInClient(address=nowhere))

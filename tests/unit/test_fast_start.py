@@ -125,6 +125,16 @@ def test_preparing_names_the_directory_in_the_way(
     assert list(cache.iterdir()) == []
 
 
+def test_archives_are_surplus_whichever_way_leads_to_them(tmp_path: Path) -> None:
+    """A virtual environment may be reached over a link; Spark's script resolves it."""
+    library = tmp_path / "site" / "pyspark" / "python" / "lib"
+    library.mkdir(parents=True)
+    (library / "pyspark.zip").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "site")
+    archive = str(library / "pyspark.zip")
+    assert list(surplus_archives([archive], tmp_path / "link" / "pyspark", None)) == [archive]
+
+
 def test_only_archives_of_the_same_installation_are_surplus() -> None:
     """What lies unpacked beside them; the user's own archives and another Spark's stay."""
     home = Path("/site/pyspark")

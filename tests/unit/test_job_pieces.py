@@ -13,19 +13,27 @@ from pyspark.sql import SparkSession
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime import offsets
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
+from runtime.contracts import StagedFrame
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     IllegalTransitionError,
     UnsupportedFormatError,
 )
+from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.job import Job, Pipeline, Step, Stream
 from runtime.model import Barrier, SplitRange
+from runtime.on_error import DeadLetters, Skip
 from runtime.spark.job_graph import job_plan, regions_of
 from runtime.spark.job_source import deal
 from runtime.spark.query_logs import batches_beyond
 from runtime.spark.state import structs_in
-from runtime.spark.tasks import TaskResult, require_each_range_once, results_of
+from runtime.spark.tasks import (
+    TaskResult,
+    require_all_rows_passed,
+    require_each_range_once,
+    results_of,
+)
 
 
 def split(partition: int, start: int = 0, end: int = 0, topic: str = "in") -> SplitRange:
@@ -124,6 +132,17 @@ def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...
     require_each_range_once(whole, cut)
     with pytest.raises(IllegalTransitionError, match="each range once"):
         require_each_range_once([TaskResult(ranges=ranges) for ranges in tasks], cut)
+
+
+@pytest.mark.parametrize("answered", [[], [2], [2, 2], [2, 3, 1]])
+def test_rows_that_go_on_into_files_are_those_that_the_tasks_answer_for(
+    answered: list[int],
+) -> None:
+    """Spark logs an answer that it could not deliver, and calls the task done."""
+    staged = [StagedFrame(rows=5)]
+    require_all_rows_passed([TaskResult(records_out=2), TaskResult(records_out=3)], staged)
+    with pytest.raises(IllegalTransitionError, match="tasks' answers"):
+        require_all_rows_passed([TaskResult(records_out=rows) for rows in answered], staged)
 
 
 def test_offset_is_self_contained() -> None:
@@ -251,6 +270,11 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
     assert Job("j", nowhere, checkpoint_dir="/c").settings == CheckpointSettings()
     assert CheckpointSettings().on_lost is OnLost.FAIL
     assert CheckpointSettings().retained == 3
+    strategy = FixedDelayRestart(attempts=5)
+    made = Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy).settings
+    assert made == CheckpointSettings(restart_strategy=strategy)
+    with pytest.raises(ConfigError, match="tolerable_failures=0"):
+        Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy, tolerable_failures=0)
     with pytest.raises(ConfigError, match="on_lost"):
         Job("j", nowhere, checkpoint_dir="/c", on_lost="ignore")
 
@@ -262,3 +286,69 @@ def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:
         stream.transform(lambda frame: frame)
     with pytest.raises(ConfigError, match="behind a sink"):
         stream.sink(StubSink()).map_batches(identity)
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+DEAD = DeadLetters(topic="dead")
+
+
+def kafka_source(**settings: Any) -> KafkaSource:
+    """With the columns that a test gives."""
+    return KafkaSource(bootstrap_servers="b:9092", topics=["in"], **settings)
+
+
+def kafka_sink(topic: str = "out", **settings: Any) -> KafkaSink:
+    """Exactly-once unless a test says otherwise."""
+    given = {"bootstrap_servers": "b:9092", "topic": topic, "transactional_id_prefix": "p"}
+    return KafkaSink(**{**given, **settings})
+
+
+def test_dead_letters_without_a_kafka_sink_are_refused() -> None:
+    """There would be no transaction to write them in; to skip needs none."""
+    pipeline = Pipeline(kafka_source())
+    Stream(pipeline).map_batches(identity, on_error=DEAD).sink(StubSink("files"))
+    with pytest.raises(ConfigError, match=r"without a Kafka sink.*topics=dead sinks=files"):
+        regions_of([pipeline], [False])
+    skipping = Pipeline(kafka_source())
+    Stream(skipping).map_batches(identity, on_error="skip").sink(StubSink("files"))
+    (region,) = regions_of([skipping], [False])[1]
+    assert region.dead_letter_sink is None
+    assert region.functions is not None
+    assert region.functions[0].policy == Skip()
+
+
+def test_a_source_without_positions_is_refused_for_dead_letters() -> None:
+    """They say where they come from, and are the original bytes."""
+    pipeline = Pipeline(kafka_source(columns=["value", "headers", "offset"]))
+    Stream(pipeline).map_batches(identity, on_error=DEAD).sink(kafka_sink())
+    with pytest.raises(ConfigError, match="missing=key,topic,partition columns=value,headers"):
+        regions_of([pipeline], [False])
+
+
+def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
+    """Of those that can; its start check asks for their topics, each once."""
+    pipeline = Pipeline(kafka_source())
+    stream = Stream(pipeline)
+    stream.map_batches(identity, on_error=DEAD).map_batches(identity, on_error=DEAD)
+    stream.map_batches(identity, on_error=DeadLetters(topic="dead-2"))
+    stream.sink(StubSink("files")).sink(kafka_sink("loose", guarantee="at-least-once"))
+    stream.sink(kafka_sink("exact")).sink(kafka_sink("second"))
+    graph, regions = regions_of([pipeline], [False], parts=2)
+    names = {node.operator_id: node.name for node in graph}
+    for region in regions:
+        assert names[region.dead_letter_sink or ""] == "kafka-sink-exact"
+        taking = [
+            sink.settings().get("dead_letter_topics")
+            for sink in region.sinks.values()
+            if isinstance(sink, KafkaSink)
+        ]
+        assert taking == [None, "dead,dead-2", None]
+        assert [f.operator_id for f in region.functions or ()] == [
+            node.operator_id for node in graph if node.kind == "map_batches"
+        ]
+
+
+def test_a_misspelt_policy_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ConfigError, match="known=fail, skip"):
+        Stream(Pipeline(StubSource())).map_batches(identity, on_error="ignore")

@@ -201,3 +201,16 @@ def test_each_guarantee_has_its_own_acknowledgements() -> None:
     assert (checked["enable.idempotence"], checked["acks"]) == (True, "all")
     unchecked = plain_config(CONNECTION, ClusterLimits(), idempotent=False)
     assert (unchecked["enable.idempotence"], unchecked["acks"]) == (False, "1")
+
+
+def test_dead_letters_go_to_topics_that_can_be_and_are_not_the_output() -> None:
+    """A sink that takes them is another one; its settings say which."""
+    plain = sink()
+    taking = plain.with_dead_letters(["dead", "dead-2"])
+    assert taking.settings()["dead_letter_topics"] == "dead,dead-2"
+    assert "dead_letter_topics" not in plain.settings()
+    again = pickle.loads(pickle.dumps(taking.writer_factory()))
+    assert again.dead_letter_topics == ("dead", "dead-2")
+    for topic, words in (("out", "topic of the output"), ("no topic", "name of a topic")):
+        with pytest.raises(ConfigError, match=words):
+            plain.with_dead_letters([topic])

@@ -235,6 +235,15 @@ def test_a_fatal_error_of_the_client_stops_the_epoch(rig: Rig) -> None:
         rig.writer.pre_commit()
 
 
+def test_a_record_refused_before_the_client_said_why_waits_for_the_reason(rig: Rig) -> None:
+    """`produce` fails by the bare fatal mark; its cause may be served only after that."""
+    rig.writer.write(records(b"a"))
+    rig.cluster.refuse_at_produce = lambda _: kafka_error("_FATAL")
+    rig.client.fail(kafka_error("_FENCED", fatal=True))
+    with pytest.raises(FencedError):
+        rig.writer.write(records(b"b"))
+
+
 def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig) -> None:
     """Rule 3: the identity must be unchanged after the flush."""
     rig.writer.write(records(b"a"))
@@ -388,3 +397,95 @@ def test_no_guarantee_goes_on_behind_a_refused_record(caplog: pytest.LogCaptureF
     assert writer.pre_commit() == []
     assert [m.record_value for m in sent] == [b"b", b"c"]
     assert "records=2" in caplog.text
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+def letters(*values: bytes) -> pa.RecordBatch:
+    """As the runtime makes them."""
+    rows = records(*values).select(["key", "value", "offset"])
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[("sluice.job", b"j")]] * len(values), kind)
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, headers], names=[*rows.schema.names, "headers"]
+    )
+
+
+def test_dead_letters_are_in_the_transaction_of_the_output(rig: Rig) -> None:
+    """One decision for both; the handle counts both."""
+    rig.writer.write(records(b"a"))
+    rig.writer.write_dead_letters("dead", letters(b"x", b"y"))
+    rig.writer.write(records(b"b"))
+    [entry] = rig.writer.pre_commit()
+    handle = decode_handle(entry)
+    [transaction] = rig.cluster.open_transactions(handle.transactional_id)
+    assert handle.record_count == 4
+    assert len(rig.registry.attempts) == 1
+    written = [(m.record_topic, m.record_value) for m in transaction.records]
+    assert written == [("out", b"a"), ("dead", b"x"), ("dead", b"y"), ("out", b"b")]
+    assert transaction.records[1].headers == (("sluice.job", b"j"),)
+
+
+def test_an_epoch_of_dead_letters_alone_is_a_transaction(rig: Rig) -> None:
+    """It is registered before its first record, and pre-committed as any other."""
+    rig.writer.write(records())
+    rig.writer.write_dead_letters("dead", letters(b"x"))
+    [entry] = rig.writer.pre_commit()
+    assert decode_handle(entry).record_count == 1
+
+
+def test_dead_letters_go_with_the_epoch_that_is_given_up(rig: Rig) -> None:
+    """A failed attempt leaves none; the next one writes them again."""
+    rig.writer.write(records(b"a"))
+    rig.writer.write_dead_letters("dead", letters(b"x"))
+    rig.writer.abort()
+    assert [t.state for t in rig.cluster.transactions] == ["aborted"]
+
+
+def test_rule_1_a_refused_dead_letter_is_never_pre_committed(rig: Rig) -> None:
+    """Its epoch fails with the source's position: no record is left out unseen."""
+    rig.cluster.refuse = refuse_value(b"x", "MSG_SIZE_TOO_LARGE")  # type: ignore[assignment]
+    rig.cluster.answers_at_flush = True
+    rig.writer.write(records(b"a"))
+    rig.writer.write_dead_letters("dead", letters(b"w", b"x"))
+    with pytest.raises(DeliveryError) as caught:
+        rig.writer.pre_commit()
+    where = caught.value.args[1]
+    assert (where["topic"], where["source_offset"]) == ("dead", 101)
+
+
+def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[FakeMessage]]:
+    """A writer that knows how many partitions its topic has; and what reaches the cluster."""
+    cluster = FakeCluster()
+    seen: list[FakeMessage] = []
+    cluster.refuse = lambda message: seen.append(message)
+    writer = PlainWriter(
+        FakeClient(cluster, {}),
+        SCOPE,
+        "out",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        partition_count=partition_count,
+        drop=lambda: None,
+    )
+    return writer, seen
+
+
+def test_rule_30_dead_letters_keep_their_order_and_leave_partitions_to_the_client() -> None:
+    """The output's partitions, by which keyed records are put together, are not theirs."""
+    writer, seen = keyed_writer(partition_count=2)
+    given = letters(*(b"%d" % n for n in range(50)))
+    keys = pa.array([b"%d" % (n % 7) for n in range(50)], pa.binary())
+    writer.write_dead_letters("dead", given.set_column(0, "key", keys))
+    writer.pre_commit()
+    assert [m.record_value for m in seen] == [b"%d" % n for n in range(50)]
+    assert {m.record_partition for m in seen} == {-1}
+
+
+def test_a_sink_without_transactions_writes_dead_letters_as_it_writes_the_rest() -> None:
+    """At once, and checked as the rest is."""
+    writer, seen = keyed_writer(partition_count=None)
+    writer.write(records(b"a"))
+    writer.write_dead_letters("dead", letters(b"x"))
+    assert writer.pre_commit() == []
+    assert [(m.record_topic, m.record_value) for m in seen] == [("out", b"a"), ("dead", b"x")]

@@ -10,6 +10,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from runtime.checkpoint.assignment import recorded
 from runtime.checkpoint.container import DIGEST_KEY, VERSION_KEY, write_container
 from runtime.checkpoint.metadata import (
     Repair,
@@ -19,31 +20,49 @@ from runtime.checkpoint.metadata import (
     encode_repair,
     require_known_kinds,
 )
-from runtime.checkpoint.schema import FORMAT_VERSION, METADATA_V1
+from runtime.checkpoint.schema import METADATA_V2, METADATA_VERSION
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from runtime.model import FileReference, Redistribution, StateEntry
+from runtime.model import Assignment, FileReference, Redistribution, StateEntry
 from tests.checkpoint_records import committable, full_record, record
 
 _DATA = Path(__file__).parent.parent / "data"
 _KNOWN = {"kafka-transaction": 1, "hdfs-file": 1, "running-count": 3}
 
 
-def _rewritten(version: int = FORMAT_VERSION, **changes: Any) -> bytes:
+def _rewritten(version: int = METADATA_VERSION, **changes: Any) -> bytes:
     """A whole, correctly summed file, whose content a faulty or later writer chose."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields: dict[str, Any] = {**next(reader), "format_version": version, **changes}
-    return write_container(METADATA_V1, fields, format_version=version)
+    return write_container(METADATA_V2, fields, format_version=version)
 
 
 def test_metadata_of_version_1_is_read_for_ever() -> None:
+    """The golden file decodes to the record it was made of, which had no assignment yet: each
+    region goes on with the splits that stand in it."""
+    found = decode((_DATA / "metadata-v1.avro").read_bytes())
+    assert found == replace(full_record(), assignment=None)
+    mine = frozenset({("a" * 32, "orders", 3)})
+    assert recorded(found) == Assignment(version=1, regions={"r0": mine, "r1": frozenset()})
+
+
+def test_metadata_of_version_2_is_read_for_ever() -> None:
     """The golden file decodes to the record it was made of, in every later Sluice."""
-    assert decode((_DATA / "metadata-v1.avro").read_bytes()) == full_record()
+    assert decode((_DATA / "metadata-v2.avro").read_bytes()) == full_record()
 
 
-def test_format_version_1_is_frozen() -> None:
-    """As long as version 1 is written, its bytes do not change: a change needs a new version."""
-    assert FORMAT_VERSION == 1
-    assert encode(full_record()) == (_DATA / "metadata-v1.avro").read_bytes()
+def test_format_version_2_is_frozen() -> None:
+    """As long as version 2 is written, its bytes do not change: a change needs a new version."""
+    assert METADATA_VERSION == 2
+    assert encode(full_record()) == (_DATA / "metadata-v2.avro").read_bytes()
+
+
+def test_a_split_in_two_regions_is_damage() -> None:
+    """An assignment that gives a split to two regions would have it read twice."""
+    reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
+    assignment = next(reader)["assignment"]
+    assignment["regions"][1]["splits"] = assignment["regions"][0]["splits"]
+    with pytest.raises(DamagedCheckpointError, match="assignment of splits is not valid"):
+        decode(_rewritten(assignment=assignment))
 
 
 def test_repair_of_version_1_is_read_for_ever() -> None:
@@ -63,9 +82,9 @@ def test_metadata_is_avro_that_any_tool_reads() -> None:
     """Schema inside, format version first, the two reserved keys in the container."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields = next(reader)
-    assert next(iter(fields.items())) == ("format_version", FORMAT_VERSION)
+    assert next(iter(fields.items())) == ("format_version", METADATA_VERSION)
     assert fields["job_name"] == full_record().job_name
-    assert reader.metadata[VERSION_KEY] == "1"
+    assert reader.metadata[VERSION_KEY] == "2"
     assert len(reader.metadata[DIGEST_KEY]) == 64
 
 
@@ -121,8 +140,8 @@ def test_other_files_are_damage_and_say_where(data: bytes) -> None:
 
 def test_later_version_is_refused_by_number() -> None:
     """A whole file of a later format is not damage; the error says which, and what is read."""
-    with pytest.raises(UnsupportedFormatError, match=r"format version 2; this Sluice reads 1 to 1"):
-        decode(_rewritten(version=2))
+    with pytest.raises(UnsupportedFormatError, match=r"format version 3; this Sluice reads 1 to 2"):
+        decode(_rewritten(version=3))
 
 
 @pytest.mark.parametrize(

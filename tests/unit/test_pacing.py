@@ -55,3 +55,21 @@ def test_an_expired_epoch_is_cut_smaller_without_a_floor() -> None:
     assert pace.limit == 100
     _epoch(pace, records=100, took_s=3.0)
     assert pace.limit == 100
+
+
+def test_late_epochs_do_not_shrink_to_nothing() -> None:
+    """They are not read again, they join the next checkpoint: a backlog must still go down."""
+    pace = Pace(limit=100_000)
+    for _ in range(20):
+        pace.cut((_split(pace.limit),), 0.0)
+        pace.late()
+    assert pace.limit == 1_000
+
+
+def test_a_small_late_epoch_says_nothing() -> None:
+    """Most of its time is Spark's own; and a limit below the floor was learnt from time-outs."""
+    for limit in (100_000, 10):
+        pace = Pace(limit=limit)
+        pace.cut((_split(10),), 0.0)
+        pace.late()
+        assert pace.limit == limit

@@ -81,7 +81,7 @@ def test_other_regions_of_an_aborted_checkpoint_come_back_as_well() -> None:
     driver.poll(0, region="idle")
     driver.poll(3, region="side")
     driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("failed")))
-    is_open = {view.region: view.is_open for view in driver.core.status().regions}
+    is_open = {view.region: view.is_open for view in driver.status().regions}
     assert is_open == {"main": False, "side": False, "idle": True}
 
 
@@ -227,7 +227,7 @@ def test_splits_of_another_source_are_nobodys() -> None:
     """A region reads only its own sources."""
     driver = CoreDriver(FAST)
     driver.tell(SplitsDiscovered(source_id="other", splits=(split(7, 0, 0, source_id="other"),)))
-    assert driver.core.status().regions[0].splits == {"input-0": 0}
+    assert driver.status().regions[0].splits == {"input-0": 0}
 
 
 def test_a_sweep_leaves_open_batches_alone() -> None:
@@ -261,4 +261,4 @@ def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
         driver.log.clear()
     assert driver.core.last_committed == 2_000
     assert driver.core.settled_through >= 2_000
-    assert len(driver.core.status().pending) <= 1
+    assert len(driver.status().pending) <= 1

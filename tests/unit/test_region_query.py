@@ -2,20 +2,34 @@
 
 import json
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame
 
 from runtime import offsets
-from runtime.contracts import Coordinator
-from runtime.errors import FencedError, StreamError
+from runtime.checkpoint.failures import PERMANENT_ERRORS
+from runtime.contracts import AttemptRegistry, Coordinator, FrameWriter, StagedFrame, TaskScope
+from runtime.counts import decode_totals
+from runtime.errors import ConfigError, FencedError, PoisonRecordsError, StreamError
 from runtime.job import Pipeline
-from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    RecordCounts,
+    Redistribution,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+)
+from runtime.on_error import DeadLetters
+from runtime.poison import ChainedFunction
 from runtime.service.client import CoordinatorAddress
 from runtime.spark.job_graph import Region
+from runtime.spark.passing import Passing
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import make_ready
 from runtime.spark.tasks import RegionTasks, TaskResult
@@ -42,6 +56,7 @@ class Session:
 class Batch:
     """The frame that Spark hands to the callback; counts what is run of it."""
 
+    results: tuple[TaskResult, ...] = (TaskResult(),)
     runs: int = 0
     noops: int = 0
     sparkSession: Session = field(default_factory=Session)
@@ -53,7 +68,7 @@ class Batch:
 
     def collect(self) -> list[list[bytes]]:
         self.runs += 1
-        return [[pickle.dumps(TaskResult())]]
+        return [[pickle.dumps(result)] for result in self.results]
 
     @property
     def write(self) -> "Batch":
@@ -100,17 +115,45 @@ class Frame:
 
 
 @dataclass
+class CountingWriter:
+    """A frame writer whose state is how many frames it has written."""
+
+    given: list[tuple[StateEntry, ...]] = field(default_factory=list)
+
+    def write(self, frame: object, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
+        self.given.append(scope.operator_states)
+        return StagedFrame(rows=0, operator_states=(written("files", len(self.given)),))
+
+    def require_writable(self, *, job_uid: str, operator_id: str) -> None:
+        """Always."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Answers:
+    """An accumulator that no task adds to."""
+
+    value: list[TaskResult] = field(default_factory=list)
+
+
+@dataclass
 class Decisions:
     """A coordinator that commits at once, or says why not."""
 
     decided: set[BatchKey] = field(default_factory=set)
     told: list[object] = field(default_factory=list)
     refusal: StreamError | None = None
+    region: RegionRecord | None = None
+    counts: list[Mapping[str, RecordCounts]] = field(default_factory=list)
 
     def is_decided(self, batch: BatchKey) -> bool:
         return batch in self.decided
 
     def acknowledge(self, ack: Acknowledgement) -> None:
+        self.region = ack.region
+        self.counts.append(ack.counts)
         self.told.append(("acknowledged", ack.batch))
 
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
@@ -128,6 +171,17 @@ def split(start: int, end: int) -> SplitRange:
     )
 
 
+def written(operator_id: str, count: int) -> StateEntry:
+    return StateEntry(
+        operator_id=operator_id,
+        state_name="count",
+        kind="count",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=b"%d" % count,
+    )
+
+
 def barrier(checkpoint_id: int = 7, *, generation: int = 3) -> Barrier:
     return Barrier(
         checkpoint_id=checkpoint_id, region="main", generation=generation, splits=(split(3, 5),)
@@ -137,7 +191,14 @@ def barrier(checkpoint_id: int = 7, *, generation: int = 3) -> Barrier:
 class World:
     """One region whose query has started."""
 
-    def __init__(self, *, stateful: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        stateful: bool = False,
+        files: CountingWriter | None = None,
+        restored: tuple[StateEntry, ...] = (),
+        functions: tuple[ChainedFunction, ...] = (),
+    ) -> None:
         self.disk = Disk()
         self.coordinator = Decisions()
         self.frame = Frame()
@@ -157,18 +218,29 @@ class World:
             chained=False,
             stateful=stateful,
             output_mode="update",
+            files={} if files is None else {"files": cast(FrameWriter, files)},
+            passing=None if files is None else Passing(columns=None, answers=cast(Any, Answers())),
+            operator_states=restored,
+            functions=functions,
         )
         self.query = RegionQuery(
             spec, cast(Coordinator, self.coordinator), FakeFileSystem(self.disk)
         )
         self.query.start(cast(DataFrame, self.frame))
 
-    def batch(self, batch_id: int, given: Barrier, *, initial: bool = False) -> Batch:
+    def batch(
+        self,
+        batch_id: int,
+        given: Barrier,
+        *,
+        initial: bool = False,
+        results: tuple[TaskResult, ...] = (TaskResult(),),
+    ) -> Batch:
         """Spark logs the offset, then calls back."""
         offset = json.dumps(offsets.encode(given, initial=initial))
         entry = f"v2\n{{}}\nsource_s:{offset}"
         self.disk.files[f"{LOCATION}/offsets/{batch_id}"] = entry.encode()
-        made = Batch()
+        made = Batch(results=results)
         self.frame.callback(cast(DataFrame, made), batch_id)
         return made
 
@@ -236,6 +308,101 @@ def test_rule_9_an_undecided_batch_of_an_earlier_life_is_never_written() -> None
     with pytest.raises(RuntimeError, match="FencedError"):
         world.batch(1, barrier(generation=2))
     assert [what for what, _ in cast(list[Any], world.coordinator.told)] == ["failed"]
+
+
+def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
+    """Of its own operator; what a batch answered that is not decided, nobody sees again."""
+    writer = CountingWriter()
+    world = World(files=writer, restored=(written("files", 9), written("other", 1)))
+    world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
+    with pytest.raises(RuntimeError):
+        world.batch(1, barrier())
+    world.coordinator.refusal = None
+    world.batch(1, barrier())
+    world.batch(2, barrier(8))
+    assert writer.given == [(written("files", 9),)] * 2 + [(written("files", 2),)]
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.operator_states == (written("files", 3),)
+
+
+PARSE = ChainedFunction(
+    name="parse",
+    operator_id="id-parse",
+    function=lambda batch: batch,
+    policy=DeadLetters(topic="dead"),
+)
+
+
+def counted(read: int, dead_lettered: int) -> TaskResult:
+    """A task's answer."""
+    counts = RecordCounts(read=read, dead_lettered=dead_lettered)
+    return TaskResult(counts={"id-parse": counts}, examples={"id-parse": "in-0@3 ValueError: no"})
+
+
+def totals(world: World) -> RecordCounts:
+    """What the last acknowledged record says in all."""
+    assert world.coordinator.region is not None
+    (entry,) = world.coordinator.region.operator_states
+    assert entry.operator_id == "id-parse"
+    return decode_totals(entry)
+
+
+def test_counts_of_the_tasks_travel_with_the_acknowledgement() -> None:
+    """Of this batch, by the function's name; in all, in the region's record, where an attempt
+    that was not decided leaves nothing."""
+    world = World(functions=(PARSE,))
+    world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
+    with pytest.raises(RuntimeError):
+        world.batch(1, barrier(), results=(counted(5, 1),))
+    world.coordinator.refusal = None
+    world.batch(1, barrier(), results=(counted(5, 1), counted(7, 2)))
+    assert world.coordinator.counts[-1] == {"parse": RecordCounts(read=12, dead_lettered=3)}
+    assert totals(world) == RecordCounts(read=12, dead_lettered=3)
+    world.batch(2, barrier(8), results=(counted(1, 1),))
+    assert world.coordinator.counts[-1] == {"parse": RecordCounts(read=1, dead_lettered=1)}
+    assert totals(world) == RecordCounts(read=13, dead_lettered=4)
+
+
+def test_a_batch_without_tasks_keeps_the_totals() -> None:
+    """A sink may ask for one when there are no records."""
+    world = World(functions=(PARSE,))
+    world.batch(1, barrier(), results=(counted(5, 1),))
+    world.batch(2, barrier(8), results=())
+    assert world.coordinator.counts[-1] == {"parse": RecordCounts()}
+    assert totals(world) == RecordCounts(read=5, dead_lettered=1)
+
+
+def test_functions_without_a_policy_leave_the_record_as_it_was() -> None:
+    """So an older version still reads it."""
+    world = World(functions=(replace(PARSE, policy=None),))
+    world.batch(1, barrier())
+    assert world.coordinator.counts == [{}]
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.operator_states == ()
+
+
+def test_an_epoch_with_too_many_failures_is_never_acknowledged() -> None:
+    """Over all its tasks; the error says what failed first, for the dead letters are gone."""
+    world = World(functions=(PARSE,))
+    with pytest.raises(RuntimeError, match="PoisonRecordsError"):
+        world.batch(1, barrier(), results=(counted(100, 70), counted(50, 50)))
+    [(what, error)] = cast(list[Any], world.coordinator.told)
+    assert what == "failed"
+    assert isinstance(error, PoisonRecordsError)
+    assert isinstance(error, PERMANENT_ERRORS)
+    assert "read=150 failed=120" in str(error)
+    assert "in-0@3 ValueError: no" in str(error)
+
+
+def test_a_batch_of_the_pipelines_own_dead_letters_is_not_run() -> None:
+    """The topic may match a source's pattern."""
+    policy = DeadLetters(topic="in")
+    world = World(functions=(replace(PARSE, policy=policy),))
+    with pytest.raises(RuntimeError, match="ConfigError"):
+        world.batch(1, barrier())
+    [(what, error)] = cast(list[Any], world.coordinator.told)
+    assert what == "failed"
+    assert isinstance(error, ConfigError)
 
 
 def logs(*batches: int) -> dict[str, bytes]:

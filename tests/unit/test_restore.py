@@ -17,6 +17,9 @@ from runtime.errors import (
 )
 from runtime.model import (
     CheckpointRecord,
+    Redistribution,
+    RegionRecord,
+    StateEntry,
 )
 from tests.fakes import (
     FakeStore,
@@ -185,6 +188,40 @@ def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() ->
     job.store.records[1] = record(1, entries=(entry,))
     with pytest.raises(WrongJobError, match="vanished"):
         job.start()
+    assert not job.store.history
+
+
+@pytest.mark.parametrize(
+    "regions",
+    [
+        (
+            dataclasses.replace(PLAN.regions[0], sink_ids=()),
+            RegionPlan(name="side", sink_ids=("sink",)),
+        ),
+        (
+            dataclasses.replace(PLAN.regions[0], stateful_sink_ids=()),
+            RegionPlan(name="side"),
+        ),
+    ],
+    ids=["to another region", "for one of another kind"],
+)
+def test_a_sink_that_keeps_state_is_not_exchanged(regions: tuple[RegionPlan, ...]) -> None:
+    """Its uid keeps its id; the region would drop the state with its next batch, and with it the
+    files that are held there."""
+    kept = StateEntry(
+        operator_id="sink",
+        state_name="held",
+        kind="held",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=b"files",
+    )
+    side = RegionRecord(region="side", generation=0)
+    (main,) = record(1).regions
+    main = dataclasses.replace(main, operator_states=(kept,))
+    job = Job(record(1, regions=(main, side)), committed=(1,))
+    with pytest.raises(WrongJobError, match="region=main"):
+        job.start(plan=dataclasses.replace(PLAN, regions=regions))
     assert not job.store.history
 
 

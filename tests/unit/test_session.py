@@ -18,9 +18,10 @@ class Context:
     """Spark's context: functions copy its environment."""
 
     environment: dict[str, str] = field(default_factory=lambda: {"PYTHONHASHSEED": "0"})
+    settings: dict[str, str] = field(default_factory=dict)
 
     def getConf(self) -> dict[str, str]:
-        return {}
+        return self.settings
 
 
 @dataclass
@@ -51,6 +52,14 @@ def test_rule_4_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -
     assert len(seen) == 800
     assert all(len(environment) == len(before) + 1 for environment in seen)
     assert session.sparkContext.environment is before, "and nobody else's functions"
+
+
+def test_two_attempts_of_a_task_may_not_both_commit_their_files() -> None:
+    """Spark asks its driver which one may, unless it is told not to ask."""
+    setting = "spark.hadoop.outputCommitCoordination.enabled"
+    session = Session(sparkContext=Context(settings={setting: "False"}))
+    with pytest.raises(ConfigError, match="outputCommitCoordination"):
+        prepare(cast(SparkSession, session))
 
 
 def test_tasks_that_could_not_know_their_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

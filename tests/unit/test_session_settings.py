@@ -1,12 +1,14 @@
 """What a region's query is made under, and that the user's session is as it was afterwards."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.spark.session import query_settings
+from runtime.errors import ConfigError
+from runtime.spark.session import query_settings, require_task_retries, task_attempts
 
 BATCHES = "spark.sql.streaming.minBatchesToRetain"
 STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
@@ -79,3 +81,37 @@ def test_the_users_settings_are_back_afterwards(users: dict[str, str], *, fails:
     except ZeroDivisionError:
         assert fails
     assert conf.values == users
+
+
+@pytest.mark.parametrize(
+    ("master", "setting", "attempts"),
+    [
+        ("local", None, 1),
+        ("local[2]", "8", 1),
+        ("local[*]", None, 1),
+        ("local[2,4]", None, 4),
+        ("local[*, 3]", "1", 3),
+        ("local[2,1]", "8", 1),
+        ("local-cluster[2,1,1024]", None, 4),
+        ("spark://host:7077", None, 4),
+        ("spark://host:7077", "1", 1),
+        ("yarn", "2", 2),
+    ],
+)
+def test_how_often_spark_tries_a_task(master: str, setting: str | None, attempts: int) -> None:
+    """As Spark reads the master: only the second number counts on one machine."""
+    assert task_attempts(master, setting) == attempts
+
+
+@pytest.mark.parametrize(("master", "is_refused"), [("local[2]", True), ("local[2,4]", False)])
+def test_single_point_recovery_is_refused_where_a_task_has_one_attempt(
+    master: str, is_refused: bool
+) -> None:
+    """By name, with the master to use instead."""
+    context = SimpleNamespace(master=master, getConf=dict)
+    session = cast(SparkSession, SimpleNamespace(sparkContext=context))
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"local\[N,4\]"):
+            require_task_retries(session)
+    else:
+        require_task_retries(session)

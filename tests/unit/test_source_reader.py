@@ -116,3 +116,31 @@ def test_a_failed_look_up_leaves_the_read_to_its_own_bound(monkeypatch: pytest.M
     consumer = FakeConsumer([message(0), message(1), message(2)], watermarks=(0, 3))
     consumer.unreachable = True
     assert values(monkeypatch, consumer) == [b"0", b"1", b"2"]
+
+
+def test_the_newest_timestamp_of_a_range_is_told_once_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of its own records alone: one behind the end, or without a timestamp, does not count."""
+    found = [
+        Message(topic="orders", partition=0, offset=0, value=b"", timestamp=(1, 700)),
+        Message(topic="orders", partition=0, offset=1, value=b"", timestamp=(2, 900)),
+        Message(topic="orders", partition=0, offset=2, value=b"", timestamp=(0, 5_000)),
+        Message(topic="orders", partition=0, offset=3, value=b"", timestamp=(1, 9_000)),
+    ]
+    consumer = FakeConsumer(found, watermarks=(0, 4))
+    monkeypatch.setattr(
+        consumers, "_connect", lambda key: PooledConsumer(consumer=consumer, key=key)
+    )
+    reader = KafkaSplitReader(
+        connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",)
+    )
+    split = SplitRange(
+        source_id="s", topic="orders", topic_id="id", partition=0, start_offset=0, end_offset=3
+    )
+    told: list[tuple[SplitRange, int]] = []
+    reading = reader.read_timed([split], lambda *answer: told.append(answer))
+    assert next(reading).num_rows == 3
+    assert told == []
+    assert list(reading) == []
+    assert told == [(split, 900)]

@@ -1,0 +1,30 @@
+"""Waits of a test that takes something away from a running job: the job must live all along."""
+
+from runtime.embedded.program import Program
+from tests.chaos.scenario import START_S, Scenario
+from tests.waiting import wait_for
+
+__all__ = ["await_log", "await_more_files"]
+
+_MORE = 2
+
+
+def await_more_files(scenario: Scenario, program: Program) -> None:
+    """Wait until a reader has found new files; the program must not have ended."""
+    target = len(scenario.files_observer.seen) + _MORE
+
+    def found() -> bool:
+        assert program.exit_code is None, program.log_tail()
+        return len(scenario.files_observer.seen) >= target
+
+    wait_for(found, timeout_s=START_S, what="files of the running job")
+
+
+def await_log(program: Program, text: str, *, times: int) -> None:
+    """Wait until the program has said ``text`` so often; it must not have ended."""
+
+    def said() -> bool:
+        assert program.exit_code is None, program.log_tail()
+        return program.log().count(text) >= times
+
+    wait_for(said, timeout_s=START_S, what=f"{text!r} in the log, {times} times")

@@ -1,0 +1,122 @@
+"""A directory of published files, and a plain reader that lists and reads it all along."""
+
+import contextlib
+import io
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.checker import Record
+from runtime.errors import StorageError
+from runtime.storage.file_system import FileSystem
+
+__all__ = ["DirectoryObserver", "PublishedFiles"]
+
+_PAUSE_S = 0.05
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFiles:
+    """Parquet files below one directory, as a reader that passes over hidden names finds them.
+
+    Attributes:
+        fs: the file system, opened at the directory's parent.
+        name: of the directory.
+    """
+
+    fs: FileSystem
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """What a program is told to write to."""
+        return f"{self.fs.uri}/{self.name}"
+
+    def lengths(self) -> dict[str, int]:
+        """Bytes by path."""
+        return dict(self._below(self.name))
+
+    def read(self, path: str) -> pa.Table:
+        """The rows of one file."""
+        data = self.fs.read(path)
+        assert data is not None, f"{path} has vanished"
+        return pq.read_table(io.BytesIO(data))
+
+    def records(self, *, topic: str) -> Iterator[Record]:
+        """Every row as the record of ``topic`` that it is, by partition and offset."""
+        rows = [row for path in self.lengths() for row in self.read(path).to_pylist()]
+        rows.sort(key=lambda row: (row["partition"], row["offset"]))
+        for row in rows:
+            yield Record(topic, row["partition"], row["offset"], row["key"], row["value"])
+
+    def _below(self, directory: str) -> Iterator[tuple[str, int]]:
+        for entry in self.fs.entries(directory):
+            path = f"{directory}/{entry.name}"
+            if entry.name.startswith((".", "_")):
+                continue
+            if entry.is_directory:
+                yield from self._below(path)
+            else:
+                yield path, entry.length_bytes
+
+
+class DirectoryObserver:
+    """Lists again and again, and reads each file at first sight, in a thread of its own.
+
+    It lives in the test's process, so it survives every kill. A file that cannot be read whole,
+    has gone, or has another length than at first sight is a fault; a file system that does not
+    answer is none.
+    """
+
+    def __init__(self, files: PublishedFiles) -> None:
+        self._files = files
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="directory observer", daemon=True)
+        self.faults: list[str] = []
+        self.seen: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Look once more, and stop. Safe to repeat."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_PAUSE_S):
+            with contextlib.suppress(StorageError):
+                self._look()
+        self._look()
+
+    def _look(self) -> None:
+        present = self._files.lengths()
+        self.faults += [f"{path} has vanished" for path in self.seen if path not in present]
+        for path, length in present.items():
+            if path not in self.seen:
+                self._read(path)
+            elif self.seen[path] != length:
+                self.faults.append(f"{path} had {self.seen[path]} bytes, and has {length}")
+            self.seen[path] = length
+
+    def _read(self, path: str) -> None:
+        try:
+            self._files.read(path)
+        except (OSError, ValueError) as err:  # pyarrow's errors of a file that is not whole
+            self.faults.append(f"{path} cannot be read: {err}")

@@ -1,0 +1,62 @@
+"""Programs other than the copy, killed where the truth changes hands; all of them on demand.
+
+As in `tests.chaos.test_failpoints`. A module of its own, for a module stays in one process.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from tests.chaos.beds import CHAINS, DROP_IN_ABSENT, TELLING, kills, twice
+from tests.chaos.programs import (
+    AT_LEAST_ONCE,
+    COUNT,
+    DROP_IN,
+    TWO_REGIONS,
+    WINDOWED,
+    WINDOWED_DROP_IN,
+    Subject,
+)
+from tests.chaos.scenario import Scenario, Setting, survive
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
+
+
+@pytest.mark.parametrize("subject", [DROP_IN, COUNT, TWO_REGIONS], ids=lambda subject: subject.name)
+def test_others_survive_a_kill_where_the_truth_changes_hands(
+    kafka: EmbeddedKafka, tmp_path: Path, subject: Subject
+) -> None:
+    survive(subject, kafka, tmp_path, kills(TELLING))
+
+
+@pytest.mark.parametrize("subject", [WINDOWED, WINDOWED_DROP_IN], ids=lambda one: one.name)
+def test_windows_survive_kills_around_the_decision(
+    kafka: EmbeddedKafka, tmp_path: Path, subject: Subject
+) -> None:
+    """Batches without records close windows: they must not be taken for a replay (rule 8)."""
+    survive(subject, kafka, tmp_path, kills(("before-decision", "after-decision"), hit=3))
+
+
+def test_at_least_once_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Killed while it writes and before it decides, it writes again what may be there already."""
+    setting = Setting(environment={"GUARANTEE": "at-least-once"})
+    with Scenario(AT_LEAST_ONCE, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in kills(("mid-write", "before-decision")):
+            scenario.kill_at(kill)
+        scenario.finish()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "subject",
+    [DROP_IN, COUNT, WINDOWED, WINDOWED_DROP_IN, TWO_REGIONS],
+    ids=lambda subject: subject.name,
+)
+def test_others_survive_two_kills_in_a_row_at_every_failpoint(
+    kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, chain: str
+) -> None:
+    absent = DROP_IN_ABSENT if subject in (DROP_IN, WINDOWED_DROP_IN) else frozenset()
+    names = [name for name in CHAINS[chain] if name not in absent]
+    survive(subject, kafka, tmp_path, [kill for name in names for kill in twice(name)])

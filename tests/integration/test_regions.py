@@ -1,0 +1,178 @@
+"""A Job in several regions: one fails, and the others go on deciding without it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+from connectors.hdfs import HdfsSink
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.messages import Progress
+from runtime.checkpoint.states import State
+from runtime.contracts import FailureReason
+from runtime.errors import ConfigError
+from runtime.job import Job
+from runtime.job_cli import app as job_commands
+from tests.integration.test_job_failures import TASK_ATTEMPTS, took_turn
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import Record, produce, read, unique
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 3
+RECORDS = 30
+SICK = 1
+
+
+def failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A function that fails ``times`` epochs with records of one partition."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        is_sick = pc.any(pc.equal(batch.column("partition"), SICK)).as_py()
+        if is_sick and took_turn(directory, times * TASK_ATTEMPTS):
+            raise ValueError("not this time")
+        return batch
+
+    return run
+
+
+@dataclass
+class Decided:
+    """A listener that keeps who was carried in each decision."""
+
+    carried: list[Mapping[str, FailureReason]] = field(default_factory=list)
+
+    def on_progress(self, progress: Progress) -> None:
+        if progress.state is State.DECIDED:
+            self.carried.append(progress.carried)
+
+
+def test_one_region_fails_and_the_others_go_on(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """What it failed at is carried, read again by its next life, and written once, into topic and
+    files; no failure counts against the job."""
+    source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    produce(
+        kafka.bootstrap,
+        source,
+        [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)],
+    )
+    decided = Decided()
+    job = Job(
+        "regions",
+        spark,
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        interval_s=0.2,
+        tolerable_failures=0,
+        regions=PARTITIONS,
+        checkpoint_handler=RegionalCheckpointHandler(max_failed_ratio=0.9),
+        listeners=[decided],
+    )
+    (
+        job.source(KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True))
+        .map_batches(failing(turns, times=2))
+        .sink(
+            KafkaSink(
+                bootstrap_servers=kafka.bootstrap,
+                topic=sink,
+                transactional_id_prefix=unique("regions"),
+            )
+        )
+        .sink(
+            HdfsSink(
+                tmp_path / "out" / "rows",
+                columns=["value", "partition"],
+                partition_by=["partition"],
+            )
+        )
+    )
+    job.run()
+    written = sorted(
+        (int(record.value or b""), record.partition) for record in read(kafka.bootstrap, sink)
+    )
+    assert written == [(n, n % PARTITIONS) for n in range(RECORDS)]
+    rows = spark.read.parquet(str(tmp_path / "out" / "rows")).collect()
+    assert sorted((int(row.value), row.partition) for row in rows) == written
+    sick = f"kafka-{source}-{SICK}"
+    assert any(carried.get(sick) is FailureReason.ERROR for carried in decided.carried)
+
+
+def test_a_transform_that_is_rescaled_by_force_fails_over_in_parts(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Each region plans the frame over its own splits; one fails, the others go on, each record is
+    written once, and the checkpoint's graph is that of the job."""
+    source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    produce(
+        kafka.bootstrap,
+        source,
+        [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)],
+    )
+    fail = failing(turns, times=2)
+
+    def rebalanced(frame: DataFrame) -> DataFrame:
+        columns = frame.select("value", "partition").repartition(2)
+        return columns.mapInArrow(lambda batches: map(fail, batches), columns.schema)
+
+    decided = Decided()
+    job = Job(
+        "rescaled",
+        spark,
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        interval_s=0.2,
+        tolerable_failures=0,
+        regions=PARTITIONS,
+        checkpoint_handler=RegionalCheckpointHandler(max_failed_ratio=0.9),
+        listeners=[decided],
+    )
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).transform(rebalanced, force_rescale=True).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap,
+            topic=sink,
+            transactional_id_prefix=unique("rescaled"),
+        )
+    )
+    job.run()
+    written = sorted(
+        (int(record.value or b""), record.partition) for record in read(kafka.bootstrap, sink)
+    )
+    assert written == [(n, n % PARTITIONS) for n in range(RECORDS)]
+    assert any(f"kafka-{source}-{SICK}" in carried for carried in decided.carried)
+    shown = CliRunner().invoke(job_commands, ["graph", str(tmp_path / "checkpoint"), "--mermaid"])
+    assert shown.output.replace(" · completed", "") == job.graph().mermaid() + "\n"
+    assert shown.output.count("subgraph") == PARTITIONS
+
+
+def test_a_rescale_is_not_forced_on_a_frame_that_keeps_state(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Refused before anything is written: each region would have a count of its own."""
+    job = Job("counts", spark, checkpoint_dir=str(tmp_path), regions=2)
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic()], bounded=True)
+    ).transform(
+        lambda frame: frame.groupBy("key").count().selectExpr("key", "string(count) AS value"),
+        name="counts",
+        force_rescale=True,
+    ).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=topic(), transactional_id_prefix=unique("no")
+        )
+    )
+    with pytest.raises(ConfigError, match=r"by key.*function=counts"):
+        job.run()
+    assert list(tmp_path.iterdir()) == []

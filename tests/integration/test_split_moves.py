@@ -1,0 +1,102 @@
+"""A Job whose splits change their region with every checkpoint while regions fail."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.checkpoint.assignment import Move
+from runtime.checkpoint.balance import Balancer, Choice, RegionLoad
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.store import open_store
+from runtime.job import Job
+from runtime.model import Assignment
+from tests.integration.test_regions import failing
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import Record, produce, read, unique
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 4
+RECORDS = 48
+
+
+class Restless:
+    """The region with the most splits gives its first one to the one with the fewest, or, when
+    they are even, to the next one."""
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """See `Balancer.choose`."""
+        by_size = sorted(offered, key=lambda name: (len(offered[name].records), name))
+        giver, taker = by_size[-1], by_size[0]
+        split = min(offered[giver].records)
+        return Choice(moves=(Move(split=split, giver=giver, taker=taker),))
+
+
+def _assignments(directory: Path) -> list[Assignment]:
+    store = open_store(str(directory))
+    records = [store.read(place) for place in store.places()]
+    return [found.assignment for found in records if found is not None and found.assignment]
+
+
+def test_rule_9_splits_move_and_regions_fail_and_every_record_is_written_once(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """In order in each partition; and the next run goes on with the regions that had them last."""
+    source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    turns, directory = tmp_path / "turns", tmp_path / "checkpoint"
+    turns.mkdir()
+    prefix = unique("moves")
+
+    def run(balancer: Balancer | None) -> None:
+        job = Job(
+            "moves",
+            spark,
+            checkpoint_dir=str(directory),
+            interval_s=0.1,
+            regions=2,
+            retained=100,
+            checkpoint_handler=RegionalCheckpointHandler(),
+            load_balancer=balancer,
+        )
+        (
+            job.source(
+                KafkaSource(
+                    bootstrap_servers=kafka.bootstrap,
+                    topics=[source],
+                    bounded=True,
+                    options={"maxOffsetsPerTrigger": "4"},
+                )
+            )
+            .map_batches(failing(turns, times=2))
+            .sink(
+                KafkaSink(
+                    bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=prefix
+                )
+            )
+        )
+        job.run()
+
+    def written() -> list[tuple[int | None, int]]:
+        return [(r.partition, int(r.value or b"")) for r in read(kafka.bootstrap, sink)]
+
+    def put(first: int) -> None:
+        numbers = range(first, first + RECORDS)
+        new = [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in numbers]
+        produce(kafka.bootstrap, source, new)
+
+    put(0)
+    run(Restless())
+    assert sorted(written()) == sorted((n % PARTITIONS, n) for n in range(RECORDS))
+    moved = _assignments(directory)
+    assert moved[-1].version > 1
+    put(RECORDS)
+    run(None)
+    everything = written()
+    for partition in range(PARTITIONS):
+        mine = [number for at, number in everything if at == partition]
+        assert mine == list(range(partition, 2 * RECORDS, PARTITIONS))
+    assert _assignments(directory)[-1] == moved[-1]

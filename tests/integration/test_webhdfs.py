@@ -1,0 +1,309 @@
+"""A task's files over WebHDFS, on a real NameNode and DataNode, without a JVM on the client's side.
+
+What 200 MB take, against the local disk, is shown by ``-o log_cli=true --log-cli-level=INFO``.
+"""
+
+import getpass
+import http.client
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.hdfs._spark_tasks import session_task_files
+from connectors.hdfs.task_files import LocalTaskFiles, TaskFile
+from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from runtime.embedded.hdfs import EmbeddedHdfs
+from runtime.errors import AuthenticationError, StorageError, UnreachableError
+from tests.waiting import wait_for
+from tests.webhdfs import read_file
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+log = logging.getLogger(__name__)
+
+_USER = "writer"
+_BLOCK = os.urandom(1 << 20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _root_for_everyone(hdfs: EmbeddedHdfs) -> None:
+    """The user who formatted the file system is its superuser; tasks here are somebody else."""
+    superuser = getpass.getuser()
+    _ask(hdfs, "PUT", "/webhdfs", "MKDIRS", user=superuser)
+    _ask(hdfs, "PUT", "/webhdfs", "SETOWNER", user=superuser, owner=_USER)
+
+
+@pytest.fixture
+def root() -> str:
+    """A directory of this test alone."""
+    return f"/webhdfs/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def files(hdfs: EmbeddedHdfs) -> WebHdfsTaskFiles:
+    """As tasks get it."""
+    return _files(hdfs)
+
+
+@pytest.fixture
+def dead_data_node(hdfs: EmbeddedHdfs) -> Iterator[Any]:
+    """Kills the DataNode when called; it is back after the test."""
+    assert hdfs.data_node is not None
+    yield hdfs.data_node.kill
+    hdfs.start()
+
+
+def _files(hdfs: EmbeddedHdfs, *, user: str = _USER, deadline_s: float = 20.0) -> WebHdfsTaskFiles:
+    address = WebHdfsAddress(name_nodes=(_address(hdfs),), user=user)
+    return WebHdfsTaskFiles(address=address, deadline_s=deadline_s)
+
+
+def _ask(
+    hdfs: EmbeddedHdfs, method: str, path: str, operation: str, **parameters: str
+) -> tuple[int, Any]:
+    """One call of WebHDFS by hand: what the code under test did is looked at from outside."""
+    fields = {"op": operation, "user.name": parameters.pop("user", _USER), **parameters}
+    connection = http.client.HTTPConnection(_address(hdfs), timeout=20)
+    try:
+        connection.request(method, f"/webhdfs/v1{quote(path)}?{urlencode(fields)}")
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    return answer.status, json.loads(body) if body else None
+
+
+def _length(hdfs: EmbeddedHdfs, path: str) -> int | None:
+    status, body = _ask(hdfs, "GET", path, "GETFILESTATUS")
+    return int(body["FileStatus"]["length"]) if status == http.client.OK else None
+
+
+def _content(hdfs: EmbeddedHdfs, path: str) -> bytes:
+    return read_file(hdfs.web_uri, path)
+
+
+def _address(hdfs: EmbeddedHdfs) -> str:
+    return hdfs.web_uri.removeprefix("http://")
+
+
+def _begun(files: WebHdfsTaskFiles, path: str, *, blocks: int = 20) -> TaskFile:
+    file = files.create(path)
+    for _ in range(blocks):
+        file.stream.write(_BLOCK)
+    return file
+
+
+def _seconds(file: TaskFile, blocks: int) -> float:
+    began = time.monotonic()
+    for _ in range(blocks):
+        file.stream.write(_BLOCK)
+    assert file.finish() == blocks * len(_BLOCK)
+    return time.monotonic() - began
+
+
+def test_large_file_arrives_whole(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str, tmp_path: Path
+) -> None:
+    """200 MB, more than a block of HDFS; the time is shown, not judged."""
+    blocks = 200
+    over_http = _seconds(files.create(f"{root}/large"), blocks)
+    assert _length(hdfs, f"{root}/large") == blocks * len(_BLOCK)
+    local = _seconds(LocalTaskFiles().create(str(tmp_path / "large")), blocks)
+    log.info("webhdfs %.0f MiB/s, local %.0f MiB/s", blocks / over_http, blocks / local)
+
+
+def test_bytes_are_those_that_were_written(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
+) -> None:
+    """In pieces below, at and above the size of a chunk; the owner is the one that was named."""
+    pieces = [b"abc", _BLOCK, b"", _BLOCK[:-1], b"z" * 10, _BLOCK * 2, b"end"]
+    file = files.create(f"{root}/pieces")
+    for piece in pieces:
+        file.stream.write(piece)
+    assert file.stream.tell() == sum(map(len, pieces))
+    assert file.finish() == sum(map(len, pieces))
+    assert _content(hdfs, f"{root}/pieces") == b"".join(pieces)
+    _, body = _ask(hdfs, "GET", f"{root}/pieces", "GETFILESTATUS")
+    assert body["FileStatus"]["owner"] == _USER
+
+
+def test_names_with_special_characters_stay_what_they_are(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
+) -> None:
+    """As partition directories have them: each ``%`` is one of the name, not of a URL."""
+    path = f"{root}/dt=2026-01-01 10%3A00/città=東京%2F1/a+b&c;d#e?[f]"
+    files.create(path).finish()
+    assert _length(hdfs, path) == 0
+
+
+def test_many_small_files(hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str) -> None:
+    """One after the other; a DataNode waits 0.4 s at each close unless it is configured not to."""
+    began = time.monotonic()
+    for number in range(10):
+        file = files.create(f"{root}/{number}")
+        file.stream.write(b"x" * 1000)
+        file.finish()
+    log.info("small file: %.0f ms", (time.monotonic() - began) * 100)
+    assert _length(hdfs, f"{root}/9") == 1000
+
+
+_WRITER = """
+import os, sys
+from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+address = WebHdfsAddress(name_nodes=(sys.argv[1],), user=sys.argv[2])
+file = WebHdfsTaskFiles(address=address).create(sys.argv[3])
+block = os.urandom(1 << 20)
+for number in range(1000000):
+    file.stream.write(block)
+    if number == 20:
+        print("half way", flush=True)
+"""
+
+
+def test_killed_writer_leaves_a_shorter_file_that_its_owner_may_delete(
+    hdfs: EmbeddedHdfs, root: str
+) -> None:
+    """``kill -9``: closed by the DataNode with what came, without a lease; nobody waits for it."""
+    path = f"{root}/killed"
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, _address(hdfs), _USER, path],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "half way\n"
+        writer.kill()
+    wait_for(lambda: _length(hdfs, path), what="the DataNode closes the file")
+    assert _ask(hdfs, "DELETE", path, "DELETE") == (200, {"boolean": True})
+
+
+def test_abandoned_file_may_be_deleted_at_once(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
+) -> None:
+    """As a failed task leaves it."""
+    file = _begun(files, f"{root}/abandoned")
+    file.abandon()
+    assert _ask(hdfs, "DELETE", f"{root}/abandoned", "DELETE") == (200, {"boolean": True})
+
+
+def test_stranger_may_not_delete_or_write(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
+) -> None:
+    """Files belong to the user that was named; missing rights are an error of their own."""
+    files.create(f"{root}/ours").finish()
+    status, _ = _ask(hdfs, "DELETE", f"{root}/ours", "DELETE", user="stranger")
+    assert status == http.client.FORBIDDEN
+    with pytest.raises(AuthenticationError, match="may not"):
+        _begun(_files(hdfs, user="stranger"), f"{root}/theirs").finish()
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "still-open"])
+def test_taken_name_is_refused_and_keeps_its_content(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str, is_open: bool
+) -> None:
+    """A repeated CREATE changes nothing, whether the first writer is done or not."""
+    path = f"{root}/taken"
+    first = _begun(files, path, blocks=1)
+    if not is_open:
+        first.finish()
+    else:
+        wait_for(lambda: _length(hdfs, path) is not None or None, what="created")
+    with pytest.raises(StorageError):
+        _begun(files, path).finish()
+    if is_open:
+        assert first.finish() == len(_BLOCK)
+    assert _content(hdfs, path) == _BLOCK
+
+
+def test_file_renamed_under_its_writer_goes_on_under_the_new_name(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
+) -> None:
+    """Why a file is renamed only when its length is the recorded one."""
+    file = _begun(files, f"{root}/a", blocks=1)
+    wait_for(lambda: _length(hdfs, f"{root}/a") is not None or None, what="created")
+    _ask(hdfs, "PUT", f"{root}/a", "RENAME", destination=f"{root}/b")
+    file.stream.write(_BLOCK)
+    assert file.finish() == 2 * len(_BLOCK)
+    assert _length(hdfs, f"{root}/b") == 2 * len(_BLOCK)
+
+
+def test_writer_of_a_deleted_file_fails(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
+) -> None:
+    """A zombie whose staging was swept cannot finish its file."""
+    file = _begun(files, f"{root}/swept", blocks=1)
+    wait_for(lambda: _length(hdfs, f"{root}/swept") is not None or None, what="created")
+    _ask(hdfs, "DELETE", root, "DELETE", recursive="true")
+    with pytest.raises(StorageError):
+        file.finish()
+    assert _length(hdfs, f"{root}/swept") is None
+
+
+def test_killed_data_node_fails_the_file_and_it_may_be_deleted(
+    hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str, dead_data_node: Any
+) -> None:
+    """With the only DataNode gone: a typed error at once, and no lease in the way."""
+    file = _begun(files, f"{root}/cut-off")
+    dead_data_node()
+    with pytest.raises(StorageError):
+        _finish_after(file, blocks=50)
+    file.abandon()
+    assert _ask(hdfs, "DELETE", f"{root}/cut-off", "DELETE") == (200, {"boolean": True})
+
+
+def _finish_after(file: TaskFile, *, blocks: int) -> None:
+    for _ in range(blocks):
+        file.stream.write(_BLOCK)
+    file.finish()
+
+
+def test_no_data_node_to_write_to_is_told(
+    files: WebHdfsTaskFiles, root: str, dead_data_node: Any
+) -> None:
+    """The NameNode names a dead DataNode for minutes; each is tried once."""
+    dead_data_node()
+    with pytest.raises((UnreachableError, StorageError)):
+        files.create(f"{root}/nowhere")
+
+
+def test_hung_name_node_is_told_in_time(hdfs: EmbeddedHdfs) -> None:
+    """Silence is not waited for longer than the deadline and one call."""
+    assert hdfs.name_node is not None
+    hdfs.name_node.pause()
+    try:
+        began = time.monotonic()
+        with pytest.raises(UnreachableError):
+            _files(hdfs, deadline_s=1.0).create("/webhdfs/hung")
+        assert time.monotonic() - began < 30
+    finally:
+        hdfs.name_node.resume()
+
+
+def test_session_tells_tasks_where_to_write(
+    hdfs: EmbeddedHdfs, spark: SparkSession, root: str
+) -> None:
+    """What the driver's JVM knows is enough for a task, which has none."""
+    conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+    conf.set("dfs.namenode.http-address", _address(hdfs))
+    try:
+        files = pickle.loads(pickle.dumps(session_task_files(f"{hdfs.uri}{root}")))
+        file = files.create(f"/{getpass.getuser()}{root}")
+        file.stream.write(b"abc")
+        assert file.finish() == 3
+    finally:
+        conf.unset("dfs.namenode.http-address")
+    assert _content(hdfs, f"/{getpass.getuser()}{root}") == b"abc"
+    assert isinstance(session_task_files("file:///tmp"), LocalTaskFiles)

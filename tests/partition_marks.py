@@ -1,0 +1,154 @@
+"""Partition commit without Spark: regions write and publish, a run is killed and begun again."""
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from connectors.hdfs.partition_commit.ledger import PartitionLedger
+from connectors.hdfs.partition_commit.marker import PartitionMarker
+from connectors.hdfs.partition_commit.policies import RunPolicy
+from connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark
+from connectors.hdfs.partition_commit.state import encode_state, state_in
+from runtime.contracts import RegionProgress, SinkContext
+from runtime.model import RegionStatus, StateEntry
+
+__all__ = ["HOUR_MS", "MarkedSink", "hour"]
+
+HOUR_MS = 3_600_000
+TARGET = "fake:///data/orders"
+CONTEXT = SinkContext(
+    job_uid="job",
+    job_name="orders",
+    operator_id="op",
+    checkpoint_uri="fake:///checkpoint",
+    leader_session_id="s",
+)
+
+
+def hour(number: int) -> str:
+    """An hourly partition, counted from 1970."""
+    return f"dt=1970-01-01/hour={number}"
+
+
+@dataclass(slots=True)
+class MarkedSink:
+    """One sink of several regions, as coordinator and callbacks use it. Time stands still.
+
+    Attributes:
+        commit: what the user asked for.
+        regions: its regions.
+        success_files: partitions that the store has as marked.
+        refuses: policies fail while it is set.
+        marks: what policies were told, in order; of all runs.
+        watermarks: by region.
+        target: of the present run.
+        records: each region's states in its last decided record.
+    """
+
+    commit: PartitionCommit
+    regions: tuple[str, ...] = ("main",)
+    now_ms: int = 0
+    now_s: float = 0.0
+    refuses: bool = False
+    marks: list[PartitionMark] = field(default_factory=list)
+    success_files: set[str] = field(default_factory=set)
+    watermarks: dict[str, int | None] = field(default_factory=dict)
+    target: str = TARGET
+    records: dict[str, tuple[StateEntry, ...]] = field(default_factory=dict)
+    checkpoint_id: int = 0
+    ledger: PartitionLedger = field(init=False)
+    marker: PartitionMarker = field(init=False)
+    _staged: dict[str, tuple[StateEntry, ...]] = field(default_factory=dict)
+    _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """A new run: nothing is known but what records and the store hold."""
+        self._staged.clear()
+        self.ledger = PartitionLedger(
+            self.commit,
+            target=self.target,
+            clock=lambda: self.now_s,
+            wall_ms=lambda: self.now_ms,
+        )
+        self.marker = PartitionMarker(
+            self.ledger,
+            [("policy", self._policy())],
+            context=CONTEXT,
+            target=self.target,
+            clock=lambda: self.now_s,
+        )
+
+    def _policy(self) -> RunPolicy:
+        def run(mark: PartitionMark) -> None:
+            if self.refuses:
+                raise OSError("not now")
+            self.marks.append(mark)
+            if self.commit.has_success_file:
+                self.success_files.add(mark.partition)
+
+        return run
+
+    def stage(self, region: str, *paths: str, held: Collection[str] = ()) -> None:
+        """A batch of the region, up to its acknowledgement."""
+        checkpoint_id = next(self._ids)
+        strangers = self.ledger.strangers(paths)
+        state = self.ledger.stage(
+            region,
+            previous=state_in(self.records.get(region, ())),
+            written=set(paths),
+            held=held,
+            found_marked=strangers & self.success_files if self.commit.has_success_file else (),
+            checkpoint_id=checkpoint_id,
+        )
+        self._staged[region] = (encode_state(state, operator_id="op"),)
+
+    def decide(self, *, carried: Collection[str] = ()) -> None:
+        """A checkpoint: what is staged is in the records, and published."""
+        for region in set(self._staged) - set(carried):
+            self.records[region] = self._staged.pop(region)
+        self.checkpoint_id = next(self._ids)
+        self.carried = carried
+
+    carried: Collection[str] = ()
+    without_splits: Collection[str] = ()
+
+    def tell(self) -> None:
+        """The coordinator tells what the last decision says; the marker looks."""
+        self.ledger.published(
+            "op",
+            [
+                RegionProgress(
+                    region=region,
+                    status=RegionStatus.CARRIED
+                    if region in self.carried
+                    else RegionStatus.COMPLETED,
+                    has_splits=region not in self.without_splits,
+                    least_watermark_ms=self.watermarks.get(region),
+                    operator_states=self.records.get(region, ()),
+                )
+                for region in self.regions
+            ],
+        )
+        self.marker.round()
+
+    def epoch(self, written: Mapping[str, Collection[str]], **watermarks: int | None) -> None:
+        """All of a checkpoint: these regions write, and come to these watermarks."""
+        for region, paths in written.items():
+            self.stage(region, *paths)
+        self.watermarks |= watermarks
+        self.decide()
+        self.tell()
+
+    def pass_s(self, seconds: float) -> None:
+        """Time goes by, and the marker looks."""
+        self.now_s += seconds
+        self.now_ms += round(1000 * seconds)
+        self.marker.round()
+
+    @property
+    def told(self) -> list[tuple[str, bool]]:
+        """Partition, and whether late, of each mark."""
+        return [(mark.partition, mark.is_late) for mark in self.marks]

@@ -1,0 +1,147 @@
+"""Load balancing by backlog, for any regions, splits and speeds."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.checkpoint.balance import Choice, LoadBalancer, RegionLoad
+from runtime.errors import ConfigError
+from runtime.model import SplitKey
+
+_NAMES = ("a", "b", "c", "d")
+
+
+def _key(number: int) -> SplitKey:
+    return ("source", "orders", number)
+
+
+def _loads(
+    places: Mapping[SplitKey, str],
+    records: Mapping[SplitKey, int],
+    speeds: Mapping[str, float | None],
+) -> dict[str, RegionLoad]:
+    return {
+        name: RegionLoad(
+            records={key: records[key] for key, place in places.items() if place == name},
+            records_per_s=speed,
+        )
+        for name, speed in speeds.items()
+    }
+
+
+def _seconds(load: RegionLoad, otherwise_per_s: float) -> float:
+    return sum(load.records.values()) / (load.records_per_s or otherwise_per_s)
+
+
+@st.composite
+def _jobs(
+    draw: st.DrawFn,
+) -> tuple[dict[SplitKey, str], dict[SplitKey, int], dict[str, float | None]]:
+    """Where each split is, how much it has to read, and how fast each region is."""
+    names = _NAMES[: draw(st.integers(2, len(_NAMES)))]
+    keys = [_key(number) for number in range(draw(st.integers(0, 12)))]
+    return (
+        {key: draw(st.sampled_from(names)) for key in keys},
+        {key: draw(st.integers(0, 10_000)) for key in keys},
+        {name: draw(st.none() | st.floats(1.0, 1_000.0)) for name in names},
+    )
+
+
+_balancers = st.builds(
+    LoadBalancer,
+    ratio=st.floats(1.1, 4.0),
+    least_s=st.floats(0.1, 60.0),
+    patience=st.integers(1, 4),
+    max_moves=st.integers(1, 3),
+)
+
+
+@given(_jobs(), _balancers)
+def test_moves_end_and_no_assignment_comes_twice_under_constant_speeds(
+    job: tuple[dict[SplitKey, str], dict[SplitKey, int], dict[str, float | None]],
+    balancer: LoadBalancer,
+) -> None:
+    """Nothing plays ping-pong: each checkpoint moves at most ``max_moves``, only splits that are
+    there, never the last one of a region; and then all is quiet."""
+    places, records, speeds = job
+    seen = [dict(places)]
+    choice = Choice()
+    quiet = 0
+    while quiet <= balancer.patience:
+        choice = balancer.choose(_loads(places, records, speeds), choice.overloaded)
+        assert len(choice.moves) <= balancer.max_moves
+        for move in choice.moves:
+            assert places[move.split] == move.giver != move.taker
+            assert move.taker in speeds
+            assert list(places.values()).count(move.giver) > 1
+            places[move.split] = move.taker
+            assert places not in seen
+            seen.append(dict(places))
+        quiet = 0 if choice.moves else quiet + 1
+        assert len(seen) < 1_000
+
+
+@given(_jobs(), _balancers)
+def test_a_move_makes_the_larger_load_of_its_regions_smaller(
+    job: tuple[dict[SplitKey, str], dict[SplitKey, int], dict[str, float | None]],
+    balancer: LoadBalancer,
+) -> None:
+    """Whoever takes is never worse off than the giver was."""
+    places, records, speeds = job
+    known = [speed for speed in speeds.values() if speed]
+    before = _loads(places, records, speeds)
+    patient = dict.fromkeys(speeds, balancer.patience)
+    for move in balancer.choose(before, patient).moves[:1]:
+        after = _loads({**places, move.split: move.taker}, records, speeds)
+        larger = max(_seconds(after[name], max(known)) for name in (move.giver, move.taker))
+        assert larger < _seconds(before[move.giver], max(known))
+
+
+def _slow(*, records: int = 1_000) -> dict[str, RegionLoad]:
+    keys = [_key(number) for number in range(4)]
+    return _loads(
+        {key: "a" if at < 2 else "b" for at, key in enumerate(keys)},
+        dict.fromkeys(keys, records),
+        {"a": 25.0, "b": 100.0},
+    )
+
+
+def test_a_region_is_relieved_after_as_many_checkpoints_as_patience_says() -> None:
+    """And again only after as many more."""
+    balancer = LoadBalancer(patience=3)
+    choice = Choice()
+    moves = []
+    for _ in range(6):
+        choice = balancer.choose(_slow(), choice.overloaded)
+        moves.append(len(choice.moves))
+    assert moves == [0, 0, 1, 0, 0, 1]
+
+
+def test_an_overload_that_passes_is_forgotten() -> None:
+    """One even checkpoint in between, and the count begins anew."""
+    balancer = LoadBalancer(patience=2)
+    choice = balancer.choose(_slow(), {})
+    choice = balancer.choose(_slow(records=1), choice.overloaded)
+    assert balancer.choose(_slow(), choice.overloaded).moves == ()
+
+
+def test_small_loads_and_unknown_speeds_move_nothing() -> None:
+    """Most of a small epoch's time is Spark's own: it says nothing about speed."""
+    balancer = LoadBalancer(patience=1)
+    assert balancer.choose(_slow(), {}).moves
+    assert not balancer.choose(_slow(records=30), {}).moves
+    unknown = {
+        name: RegionLoad(records=load.records, records_per_s=None) for name, load in _slow().items()
+    }
+    assert balancer.choose(unknown, {}) == Choice()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"ratio": 1.0}, {"least_s": 0.0}, {"patience": 0}, {"max_moves": 0}]
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    """By name."""
+    with pytest.raises(ConfigError, match="load balancing"):
+        LoadBalancer(**wrong)  # type: ignore[arg-type]

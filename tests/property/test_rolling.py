@@ -1,0 +1,246 @@
+"""Files held over epochs: held and published are exactly what was staged, and they stay few.
+
+Protocol rule 19, on random epochs, sizes and times; merges shrink what they are given.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.hdfs.held_files import HeldFile, HeldFiles, decode_held_files, encode_held_files
+from connectors.hdfs.rolling import (
+    FAN_IN,
+    FILES_AT_ONCE,
+    Plan,
+    Roll,
+    again_in_s,
+    plan,
+    settle,
+)
+
+SIZE = 1_000
+ROLL = Roll(size=SIZE, age=60.0, idle=10.0)
+
+epochs = st.lists(
+    st.tuples(
+        st.lists(
+            st.tuples(st.sampled_from(["", "dt=1", "dt=ü"]), st.integers(1, 1_500)), max_size=5
+        ),
+        st.integers(0, 20_000),
+    ),
+    max_size=120,
+)
+
+
+@dataclass
+class Region:
+    """One region's epochs over `plan` and `settle`; each row of a file is known by a number.
+
+    Attributes:
+        share: per mille of their bytes that merged files have.
+        held, rows: what is held, and the rows in each file that there is.
+        published: files in order of their decisions.
+    """
+
+    share: int = 1000
+    held: tuple[HeldFile, ...] = ()
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    published: list[HeldFile] = field(default_factory=list)
+    now_ms: int = 0
+    _names: int = 0
+
+    def epoch(self, staged: Sequence[tuple[str, int]], *, is_last: bool = False) -> None:
+        """One decision."""
+        own = [self.stage(directory, length) for directory, length in staged]
+        planned = plan((*self.held, *own), ROLL, now_ms=self.now_ms, is_last=is_last)
+        self._require_all_once((*self.held, *own), planned)
+        merged = [[self._merge(merge)] for merge in planned.merges]
+        outcome = settle(planned, merged, ROLL)
+        self.held = outcome.hold
+        self.published.extend(outcome.publish)
+
+    def stage(self, directory: str, length: int) -> HeldFile:
+        """A new file of one row, staged now."""
+        name = self._name()
+        self.rows[name] = [self._names]
+        return HeldFile(
+            directory=directory,
+            staging="root/main.1/1-a",
+            staged=name,
+            length_bytes=length,
+            rows=1,
+            first_ms=self.now_ms,
+            last_ms=self.now_ms,
+        )
+
+    def _merge(self, merge: object) -> HeldFile:
+        name, files = self._name(), merge.files  # type: ignore[attr-defined]
+        assert len(files) > 1
+        assert len({file.directory for file in files}) == 1
+        self.rows[name] = [row for file in files for row in self.rows[file.staged]]
+        length = max(sum(file.length_bytes for file in files) * self.share // 1000, 1)
+        made: HeldFile = merge.merged(  # type: ignore[attr-defined]
+            staging="root/main.1/2-b", staged=name, length_bytes=length, rows=len(self.rows[name])
+        )
+        assert made.rows == merge.rows  # type: ignore[attr-defined]
+        return made
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"part-{self._names}"
+
+    def _require_all_once(self, files: Iterable[HeldFile], planned: Plan) -> None:
+        placed = [*planned.publish, *planned.hold]
+        placed += [file for merge in planned.merges for file in merge.files]
+        assert sorted(file.staged for file in placed) == sorted(file.staged for file in files)
+
+    def rows_of(self, files: Iterable[HeldFile]) -> list[int]:
+        return sorted(row for file in files for row in self.rows[file.staged])
+
+
+@given(epochs=epochs, share=st.sampled_from([1000, 700, 300]))
+@settings(deadline=None)
+def test_rule_19_held_and_published_rows_are_exactly_those_staged(
+    epochs: list[tuple[list[tuple[str, int]], int]], share: int
+) -> None:
+    """After each epoch; a published file is whole at once, and the last epoch leaves nothing."""
+    region = Region(share=share)
+    staged = 0
+    for files, wait_ms in epochs:
+        region.epoch(files)
+        staged += len(files)
+        found = region.rows_of((*region.held, *region.published))
+        assert len(found) == len(set(found)) == staged
+        region.now_ms += wait_ms
+    region.epoch([], is_last=True)
+    assert region.held == ()
+    assert len(set(region.rows_of(region.published))) == staged
+
+
+@given(epochs=epochs)
+@settings(deadline=None)
+def test_nothing_is_held_longer_than_the_policy_says(
+    epochs: list[tuple[list[tuple[str, int]], int]],
+) -> None:
+    """The time that is asked for is the time at which something is due; none is forgotten."""
+    region = Region()
+    for files, wait_ms in epochs:
+        region.epoch(files)
+        again_s = again_in_s(region.held, ROLL, now_ms=region.now_ms)
+        assert (again_s is None) == (not region.held)
+        if again_s is not None:
+            assert 0 < again_s <= min(ROLL.age, ROLL.idle or ROLL.age)
+            due_ms = region.now_ms + round(again_s * 1000)
+            early = plan(region.held, ROLL, now_ms=due_ms - 1, is_last=False)
+            late = plan(region.held, ROLL, now_ms=due_ms, is_last=False)
+            assert len(late.hold) < len(early.hold) + len(early.merges)
+        region.now_ms += wait_ms
+
+
+def _many_due(directories: int) -> Region:
+    """Two small files in each directory, later ones later, all past their age."""
+    region = Region()
+    for number in range(directories):
+        region.held += tuple(region.stage(f"key={number}", 10) for _ in range(2))
+        region.now_ms += 1
+    region.now_ms += int(ROLL.age * 1000)
+    return region
+
+
+def test_an_epoch_publishes_a_bounded_part_of_many_directories_oldest_first() -> None:
+    """The rest is asked for at once, so that no epoch is too long to end in time, for ever."""
+    region = _many_due(2 * FILES_AT_ONCE + 1)
+    counts = []
+    while region.held:
+        assert again_in_s(region.held, ROLL, now_ms=region.now_ms) == 0
+        published = len(region.published)
+        region.epoch([])
+        counts.append(len(region.published) - published)
+
+    assert counts == [FILES_AT_ONCE, FILES_AT_ONCE, 1]
+    ages = [file.first_ms for file in region.published]
+    assert ages == sorted(ages)
+
+
+def test_the_last_epoch_publishes_all_of_many_directories() -> None:
+    """Nobody comes after it."""
+    region = _many_due(FILES_AT_ONCE + 1)
+    region.epoch([], is_last=True)
+
+    assert region.held == ()
+    assert len(region.published) == FILES_AT_ONCE + 1
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1_500), min_size=1, max_size=600),
+    share=st.sampled_from([1000, 700]),
+)
+@settings(deadline=None, max_examples=30)
+def test_files_are_few_whatever_the_epochs(sizes: list[int], share: int) -> None:
+    """Not more than bytes / size, rounded up, and one: also of thousands of small epochs."""
+    region = Region(share=share)
+    for size in sizes:
+        region.epoch([("dt=1", size)])
+    region.epoch([], is_last=True)
+    published_bytes = sum(file.length_bytes for file in region.published)
+    assert len(region.published) <= math.ceil(published_bytes / SIZE) + 1
+
+
+@given(count=st.integers(1, 3_000))
+@settings(deadline=None, max_examples=10)
+def test_what_a_record_names_grows_with_the_logarithm_of_the_epochs(count: int) -> None:
+    """And each row is written again about once per level."""
+    roll = Roll(size="1t", age=10**6)
+    held: tuple[HeldFile, ...] = ()
+    merged_files = 0
+    for number in range(count):
+        own = HeldFile(
+            directory="",
+            staging="root/main.1/1-a",
+            staged=f"part-{number}",
+            length_bytes=10,
+            rows=1,
+            first_ms=number,
+            last_ms=number,
+        )
+        planned = plan((*held, own), roll, now_ms=number, is_last=False)
+        done = [
+            [m.merged(staging="s", staged=f"merged-{number}", length_bytes=10, rows=m.rows)]
+            for m in planned.merges
+        ]
+        merged_files += sum(file.rows or 0 for merge in planned.merges for file in merge.files)
+        held = settle(planned, done, roll).hold
+    levels = 1 + int(math.log(count, FAN_IN))
+    assert len(held) <= levels * (FAN_IN - 1) + 1
+    assert merged_files <= count * levels
+    assert sum(file.rows or 0 for file in held) == count
+
+
+paths = st.text(min_size=1, max_size=8).filter(lambda t: not ({"", ".", ".."} & set(t.split("/"))))
+
+
+@given(
+    files=st.lists(
+        st.builds(
+            HeldFile,
+            directory=st.one_of(st.just(""), paths),
+            staging=paths,
+            staged=paths,
+            length_bytes=st.integers(1, 2**62),
+            rows=st.one_of(st.none(), st.integers(0, 2**62)),
+            first_ms=st.integers(0, 5),
+            last_ms=st.integers(5, 9),
+            level=st.integers(0, 9),
+        ),
+        max_size=5,
+        unique_by=lambda file: file.path,
+    )
+)
+def test_what_is_held_comes_back_from_a_record_as_it_was(files: list[HeldFile]) -> None:
+    held = HeldFiles(target="hdfs://name/lake/orders", layout="x", files=tuple(files))
+    entry = encode_held_files(held, operator_id="op")
+    assert decode_held_files(entry) == held
+    assert (entry.operator_id, entry.state_name) == ("op", "held-files")

@@ -1,0 +1,36 @@
+"""Splits that change their region at random, as often as no sensible balancer would."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from runtime.checkpoint.assignment import Move
+from runtime.checkpoint.balance import Choice, RegionLoad
+from runtime.model import Assignment, SplitKey
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["RandomMoves", "owners"]
+
+
+class RandomMoves:
+    """A `runtime.checkpoint.balance.Balancer` that rolls dice, and empties regions, too."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """See `Balancer.choose`."""
+        places = {key: name for name in sorted(offered) for key in sorted(offered[name].records)}
+        moves = []
+        while places and self._world.random.random() < self._world.profile.move:  # also in the calm
+            key = self._world.random.choice(list(places))
+            giver = places.pop(key)
+            taker = self._world.random.choice([name for name in sorted(offered) if name != giver])
+            moves.append(Move(split=key, giver=giver, taker=taker))
+        return Choice(moves=tuple(moves))
+
+
+def owners(assignment: Assignment) -> dict[SplitKey, str]:
+    """Whose each split is."""
+    return {key: name for name, keys in assignment.regions.items() for key in keys}

@@ -1,0 +1,71 @@
+"""`FileCommitter` where one call is not enough: each goes on where the last one ended."""
+
+import shutil
+from pathlib import Path
+
+from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
+from connectors.hdfs.committer import FileCommitter
+from runtime.contracts import CommitOutcome
+from runtime.model import StateEntry
+from runtime.storage.file_system import FileSystem
+from runtime.storage.opening import open_file_system
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
+
+_CALL_S = 10.0
+
+
+def entry_of(parent: str, finals: list[str]) -> StateEntry:
+    """One byte in each file."""
+    files = tuple(
+        StagedFile(staged=f"s{n}", final=final, length_bytes=1) for n, final in enumerate(finals)
+    )
+    found = FileSet(target=f"{parent}/orders", staging=".s/a", rows=len(files), files=files)
+    return encode_file_set(found, operator_id="op")
+
+
+def test_an_epoch_of_more_files_than_one_call_can_look_at_is_published() -> None:
+    """Each step takes a second, a call ten, and there are a hundred files in 25 directories."""
+    entry = entry_of("fake:///data", [f"dt={n % 25}/part-{n}" for n in range(100)])
+    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(100)})
+    steps: list[None] = []
+
+    def opened(uri: str) -> FileSystem:
+        return FakeFileSystem(disk, uri=uri, turn=lambda: steps.append(None))
+
+    committer = FileCommitter(opened, at_once=1, clock=lambda: float(len(steps)))
+    for _ in range(200):
+        (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
+        if report.outcome is CommitOutcome.COMMITTED:
+            break
+    assert set(disk.files) == {f"orders/dt={n % 25}/part-{n}" for n in range(100)}
+
+
+def test_a_directory_that_somebody_deletes_between_two_calls_is_made_again(tmp_path: Path) -> None:
+    """A job that tidies empty partitions does not hold up a decided epoch."""
+    (tmp_path / ".s" / "a").mkdir(parents=True)
+    (tmp_path / ".s" / "a" / "s0").write_bytes(b"x")
+    partition = tmp_path / "orders" / "dt=1"
+    (partition / "part-0").mkdir(parents=True)  # nothing can be moved to this name
+    committer = FileCommitter(open_file_system)
+    entry = entry_of(f"file://{tmp_path}", ["dt=1/part-0"])
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
+    assert report.outcome is CommitOutcome.PENDING
+    shutil.rmtree(partition)
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert (partition / "part-0").read_bytes() == b"x"
+
+
+def test_a_report_names_a_few_files_and_counts_the_rest() -> None:
+    """A thousand files of one refused directory do not fill the error."""
+    entry = entry_of("fake:///data", [f"part-{n}" for n in range(20)])
+    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(20)})
+    committer = FileCommitter(
+        lambda uri: FakeFileSystem(
+            disk, uri=uri, fault=lambda step: Fault.NONE if step == "mkdir" else Fault.REFUSED
+        )
+    )
+    entries = [entry, entry_of("fake:///data", [f"other-{n}" for n in range(20)])]
+    for found in committer.commit(entries, timeout_s=_CALL_S, after_crash=False):
+        assert found.outcome is CommitOutcome.PENDING
+        assert len(found.detail) < 2_000

@@ -1,0 +1,143 @@
+"""What a drop-in query's tasks stage, and what becomes of it, on a local disk and without Spark."""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.hdfs.drop_in import FileDropIn, FileDropInSink, FileWriter
+from connectors.hdfs.task_files import LocalTaskFiles
+from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from runtime.contracts import TaskScope, WriterFactory
+from runtime.errors import AuthenticationError, ConfigError
+from runtime.model import BatchKey
+from runtime.service.client import CoordinatorClient
+from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
+from runtime.service.server import CoordinatorService
+from runtime.spark.drop_in import DropInQueries
+from tests.fake_webhdfs import FakeWebHdfs
+from tests.unit.test_drop_in_queries import Query, Session
+
+_FORMAT = "sluice-files"
+_ROWS = pa.record_batch({"n": pa.array([1, 2, 3]), "day": pa.array(["mon", "mon", "tue"])})
+
+
+class World:
+    """A query's process: no Spark in it, its checkpoint location and its files on this disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.location = directory / "chk"
+        self.location.mkdir()
+        (self.location / "metadata").write_text('{"id": "11111111-query"}')
+        self.session = Session()
+        self.query = Query()
+        self.session.active.append(self.query)
+        session = cast(SparkSession, self.session)
+        self.queries = DropInQueries(session, {_FORMAT: _made}, host="127.0.0.1")
+        self.service = CoordinatorService()
+        self.service.mount(HANDLER_KEY, self.queries)
+        self.service.start()
+        self.client = DropInClient(address=self.service.coordinator_address)
+
+    def close(self) -> None:
+        """As `Installation.close`."""
+        self.queries.close()
+        self.service.stop()
+
+    def restart(self, run_id: str) -> None:
+        """The query, at the same checkpoint location."""
+        self.query.runId = run_id
+
+    def begin(self, options: Mapping[str, str]) -> QueryRun:
+        """What the writer's constructor asks."""
+        return self.client.begin(_FORMAT, str(self.location), options)
+
+    def run_batch(self, run: QueryRun, batch_id: int) -> None:
+        """One task, and Spark's commit."""
+        with CoordinatorClient(run.address) as client:
+            writer = _writer(run, batch_id, client)
+            writer.write(_ROWS)
+            entries = writer.pre_commit()
+        self.client.commit(str(self.location), run, batch_id, entries)
+
+
+def _made(options: Mapping[str, str], _query: object) -> Any:
+    return FileDropInSink(
+        options=FileDropIn.from_options(options, session_zone="UTC"), files=LocalTaskFiles()
+    )
+
+
+def _writer(run: QueryRun, batch_id: int, client: CoordinatorClient) -> FileWriter:
+    factory: WriterFactory = pickle.loads(run.writer_factory)
+    batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+    scope = TaskScope(
+        job_uid=run.job_uid,
+        operator_id=run.operator_id,
+        batch=batch,
+        checkpoint_id=run.committed_through + 1,
+        committed_through=run.committed_through,
+        task="0.0",
+    )
+    return cast(FileWriter, factory.open(scope, client))
+
+
+def _files(target: Path) -> list[str]:
+    return sorted(file.parent.name for file in target.rglob("*.parquet"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_restart_may_give_another_path(world: World, tmp_path: Path) -> None:
+    """What was decided for the old one stays there; what comes goes to the new one."""
+    old, new = tmp_path / "a" / "orders", tmp_path / "b" / "sales"
+    world.run_batch(world.begin({"path": str(old), "partitionBy": "day"}), 0)
+    world.restart("run-2")
+    (world.location / "offsets").mkdir()
+    (world.location / "offsets" / "0").write_text("v1\n{}\n{}")
+    world.run_batch(world.begin({"path": str(new)}), 1)
+    assert _files(old) == ["day=mon", "day=tue"]
+    assert _files(new) == ["sales"]
+
+
+def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
+    world: World, tmp_path: Path
+) -> None:
+    """On a disk of its own host its files would be decided and never found, in no restart."""
+    run = world.begin({"path": str(tmp_path / "out" / "orders")})
+    (tmp_path / "out" / ".sluice-staging-orders").rename(tmp_path / "elsewhere")
+    with CoordinatorClient(run.address) as client:
+        writer = _writer(run, 0, client)
+        with pytest.raises(ConfigError, match=r"does not see the directory.* mount it"):
+            writer.write(_ROWS)
+    assert not (tmp_path / "out" / ".sluice-staging-orders").exists()
+
+
+def test_webhdfs_that_tasks_cannot_use_is_told_before_any_task_starts() -> None:
+    """Each of them would wait for it, and each of their attempts."""
+    options = FileDropIn.from_options({"path": "hdfs://nn:9000/lake/a"}, session_zone="UTC")
+    with FakeWebHdfs() as fake:
+        fake.asks_for_kerberos = True
+        address = WebHdfsAddress(name_nodes=(fake.address,), user="ada")
+        sink = FileDropInSink(options=options, files=WebHdfsTaskFiles(address=address))
+        with pytest.raises(AuthenticationError, match="Kerberos"):
+            sink.coordinator()
+
+
+@pytest.mark.parametrize("path", ["/lake/orders", "lake/orders"])
+def test_a_path_that_spark_looks_for_elsewhere_is_refused(path: str) -> None:
+    """Its own file sink would write it where ``fs.defaultFS`` points, and not to a local disk."""
+    options = {"PATH": path}
+    with pytest.raises(ConfigError, match="Write hdfs:// or file:// before it"):
+        FileDropIn.from_options(options, session_zone="UTC", default_fs="hdfs://nn:9000")
+    assert FileDropIn.from_options(options, session_zone="UTC").target.startswith("file:///")
+    whole = {"path": f"hdfs://nn:9000/{path.lstrip('/')}"}
+    FileDropIn.from_options(whole, session_zone="UTC", default_fs="hdfs://nn:9000")

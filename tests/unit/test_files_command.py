@@ -1,0 +1,175 @@
+"""``sluice files`` from a checkpoint directory alone: what it shows, and what it never deletes."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from connectors.hdfs._cli_files import app
+from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
+from connectors.hdfs.held_files import HeldFile, HeldFiles, encode_held_files
+from connectors.hdfs.staging import StagingAttempt, staging_root
+from runtime.checkpoint.store import CheckpointStore, open_store, place_name
+from runtime.errors import DamagedCheckpointError
+from runtime.model import BatchKey, OperatorNode, RegionRecord, StateEntry
+from tests.checkpoint_records import JOB_UID, record
+
+SINK = OperatorNode(operator_id="op", name="files-orders", kind="sink", upstream=())
+
+
+@dataclass(slots=True)
+class Ended:
+    """A job that ended: checkpoints of two runs, the second one beginning at place 3."""
+
+    directory: Path
+
+    @property
+    def store(self) -> CheckpointStore:
+        return open_store(str(self.directory / "checkpoint"))
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    def stage(self, generation: int, name: str = "part-0") -> tuple[StagingAttempt, StateEntry]:
+        """An attempt with one file of four bytes."""
+        batch = BatchKey(region="r0", generation=generation, batch_id=7)
+        attempt = StagingAttempt.draw(batch)
+        staging = f"{staging_root('orders', job_uid=JOB_UID, operator_id='op')}/{attempt.path}"
+        file = self.data / staging / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"rows")
+        found = FileSet(
+            target=f"file://{self.data}/orders",
+            staging=staging,
+            rows=2,
+            files=(StagedFile(staged=name, final=f"x-{name}", length_bytes=4, rows=2),),
+        )
+        return attempt, encode_file_set(found, operator_id="op")
+
+    def hold(self, attempt: StagingAttempt, name: str = "part-0") -> StateEntry:
+        """What a record says that goes on holding the attempt's file."""
+        root = staging_root("orders", job_uid=JOB_UID, operator_id="op")
+        file = HeldFile(
+            directory="",
+            staging=f"{root}/{attempt.path}",
+            staged=name,
+            length_bytes=4,
+            rows=2,
+            first_ms=0,
+            last_ms=0,
+        )
+        held = HeldFiles(target=f"file://{self.data}/orders", layout="x", files=(file,))
+        return encode_held_files(held, operator_id="op")
+
+    def decide(
+        self, checkpoint_id: int, *entries: StateEntry, states: tuple[StateEntry, ...] = ()
+    ) -> None:
+        """A record at the next place."""
+        region = RegionRecord(
+            region="r0", generation=0, batch_id=7, committables=entries, operator_states=states
+        )
+        self.store.publish(
+            record(
+                checkpoint_id,
+                regions=(region,),
+                graph=(SINK,),
+                settings={"files-orders.path": f"file://{self.data}/orders"},
+                leader_session_id="second" if checkpoint_id >= 3 else "first",
+            ),
+            timeout_s=5,
+        )
+
+    def run(self, *words: str) -> Any:
+        """The command's JSON."""
+        answer = CliRunner().invoke(app, [*words, str(self.directory / "checkpoint"), "--json"])
+        assert answer.exit_code == 0, answer.output
+        return json.loads(answer.stdout)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Ended:
+    return Ended(tmp_path)
+
+
+def test_each_file_that_a_checkpoint_names_is_told_where_it_is(job: Ended) -> None:
+    """Staged, published, or neither."""
+    staged, published, missing = (job.stage(1, f"part-{n}")[1] for n in range(3))
+    for number, entry in enumerate((staged, published, missing)):
+        job.decide(number, entry)
+    target = job.data / "orders"
+    target.mkdir()
+    for path in job.data.rglob("part-*"):
+        if path.name == "part-1":
+            path.rename(target / "x-part-1")
+        elif path.name == "part-2":
+            path.unlink()
+    lines = job.run("list")["files"]
+    assert [(line["checkpoint_id"], line["standing"], line["rows"]) for line in lines] == [
+        (0, "staged", 2),
+        (1, "published", 2),
+        (2, "missing", 2),
+    ]
+    assert {line["sink"] for line in lines} == {"files-orders"}
+
+
+def test_clean_deletes_unnamed_attempts_of_earlier_runs_alone(job: Ended) -> None:
+    """Dry run unless told; what any checkpoint names stays, and what the newest run stages."""
+    named, entry = job.stage(1)
+    gone, _ = job.stage(1)
+    current, _ = job.stage(3)
+    job.decide(0)
+    job.decide(1, entry)
+    job.decide(3)
+    root = job.data / staging_root("orders", job_uid=JOB_UID, operator_id="op")
+    for words in (["orphans"], ["clean"]):
+        (found,) = job.run(*words)["orphans"]
+        assert found["uri"].endswith(gone.path)
+        assert (found["files"], found["length_bytes"]) == (1, 4)
+    assert (root / gone.path).exists()
+    assert job.run("clean", "--delete")["deleted"]
+    assert not (root / gone.path).exists()
+    assert (root / named.path).exists()
+    assert (root / current.path).exists()
+    assert job.run("orphans")["orphans"] == []
+
+
+def test_what_a_checkpoint_holds_is_shown_and_never_an_orphan(job: Ended) -> None:
+    """Rule 19: it is published by a later epoch, and safe from clean until then."""
+    held, _ = job.stage(1)
+    gone, _ = job.stage(1, "part-1")
+    job.decide(0, states=(job.hold(held),))
+    job.decide(1, states=(job.hold(gone, "part-9"),))
+    job.decide(3)
+    lines = job.run("list")["files"]
+    assert [(line["standing"], line["rows"]) for line in lines] == [("held", 2), ("missing", 2)]
+    assert held.path in lines[0]["uri"]
+    assert job.run("clean", "--delete")["orphans"] == []
+    job.decide(4)
+    (job.directory / "checkpoint" / place_name(0) / "_metadata").unlink()
+    (found,) = job.run("orphans")["orphans"]
+    assert found["uri"].endswith(held.path)
+
+
+def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job: Ended) -> None:
+    """It may name any of them."""
+    job.stage(1)
+    job.decide(0)
+    job.decide(3)
+    file = job.directory / "checkpoint" / place_name(0) / "_metadata"
+    file.write_bytes(file.read_bytes()[:-20])
+    answer = CliRunner().invoke(app, ["clean", str(job.directory / "checkpoint"), "--delete"])
+    assert isinstance(answer.exception, DamagedCheckpointError)
+    assert list(job.data.rglob("part-0"))
+
+
+def test_without_json_a_person_reads_a_table(job: Ended) -> None:
+    job.stage(1)
+    job.decide(0)
+    job.decide(3)
+    answer = CliRunner().invoke(app, ["clean", str(job.directory / "checkpoint")])
+    assert "would be deleted" in answer.stdout
+    assert "--delete" in answer.stderr

@@ -1,0 +1,91 @@
+"""A frame of one batch, staged: registered first, one committable, nothing left of no rows."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from connectors.hdfs.committables import StagedFile, decode_file_set
+from connectors.hdfs.frame_writer import FileFrameWriter, Frame, SavedFrame, StagingDirectory
+from runtime.contracts import RegisteredAttempt, TaskScope
+from runtime.errors import FencedError
+from runtime.model import BatchKey
+from tests.fake_file_system import Disk, FakeFileSystem
+
+SCOPE = TaskScope(
+    job_uid="job",
+    operator_id="op",
+    batch=BatchKey(region="main", generation=3, batch_id=7),
+    checkpoint_id=9,
+    committed_through=8,
+)
+
+
+@dataclass
+class Registry:
+    """Remembers what was registered; or refuses it."""
+
+    disk: Disk
+    refuses: bool = False
+    seen: list[tuple[RegisteredAttempt, int]] = field(default_factory=list)
+
+    def register(self, attempt: RegisteredAttempt) -> None:
+        if self.refuses:
+            raise FencedError("not wanted", {}, "")
+        self.seen.append((attempt, len(self.disk.files)))
+
+
+class Saver:
+    """Writes a file for each of the frame's rows."""
+
+    def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
+        names = [f"part-{number}" for number in range(frame)]
+        for name in ["left-by-a-lost-attempt", *names]:
+            directory.fs.write_temporary(f"{directory.path}/{name}", b"x")
+        files = tuple(StagedFile(staged=name, final=name, length_bytes=1, rows=1) for name in names)
+        return SavedFrame(rows=frame, files=files)
+
+
+def writer(disk: Disk) -> FileFrameWriter:
+    return FileFrameWriter(
+        target="fake:///data/orders",
+        saver=Saver(),
+        open_file_system=lambda uri: FakeFileSystem(disk, uri=uri),
+    )
+
+
+def test_rule_4_an_attempt_is_registered_before_its_first_file() -> None:
+    """And the committable names its directory: the sweep tells one from the other by that."""
+    disk = Disk()
+    registry = Registry(disk)
+    staged = writer(disk).write(2, SCOPE, registry)
+    ((attempt, files_then),) = registry.seen
+    (entry,) = staged.committables
+    found = decode_file_set(entry)
+    assert files_then == 0
+    assert found.staging.endswith(attempt.resource)
+    assert (staged.rows, found.rows, len(found.files)) == (2, 2, 2)
+    assert (found.target, attempt.checkpoint_id) == ("fake:///data/orders", 9)
+
+
+def test_a_batch_that_is_not_wanted_any_more_writes_nothing() -> None:
+    disk = Disk()
+    with pytest.raises(FencedError):
+        writer(disk).write(2, SCOPE, Registry(disk, refuses=True))
+    assert disk.files == {}
+
+
+def test_a_batch_without_rows_leaves_nothing() -> None:
+    """Neither a committable nor what lost attempts of its tasks wrote."""
+    disk = Disk()
+    staged = writer(disk).write(0, SCOPE, Registry(disk))
+    assert (staged.rows, staged.committables) == (0, ())
+    assert disk.files == {}
+
+
+def test_two_attempts_of_a_batch_share_no_directory() -> None:
+    """Rule 20: a zombie cannot write over another's file."""
+    disk = Disk()
+    registry = Registry(disk)
+    for _ in range(2):
+        writer(disk).write(1, SCOPE, registry)
+    assert len({attempt.resource for attempt, _ in registry.seen}) == 2

@@ -1,0 +1,158 @@
+"""`HdfsSink` and its driver's side: what is refused, and when; what is made, and where."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from connectors.hdfs import HdfsSink
+from connectors.hdfs.coordination import FileSinkCoordinator
+from connectors.hdfs.staging import StagingAttempt, staging_root
+from runtime.contracts import FrameSink, Sink, SinkContext, SinkCoordinator, SweepView, TaskSink
+from runtime.errors import ConfigError, StorageError
+from runtime.model import BatchKey
+from runtime.storage.file_system import FileSystem
+from runtime.storage.opening import open_file_system
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
+
+CONTEXT = SinkContext(
+    job_uid="job", job_name="j", operator_id="op", checkpoint_uri="file:///c", leader_session_id="s"
+)
+ROOT = staging_root("orders", job_uid="job", operator_id="op")
+
+
+class TestSettings:
+    """What is said before anything runs."""
+
+    def test_it_is_a_sink_that_sparks_writers_write(self) -> None:
+        """By which of the two contracts a region tells how to run it."""
+        sink: Sink = HdfsSink("/data/orders")
+        assert isinstance(sink, FrameSink)
+        assert not isinstance(sink, TaskSink)
+        coordinator: SinkCoordinator = sink.coordinator()
+        coordinator.close()
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({}, "no directory"),
+            ({"path": "/"}, "target"),
+            ({"path": "s3a://bucket/x"}, "s3a: is not supported"),
+            ({"path": "/data/_x"}, "target"),
+            ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
+            ({"path": "/data/x", "partitionby": ["a"]}, "partition_by"),
+        ],
+    )
+    def test_mistakes_are_named(self, settings: dict[str, str], said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            HdfsSink(**settings)
+
+    def test_a_relative_path_names_one_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever the process's directory later is."""
+        monkeypatch.chdir(tmp_path)
+        for path in ("out/rows", Path("out") / "rows"):
+            assert HdfsSink(path).settings()["path"] == f"file://{tmp_path}/out/rows"
+
+    def test_one_name_is_one_column(self) -> None:
+        """And not its letters."""
+        shown = HdfsSink("/d/x", columns="value", partition_by="key").settings()
+        assert (shown["columns"], shown["partition_by"]) == ("value", "key")
+
+    def test_keys_of_encrypted_formats_are_not_shown(self) -> None:
+        sink = HdfsSink("/d/x", options={"parquet.encryption.key.list": "k1:AAEC", "header": True})
+        shown = sink.settings()
+        assert "AAEC" not in repr(shown)
+        assert shown["option.header"] == "true"
+        assert pickle.loads(pickle.dumps(sink)).settings() == shown
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"columns": ["vlaue"]}, "Did you mean value"),
+            ({"partition_by": ["kye"]}, "Did you mean key"),
+            ({"partition_by": ["key"], "columns": ["value"]}, "no such column to partition by"),
+            ({"partition_by": ["key"], "columns": ["key"]}, "nothing is left"),
+            ({"partition_by": ["_hidden"]}, "not be seen"),
+            ({"columns": ["key", "value", "key"]}, "written twice"),
+            ({"partition_by": ["key", "key"]}, "written twice"),
+        ],
+    )
+    def test_columns_are_checked(self, settings: dict[str, list[str]], said: str) -> None:
+        sink = HdfsSink("/d/x", **settings)
+        with pytest.raises(ConfigError, match=said):
+            sink.check_columns(["_hidden", "key", "value"])
+
+
+class TestCoordinator:
+    """What a start looks at, makes and deletes."""
+
+    def test_a_check_changes_nothing_and_refuses_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "orders").write_text("a file")
+        with pytest.raises(ConfigError, match="is a file"):
+            self.on(tmp_path).check(timeout_s=1)
+        (tmp_path / "orders").unlink()
+        assert self.on(tmp_path).check(timeout_s=1) == {}
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
+        self, tmp_path: Path
+    ) -> None:
+        """A rename between them has been tried."""
+        self.on(tmp_path).claim(CONTEXT, timeout_s=1)
+        assert list((tmp_path / "orders").iterdir()) == []
+        assert list((tmp_path / ROOT).iterdir()) == []
+
+    @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
+    def test_a_rename_that_fails_is_said_before_the_first_decision(self, fault: Fault) -> None:
+        """And the probe is deleted, wherever it is."""
+        disk = Disk()
+
+        def opened(uri: str) -> FileSystem:
+            return FakeFileSystem(
+                disk, uri=uri, fault=lambda step: fault if step == "move" else Fault.NONE
+            )
+
+        coordinator = FileSinkCoordinator("fake:///data/orders", opened)
+        with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
+            coordinator.claim(CONTEXT, timeout_s=1)
+        assert disk.files == {}
+
+    def test_a_sweep_deletes_orphans_and_empty_lives_alone(self, tmp_path: Path) -> None:
+        """What belongs to the present life, to another job or to nobody stays."""
+        coordinator = self.on(tmp_path)
+        coordinator.claim(CONTEXT, timeout_s=1)
+        old, now = (
+            StagingAttempt.draw(BatchKey(region="main", generation=generation, batch_id=1))
+            for generation in (1, 2)
+        )
+        root = tmp_path / ROOT
+        kept = [
+            root / now.path / "part-0",
+            root / "main.1" / "notes.txt",
+            root.parent / "other-sink" / old.path / "part-0",
+        ]
+        for file in [root / old.path / "part-0", root / "gone.0" / "x", *kept]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("x")
+        (root / "gone.0" / "x").unlink()
+        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        assert coordinator.sweep(view, timeout_s=1) == 1
+        assert not (root / old.path).exists()
+        assert not (root / "gone.0").exists()
+        assert all(file.exists() for file in kept)
+
+    def test_a_file_beside_the_attempts_does_not_stop_the_sweep(self, tmp_path: Path) -> None:
+        """A start that was killed while it tried a rename leaves one."""
+        coordinator = self.on(tmp_path)
+        coordinator.claim(CONTEXT, timeout_s=1)
+        (tmp_path / ROOT / ".sluice-probe-0").write_text("sluice")
+        old = StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1))
+        (tmp_path / ROOT / old.path).mkdir(parents=True)
+        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        assert coordinator.sweep(view, timeout_s=1) == 1
+
+    @staticmethod
+    def on(directory: Path) -> FileSinkCoordinator:
+        return FileSinkCoordinator(f"file://{directory}/orders", open_file_system)

@@ -1,0 +1,88 @@
+"""What operators keep is spared by every sweep, as long as a record that keeps it can be restored.
+
+Protocol rules 19 and 29: staged files that are held over epochs are named by such states alone.
+"""
+
+from dataclasses import replace
+
+from runtime.checkpoint.kept_states import KeptStates
+from runtime.model import (
+    BatchKey,
+    CheckpointKind,
+    CheckpointRecord,
+    Redistribution,
+    RegionRecord,
+    StateEntry,
+    Verdict,
+)
+from tests.core_driver import FAST, CoreDriver
+from tests.fakes import FakeStore
+
+
+def state(name: str) -> StateEntry:
+    return StateEntry(
+        operator_id="sink",
+        state_name="held",
+        kind="fake",
+        version=1,
+        redistribution=Redistribution.SPLIT,
+        payload=name.encode(),
+    )
+
+
+def record(checkpoint_id: int, *names: str, verdict: Verdict = Verdict.DECIDED) -> CheckpointRecord:
+    return CheckpointRecord(
+        job_uid="uid",
+        job_name="job",
+        checkpoint_id=checkpoint_id,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=verdict,
+        leader_session_id="session",
+        run_attempt=1,
+        regions=(
+            RegionRecord(
+                region="main", generation=0, operator_states=tuple(state(name) for name in names)
+            ),
+        ),
+    )
+
+
+def test_rule_29_what_an_older_record_keeps_is_kept_until_it_is_retired() -> None:
+    kept = KeptStates()
+    kept.note(record(1, "a", "b"))
+    kept.note(record(2, "b", "c"))
+    assert kept.entries() == (state("a"), state("b"), state("c"))
+    kept.forget([1])
+    assert kept.entries() == (state("b"), state("c"))
+
+
+def test_an_aborted_record_in_the_place_of_a_decision_keeps_nothing() -> None:
+    """The decision was noted before it was published, and has never become durable."""
+    kept = KeptStates()
+    kept.note(record(1, "a"))
+    kept.note(record(1, "a", verdict=Verdict.ABORTED))
+    assert kept.entries() == ()
+
+
+def test_a_start_reads_what_every_record_keeps() -> None:
+    """Also of those before the one it goes on from: a later start may go back to them."""
+    store = FakeStore()
+    for checkpoint_id, names in enumerate((["a"], ["b"], [])):
+        store.publish(record(checkpoint_id, *names), timeout_s=1.0)
+    assert set(KeptStates.read(store).entries()) == {state("a"), state("b")}
+
+
+def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:
+    """Then what it wrote and nobody names is an orphan; nothing of another life is judged by it."""
+    driver = CoreDriver(FAST)
+    view = driver.core.sweep_view("uid", ())
+    assert not view.is_settled(BatchKey(region="main", generation=0, batch_id=0))
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    assert not driver.core.sweep_view("uid", ()).is_settled(batch)
+    while driver.held:
+        driver.answer(driver.held.pop(0))
+    view = driver.core.sweep_view("uid", ())
+    assert view.is_settled(batch)
+    assert not view.is_settled(replace(batch, batch_id=batch.batch_id + 1))
+    assert not view.is_settled(replace(batch, generation=1))

@@ -1,0 +1,355 @@
+"""When partitions are marked, and what becomes of late files: decided from records alone."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.hdfs import PartitionCommit
+from connectors.hdfs._kinds import OPEN_PARTITIONS
+from connectors.hdfs.partition_commit.state import (
+    OpenPartition,
+    PartitionState,
+    decode_state,
+    encode_state,
+)
+from runtime.checkpoint.failures import PERMANENT_ERRORS
+from runtime.errors import DamagedCheckpointError, LateRecordsError, UnsupportedFormatError
+from tests.partition_marks import HOUR_MS, MarkedSink, hour
+
+VERSION_1 = Path(__file__).parent.parent / "data" / "open-partitions-v1.json"
+
+
+def by_time(**changes: Any) -> PartitionCommit:
+    """Hourly partitions, marked an hour after they begin."""
+    return PartitionCommit(
+        **{
+            "trigger": "partition-time",
+            "delay_s": 3600.0,
+            "timestamp_pattern": "$dt $hour:00:00",
+            **changes,
+        }
+    )
+
+
+# --- partition time -----------------------------------------------------------------------------
+
+
+def test_a_partition_is_marked_once_the_watermark_has_passed_it() -> None:
+    """Not at its end but behind it, and once."""
+    sink = MarkedSink(by_time())
+    sink.epoch({"main": [hour(0), hour(1)]}, main=HOUR_MS)
+    assert sink.told == []
+    sink.epoch({"main": [hour(1)]}, main=HOUR_MS + 1)
+    assert sink.told == [(hour(0), False)]
+    sink.epoch({"main": [hour(2)]}, main=2 * HOUR_MS + 1)
+    sink.epoch({"main": [hour(2)]}, main=2 * HOUR_MS + 2)
+    assert sink.told == [(hour(0), False), (hour(1), False)]
+
+
+def test_every_live_region_must_have_passed_it() -> None:
+    """One that has no watermark yet holds all back, whether it has written into it or not."""
+    sink = MarkedSink(by_time(), regions=("main", "other"))
+    sink.epoch({"main": [hour(0)]}, main=9 * HOUR_MS)
+    sink.epoch({"other": [hour(1)]}, other=HOUR_MS)
+    assert sink.told == []
+    sink.epoch({"other": [hour(1)]}, other=HOUR_MS + 1)
+    assert sink.told == [(hour(0), False)]
+
+
+def test_a_carried_region_holds_back_what_it_has_not_passed() -> None:
+    """Its newer work is still to come, however old its last good checkpoint is."""
+    sink = MarkedSink(by_time(idle_timeout_s=10.0), regions=("main", "other"))
+    sink.epoch({"main": [hour(0)], "other": [hour(0)]}, main=HOUR_MS - 5, other=HOUR_MS - 5)
+    sink.stage("main", hour(1))
+    sink.watermarks["main"] = 5 * HOUR_MS
+    sink.decide(carried=["other"])
+    sink.tell()
+    sink.pass_s(1_000.0)
+    assert sink.told == []
+    sink.epoch({"other": [hour(4)]}, other=5 * HOUR_MS)
+    assert sink.told == [(hour(0), False), (hour(1), False)]
+
+
+def test_an_idle_region_holds_nothing_back_and_silence_alone_marks_nothing() -> None:
+    """While nobody is live, time stands still."""
+    sink = MarkedSink(by_time(idle_timeout_s=10.0), regions=("main", "other"))
+    sink.epoch({"main": [hour(0), hour(1)]}, main=HOUR_MS + 1)
+    sink.pass_s(9.0)
+    sink.epoch({"main": [hour(1)]})
+    assert sink.told == []
+    sink.pass_s(1.0)
+    assert sink.told == [(hour(0), False)]
+    sink.pass_s(1_000.0)
+    assert sink.told == [(hour(0), False)]
+
+
+def test_a_region_without_splits_holds_nothing_back_until_it_has_one() -> None:
+    """There are more regions than partitions of the topic: nobody waits for the others."""
+    sink = MarkedSink(by_time(), regions=("main", "other"))
+    sink.without_splits = {"other"}
+    sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
+    assert sink.told == [(hour(0), False)]
+    sink.without_splits = ()
+    sink.epoch({"main": [hour(1)]}, main=2 * HOUR_MS + 1, other=2 * HOUR_MS)
+    assert sink.told == [(hour(0), False)]
+    sink.epoch({}, other=2 * HOUR_MS + 1)
+    assert sink.told == [(hour(0), False), (hour(1), False)]
+
+
+def test_a_partition_with_staged_or_held_files_is_not_complete() -> None:
+    """Whatever the watermark says: its files are not all there to be read."""
+    sink = MarkedSink(by_time())
+    sink.stage("main", hour(0), held=[hour(0)])
+    sink.watermarks["main"] = 5 * HOUR_MS
+    sink.decide()
+    sink.tell()
+    assert sink.told == []
+    sink.stage("main", hour(0))
+    sink.marker.round()
+    assert sink.told == []
+    sink.decide()
+    sink.tell()
+    assert sink.told == [(hour(0), False)]
+
+
+# --- process time -------------------------------------------------------------------------------
+
+
+def test_process_time_counts_from_the_first_file_and_needs_no_further_records() -> None:
+    """The clock passes by itself; later files do not move the beginning."""
+    sink = MarkedSink(PartitionCommit(delay_s=60.0))
+    sink.epoch({"main": ["country=it"]})
+    sink.pass_s(59.0)
+    sink.epoch({"main": ["country=it"]})
+    assert sink.told == []
+    sink.pass_s(1.0)
+    assert sink.told == [("country=it", False)]
+
+
+def test_process_time_waits_for_a_carried_region() -> None:
+    """Files of it may be on their way into the partition."""
+    sink = MarkedSink(PartitionCommit(), regions=("main", "other"))
+    sink.stage("main", "country=it")
+    sink.decide(carried=["other"])
+    sink.tell()
+    assert sink.told == []
+    sink.decide()
+    sink.tell()
+    assert sink.told == [("country=it", False)]
+
+
+# --- late files ---------------------------------------------------------------------------------
+
+
+def test_late_files_are_published_and_the_partition_is_marked_again() -> None:
+    """With a higher number, as late, and only behind their publication."""
+    sink = MarkedSink(by_time())
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    sink.stage("main", hour(0))
+    sink.marker.round()
+    assert len(sink.marks) == 1
+    sink.decide()
+    sink.tell()
+    first, second = sink.marks
+    assert (first.is_late, second.is_late) == (False, True)
+    assert second.sequence > first.sequence
+    assert second.key != first.key
+
+
+@pytest.mark.parametrize("policies", [["success-file"], [lambda mark: None]])
+def test_late_rows_stop_the_job_before_their_epoch_is_acknowledged(policies: Any) -> None:
+    """Where late files are an error; also after a restart, and it would come again each time."""
+    sink = MarkedSink(by_time(on_late="error", policies=policies))
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    sink.epoch({"main": [hour(3)]})
+    for _ in range(2):
+        with pytest.raises(LateRecordsError, match="hour=0") as caught:
+            sink.stage("main", hour(3), hour(0))
+        assert isinstance(caught.value, PERMANENT_ERRORS)
+        sink.start()
+    sink.epoch({"main": [hour(3)]})
+    assert sink.told == [(hour(0), False)]
+
+
+def test_a_mark_that_no_record_has_is_known_by_its_success_file() -> None:
+    """The run that made it was killed at once; its late file is late all the same."""
+    sink = MarkedSink(by_time())
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    sink.start()
+    sink.epoch({"main": [hour(0)]})
+    assert sink.told == [(hour(0), False), (hour(0), True)]
+
+
+def test_a_partition_whose_mark_is_forgotten_is_late_by_its_time() -> None:
+    """Records hold the newest marks only; what is older than those is past."""
+    sink = MarkedSink(by_time(policies=[lambda mark: None]))
+    for number in range(200):
+        path = f"dt=1970-01-{1 + number // 24:02d}/hour={number % 24}"
+        sink.epoch({"main": [path]}, main=(number + 2) * HOUR_MS)
+    assert len(sink.marks) == 200
+    (entry,) = sink.records["main"]
+    assert len(decode_state(entry).marked) <= 66
+    sink.start()
+    sink.epoch({"main": [hour(3)]})
+    assert (hour(3), True) in sink.told
+
+
+def test_rows_for_a_partition_that_was_not_marked_yet_are_not_late() -> None:
+    """Its policy fails: readers were told nothing."""
+    sink = MarkedSink(by_time(on_late="error"), refuses=True)
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    sink.epoch({"main": [hour(0)]})
+    sink.refuses = False
+    sink.pass_s(60.0)
+    assert sink.told == [(hour(0), False)]
+
+
+# --- policies that fail, runs that die -----------------------------------------------------------
+
+
+def test_a_failed_policy_is_tried_again_with_growing_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is seen in the log, and other partitions go on meanwhile."""
+    sink = MarkedSink(by_time(), refuses=True)
+    with caplog.at_level(logging.WARNING):
+        sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
+        for _ in range(10):
+            sink.pass_s(1.0)
+    tries = [record for record in caplog.records if "not marked yet" in record.message]
+    assert 2 <= len(tries) <= 4
+    sink.refuses = False
+    sink.epoch({"main": [hour(1)]}, main=2 * HOUR_MS + 1)
+    assert sink.told == [(hour(1), False)]
+    sink.pass_s(60.0)
+    assert sink.told == [(hour(1), False), (hour(0), False)]
+
+
+def test_policies_that_have_run_are_not_run_again_by_a_retry() -> None:
+    """The next one failed; the mark goes on there."""
+    sink = MarkedSink(by_time())
+    ran: list[str] = []
+    fails = [True]
+
+    def second(mark: object) -> None:
+        if fails.pop() if fails else False:
+            raise OSError("not now")
+        ran.append("second")
+
+    sink.marker._policies = [("first", lambda mark: ran.append("first")), ("second", second)]  # noqa: SLF001 - no other way in
+    sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
+    sink.pass_s(5.0)
+    assert ran == ["first", "second"]
+
+
+def test_a_run_that_was_killed_before_a_mark_leaves_it_to_the_next() -> None:
+    """The partition stands in the record as open until a later record says otherwise."""
+    sink = MarkedSink(by_time(), refuses=True)
+    sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
+    sink.refuses = False
+    sink.start()
+    sink.tell()
+    assert sink.told == [(hour(0), False)]
+
+
+def test_a_mark_that_is_made_again_by_the_next_run_has_the_same_key() -> None:
+    """Killed between a mark and the next record: at least once, and the receiver can tell."""
+    sink = MarkedSink(by_time())
+    sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
+    sink.start()
+    sink.tell()
+    first, again = sink.marks
+    assert again == replace(first)
+    sink.epoch({"main": [hour(1)]})
+    sink.start()
+    sink.tell()
+    assert len(sink.marks) == 2
+
+
+def test_a_staged_batch_that_is_never_decided_marks_nothing() -> None:
+    """Its partition is no partition: the run was killed before the decision."""
+    sink = MarkedSink(by_time())
+    sink.epoch({"main": [hour(5)]}, main=2 * HOUR_MS)
+    sink.stage("main", hour(0))
+    sink.start()
+    sink.tell()
+    assert sink.told == []
+
+
+def test_two_regions_that_write_one_partition_are_told_apart() -> None:
+    """A region that was late with its checkpoint may have a lower number than the mark."""
+    sink = MarkedSink(PartitionCommit(delay_s=1.0), regions=("main", "other"))
+    sink.stage("other", "country=it")
+    sink.stage("main", "country=it")
+    sink.decide(carried=["other"])
+    sink.ledger._staged.clear()  # noqa: SLF001 - as after a restart of the driver
+    sink.carried = ()
+    sink.pass_s(1.0)
+    sink.tell()
+    assert sink.told == [("country=it", False)]
+    sink.decide()
+    sink.tell()
+    assert sink.told == [("country=it", False), ("country=it", True)]
+
+
+def test_a_partition_of_other_settings_that_has_no_time_holds_up_no_other() -> None:
+    """A record may have some as open that were written when values needed to make none."""
+    sink = MarkedSink(PartitionCommit(delay_s=1000.0))
+    sink.epoch({"main": ["dt=soon/hour=1"]})
+    sink.commit = by_time()
+    sink.start()
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    assert sink.told == [(hour(0), False)]
+
+
+def test_partitions_of_another_directory_are_not_this_ones() -> None:
+    """A sink that keeps its id writes elsewhere: what was open or marked there is not here."""
+    sink = MarkedSink(PartitionCommit(policies=[print], on_late="error"))
+    sink.epoch({"main": ["dt=1"]})
+    sink.refuses = True
+    sink.epoch({"main": ["dt=2"]})
+    assert sink.told == [("dt=1", False)]
+    sink.target, sink.refuses = "file:///lake/elsewhere", False
+    sink.start()
+    sink.tell()
+    assert sink.told == [("dt=1", False)], "a directory without data was marked"
+    sink.epoch({"main": ["dt=1"]})
+    assert sink.told == [("dt=1", False)] * 2, "a first file was taken for a late one"
+
+
+# --- the record ---------------------------------------------------------------------------------
+
+
+def test_version_1_of_the_state_is_read_for_ever() -> None:
+    """Byte for byte what a checkpoint of that version holds."""
+    payload = VERSION_1.read_bytes().rstrip(b"\n")
+    entry = encode_state(PartitionState(checkpoint_id=1), operator_id="op")
+    found = decode_state(replace(entry, payload=payload))
+    assert found.opened[hour(7).replace("1970-01-01", "2026-03-01")] == OpenPartition(
+        path="dt=2026-03-01/hour=7", first_seen_ms=1_772_000_000_000, checkpoint_id=42
+    )
+    assert found.opened["dt=2026-03-01/hour=6"].is_held
+    assert found.marked == {"dt=2026-03-01/hour=6": {"main": 31, "other": 30}}
+    assert encode_state(found, operator_id="op").payload == payload
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[]", b'{"checkpoint_id": "1"}'])
+def test_a_damaged_state_is_an_error(payload: bytes) -> None:
+    """A partition that is forgotten would never be marked."""
+    entry = encode_state(PartitionState(checkpoint_id=1), operator_id="op")
+    with pytest.raises(DamagedCheckpointError):
+        decode_state(replace(entry, payload=payload))
+    with pytest.raises(UnsupportedFormatError):
+        decode_state(replace(entry, version=2))
+
+
+def test_people_see_what_waits_for_its_mark() -> None:
+    """In `sluice checkpoint inspect`."""
+    sink = MarkedSink(by_time())
+    sink.epoch({"main": [hour(0)]}, main=0)
+    (entry,) = sink.records["main"]
+    assert OPEN_PARTITIONS.kind == entry.kind
+    assert list(OPEN_PARTITIONS.describe(entry)["open"]) == [hour(0)]  # type: ignore[call-overload]

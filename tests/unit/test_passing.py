@@ -1,0 +1,98 @@
+"""Rows that go on into files: of the types that Spark was told, and each task counts once."""
+
+from collections.abc import Generator
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from runtime.errors import ConfigError, DeliveryError, IllegalTransitionError
+from runtime.spark.passing import Passing, TaskAnswers
+from runtime.spark.tasks import TaskResult
+
+SCHEMA = pa.schema({"key": pa.binary(), "value": pa.int64()})
+
+
+class Answers:
+    """An accumulator of this process."""
+
+    def __init__(self) -> None:
+        self.value: list[TaskResult] = []
+
+    def add(self, term: list[TaskResult]) -> None:
+        self.value = TaskAnswers().addInPlace(self.value, term)
+
+
+def passing(*results: TaskResult, columns: pa.Schema | None = SCHEMA) -> Passing:
+    answers: Any = Answers()
+    answers.value = list(results)
+    return Passing(columns=columns, answers=answers)
+
+
+def written(*batches: pa.RecordBatch, result: TaskResult) -> Generator[Any, None, TaskResult]:
+    yield from batches
+    return result
+
+
+def batch(**columns: list[object]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_rows_are_handed_on_and_the_answer_comes_after_them() -> None:
+    """What the task wrote is what Spark's writer gets; its committables come by the answers."""
+    rows = batch(key=[b"k"], value=[1])
+    result = TaskResult(task="0.0", records_out=1)
+    through = passing()
+    assert list(through.on(written(rows, result=result))) == [rows]
+    assert through.take() == [result]
+    assert through.take() == []
+
+
+def test_an_answer_is_missing_where_the_rows_were_not_all_taken() -> None:
+    """A task that Spark gives up half way counts for nothing."""
+    through = passing()
+    rows = through.on(written(batch(), batch(), result=TaskResult(task="0.0")))
+    next(rows)
+    cast(Generator[Any, None, None], rows).close()
+    assert through.take() == []
+
+
+def test_a_typed_error_of_a_task_is_raised_with_its_type() -> None:
+    through = passing(TaskResult(task="0.0"), TaskResult(error=DeliveryError("no", {}, "")))
+    with pytest.raises(DeliveryError):
+        through.take()
+
+
+def test_a_task_that_answers_twice_has_run_twice() -> None:
+    """Rule 4: which of the two attempts the files are of is not known, so nothing is decided."""
+    with pytest.raises(IllegalTransitionError, match="more than once"):
+        passing(TaskResult(task="0.0"), TaskResult(task="1.0"), TaskResult(task="0.1")).take()
+
+
+def test_types_become_those_that_spark_was_told() -> None:
+    """A batch whose values fit is cast; a column that was left null has no type of its own."""
+    rows = pa.RecordBatch.from_pydict(
+        {"value": pa.array([1], pa.int32()), "key": pa.array([None], pa.null())}
+    )
+    conformed = passing().conform(rows)
+    assert conformed.schema.equals(SCHEMA)
+    assert conformed.to_pylist() == [{"key": None, "value": 1}]
+    assert passing(columns=None).conform(rows) is rows
+
+
+@pytest.mark.parametrize("columns", [{"key": [b"k"]}, {"key": [b"k"], "valu": [1]}, {}])
+def test_other_columns_than_for_an_empty_batch_are_refused(columns: dict[str, Any]) -> None:
+    """By both names, before anything of the batch is decided."""
+    with pytest.raises(ConfigError, match="empty batch"):
+        passing().conform(pa.RecordBatch.from_pydict(columns))
+
+
+def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
+    rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [1.5]})
+    with pytest.raises(ConfigError, match="value"):
+        passing().conform(rows)
+
+
+def test_the_zero_of_the_answers_is_empty() -> None:
+    """So a worker process that is used again begins with none."""
+    assert TaskAnswers().zero([TaskResult(task="0.0")]) == []

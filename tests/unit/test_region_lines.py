@@ -1,0 +1,54 @@
+"""What the lines of a regional job say."""
+
+import io
+from typing import Any
+
+from runtime.checkpoint.messages import Progress
+from runtime.checkpoint.states import State
+from runtime.contracts import FailureReason
+from runtime.model import CheckpointKind
+from runtime.spark.region_lines import RegionLines
+
+
+def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:
+    return Progress(
+        checkpoint_id=checkpoint_id,
+        kind=CheckpointKind.CHECKPOINT,
+        asked_by="interval",
+        state=state,
+        **more,
+    )
+
+
+def test_a_line_for_each_checkpoint_and_the_attempts_at_any_end() -> None:
+    """Also of a region that failed behind the last checkpoint."""
+    out = io.StringIO()
+    lines = RegionLines(out)
+    once = {"a": 1, "b": 1}
+    with lines:
+        lines.on_progress(_progress(7, State.DECIDED, attempts=once))
+        lines.on_progress(
+            _progress(
+                7,
+                State.MARKED,
+                attempts=once,
+                carried={"b": FailureReason.ERROR},
+                records=5,
+                marked_s=0.25,
+            )
+        )
+        lines.on_progress(_progress(8, State.ALIGNING, attempts={"a": 1, "b": 2}))
+    assert out.getvalue().splitlines() == [
+        "checkpoint=7 completed=a carried=b records=5 seconds=0.250",
+        "region=a attempts=1",
+        "region=b attempts=2",
+        "last_checkpoint=7",
+    ]
+
+
+def test_a_run_without_a_checkpoint_says_so() -> None:
+    """It ended before the first one."""
+    out = io.StringIO()
+    with RegionLines(out):
+        pass
+    assert out.getvalue() == "last_checkpoint=none\n"

@@ -1,0 +1,165 @@
+"""What regional checkpoints do at their limits, on a manual clock."""
+
+from dataclasses import replace
+
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.messages import EndJob, Publish, RegionFailed, Triggered
+from runtime.checkpoint.plan import RegionPlan
+from runtime.errors import StorageUnreachableError
+from runtime.model import CheckpointKind, RegionStatus, Verdict
+from tests.core_driver import FAST, TWO, CoreDriver
+
+_FOUR = tuple(RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4))
+_REGIONAL = replace(FAST, handler=RegionalCheckpointHandler())
+
+
+def _fail(driver: CoreDriver, region: str, generation: int = 0) -> None:
+    error = RuntimeError("a task failed four times")
+    driver.tell(RegionFailed(region=region, generation=generation, error=error))
+
+
+def _all_closed() -> CoreDriver:
+    """Four regions whose checkpoint has expired; none of them has come back yet."""
+    driver = CoreDriver(_REGIONAL, regions=_FOUR)
+    driver.tick()
+    for plan in _FOUR:
+        driver.poll(3, region=plan.name)
+    driver.tick(10.0)
+    assert not any(driver.core.is_live(plan.name, 0) for plan in _FOUR)
+    return driver
+
+
+def test_regions_that_come_back_one_by_one_cost_one_failure() -> None:
+    """A checkpoint that could only be given up is not begun: else each region that is back first
+    would take it down, until the job has failed too often."""
+    driver = _all_closed()
+    generations: dict[str, int] = {}
+    for plan in (*_FOUR, _FOUR[0]):
+        if plan.name not in generations:
+            generations[plan.name] = driver.restart(plan.name)
+        driver.tick(1.0)
+        generation = generations[plan.name]
+        if barrier := driver.poll(3, region=plan.name, generation=generation):
+            driver.ack(barrier, region=plan.name, generation=generation)
+    verdicts = [published.verdict for published in driver.seen(Publish)]
+    assert verdicts.count(Verdict.ABORTED) == 1
+    assert not driver.seen(EndJob)
+    driver.tick(1.0)
+    assert driver.core.last_committed > 0
+
+
+def test_a_savepoint_waits_for_regions_that_are_coming_back() -> None:
+    """It is a global one: begun while a region is away it would be given up at once."""
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    _fail(driver, "side")
+    driver.trigger(CheckpointKind.SAVEPOINT, "somebody")
+    assert not driver.seen(Triggered)
+    generation = driver.restart("side")
+    assert driver.seen(Triggered)
+    driver.ack(driver.poll(3))
+    barrier = driver.poll(3, region="side", generation=generation)
+    driver.ack(barrier, region="side", generation=generation)
+    (decided,) = [p for p in driver.seen(Publish) if p.verdict is Verdict.DECIDED]
+    assert decided.kind is CheckpointKind.SAVEPOINT
+
+
+def test_a_savepoint_takes_over_a_barrier_that_is_idle_once_all_are_back() -> None:
+    """The others may have nothing to cut for ever."""
+    driver = _all_closed()
+    for plan in _FOUR[:3]:
+        driver.restart(plan.name)
+    driver.tick(1.0)
+    driver.trigger(CheckpointKind.SAVEPOINT, "somebody")
+    assert not driver.seen(Triggered)
+    driver.restart("r3")
+    assert driver.seen(Triggered)
+
+
+def test_a_region_that_fails_before_any_barrier_is_counted() -> None:
+    """No checkpoint carries it and none is given up: its new lives would never end."""
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    generation = 0
+    for _ in range(_REGIONAL.tolerable_failures):
+        _fail(driver, "side", generation)
+        assert not driver.seen(EndJob)
+        generation = driver.restart("side")
+        driver.tick(1.0)
+    _fail(driver, "side", generation)
+    assert driver.seen(EndJob)
+
+
+def test_a_region_that_fails_behind_its_acknowledgement_is_not_counted() -> None:
+    """It has got on: the checkpoint contains it."""
+    driver = CoreDriver(replace(_REGIONAL, tolerable_failures=0), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    _fail(driver, "side")
+    assert not driver.seen(EndJob)
+
+
+def test_an_outage_before_any_barrier_is_not_counted() -> None:
+    """The engine waits for it, and how long."""
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    generation = 0
+    for _ in range(_REGIONAL.tolerable_failures + 2):
+        error = StorageUnreachableError("a file system is away", {}, "Wait.")
+        driver.tell(RegionFailed(region="side", generation=generation, error=error))
+        generation = driver.restart("side")
+        driver.tick(1.0)
+    assert not driver.seen(EndJob)
+
+
+def test_rule_9_a_late_region_at_the_limit_is_stopped_and_cut_smaller() -> None:
+    """Its barrier is of an older checkpoint: the one that expires has no part of it."""
+    handler = RegionalCheckpointHandler(max_carried_in_a_row=1, region_timeout_s=1.0)
+    settings = replace(FAST, handler=handler, first_epoch_records=100)
+    driver = CoreDriver(settings, regions=TWO)
+    driver.tick()
+    driver.poll(80, region="side")
+    driver.ack(driver.poll(3))
+    driver.tick(1.0)
+    (first,) = driver.seen(Publish)
+    assert {r.region: r.status for r in first.regions}["side"] is RegionStatus.CARRIED
+    driver.ack(driver.poll(6))
+    driver.tick(1.0)
+    assert len(driver.seen(Publish)) == 1, "it waits: side is at its limit"
+    driver.tick(9.0)
+    assert not driver.core.is_live("side", 0)
+    generation = driver.restart("side")
+    driver.restart("main")
+    driver.tick(1.0)
+    cut = driver.asked_cut_of("side", generation)
+    assert cut.max_records is not None
+    assert cut.max_records < 50
+
+
+def test_a_checkpoint_that_expires_counts_although_an_outage_is_part_of_it() -> None:
+    """The slow region is cut smaller: else it would be too slow with the same range again."""
+    settings = replace(_REGIONAL, tolerable_failures=0, first_epoch_records=100)
+    driver = CoreDriver(settings, regions=_FOUR)
+    driver.tick()
+    driver.poll(80, region="r0")
+    for name in ("r1", "r2"):
+        driver.ack(driver.poll(3, region=name), region=name)
+    away = StorageUnreachableError("a file system is away", {}, "Wait.")
+    driver.tell(RegionFailed(region="r3", generation=0, error=away))
+    driver.tick(10.0)
+    (ended,) = driver.seen(EndJob)
+    assert "missing=r0" in str(ended.error)
+
+
+def test_an_outage_does_not_hide_another_failure() -> None:
+    """Which of two failed regions comes first by name says nothing."""
+    driver = CoreDriver(replace(_REGIONAL, tolerable_failures=0), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.poll(3, region="side")
+    away = StorageUnreachableError("a file system is away", {}, "Wait.")
+    driver.tell(RegionFailed(region="main", generation=0, error=away))
+    assert not driver.seen(EndJob)
+    _fail(driver, "side")
+    assert driver.seen(EndJob)

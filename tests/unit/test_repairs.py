@@ -1,0 +1,62 @@
+"""Under which generation lost work is written again."""
+
+from collections.abc import Mapping
+
+from runtime.checkpoint.messages import LostCommittables, Repair
+from runtime.checkpoint.repairs import Repairs
+from runtime.checkpoint.steps import drive
+from runtime.contracts import PublishOutcome, SweepView
+from runtime.model import RegionRecord, StateEntry
+from tests.core_driver import committable
+from tests.fakes import FakeStore
+
+_RUN = 3
+
+
+class _Repairer:
+    """Keeps the generations it was given."""
+
+    def __init__(self) -> None:
+        self.generations: list[int] = []
+
+    def repair(
+        self,
+        checkpoint_id: int,
+        lost: LostCommittables,
+        *,
+        job_uid: str,
+        generation: int,
+        timeout_s: float,
+    ) -> Mapping[bytes, StateEntry]:
+        """See `Repairer`."""
+        self.generations.append(generation)
+        return {entry.payload: committable("again") for entry in lost.committables}
+
+
+def _written_under(generation: int) -> int:
+    """By a run of generation 3, for a batch of this one."""
+    repairer = _Repairer()
+    repairs = Repairs(
+        repairer, FakeStore(), session="s", job_uid="uid", generation=_RUN, timeout_s=1.0
+    )
+    entry = committable("lost")
+    region = RegionRecord(region="main", generation=generation, batch_id=1, committables=(entry,))
+    lost = LostCommittables(region=region, committables=(entry,))
+    outcome, _ = drive(repairs.run(Repair(checkpoint_id=9, lost=(lost,))))
+    assert outcome is PublishOutcome.OURS
+    (written,) = repairer.generations
+    return written
+
+
+def test_a_repair_of_a_restarted_region_is_not_swept_while_it_is_written() -> None:
+    """What is of an older generation than the region's goes with the next sweep, ten seconds later
+    at most; no record names a repair before it is whole."""
+    restarted = 7
+    view = SweepView(job_uid="uid", generations={"main": restarted}, protected=(), orphans=())
+    assert not view.is_left_behind("main", _written_under(restarted))
+
+
+def test_a_repair_at_a_start_is_of_this_run() -> None:
+    """Older lives are swept there."""
+    view = SweepView(job_uid="uid", generations={"main": _RUN}, protected=(), orphans=())
+    assert not view.is_left_behind("main", _written_under(1))

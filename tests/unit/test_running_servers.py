@@ -1,0 +1,84 @@
+"""What runs for a user: remembered, found again while it lives, and started once."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from runtime.embedded.background import RunningServer, forget, recall, remember, start_once
+from runtime.embedded.cache import require_directory
+from runtime.embedded.process import Identity
+from runtime.errors import MissingRequirementError
+
+_GONE = Identity(pid=2**22 + 1, created_at=1.0)  # above the largest process id of Linux
+
+
+def test_unusable_directory_is_one_sentence(tmp_path: Path) -> None:
+    """A file stands in the way."""
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingRequirementError, match="cannot be used") as caught:
+        require_directory(tmp_path / "file" / "below")
+    assert caught.value.args[1]["error"] == "Not a directory"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user of one's own."""
+    monkeypatch.setenv("SLUICE_STATE", str(tmp_path))
+    return tmp_path
+
+
+def _server(state: Path, *identities: Identity) -> RunningServer:
+    return RunningServer(
+        name="hdfs",
+        identities=identities,
+        address="hdfs://127.0.0.1:1",
+        data_dir=state / "data",
+        log_path=state / "log",
+        web_address="http://127.0.0.1:2",
+    )
+
+
+def test_server_is_found_as_long_as_one_of_its_processes_lives(state: Path) -> None:
+    """A DataNode without its NameNode is still there to be stopped."""
+    half = _server(state, _GONE, Identity.of(os.getpid()))
+    remember(half)
+    assert recall("hdfs") == half
+    assert half.describe() == (
+        f"hdfs://127.0.0.1:1  web http://127.0.0.1:2  pid {_GONE.pid}, {os.getpid()}"
+        f"  log {state / 'log'}"
+    )
+    forget("hdfs")
+    assert recall("hdfs") is None
+
+
+def test_server_is_gone_with_its_last_process(state: Path) -> None:
+    """The file alone says nothing."""
+    remember(_server(state, _GONE, _GONE))
+    assert recall("hdfs") is None
+
+
+def test_server_that_an_older_command_started_is_found(state: Path) -> None:
+    """It had one process, beside the other entries, and no pages."""
+    me = Identity.of(os.getpid())
+    record = {"pid": me.pid, "created_at": me.created_at, "address": "127.0.0.1:9092"}
+    record |= {"data_dir": "/d", "log_path": "/l"}
+    (state / "kafka.json").write_text(json.dumps(record))
+    found = recall("kafka")
+    assert found is not None
+    assert found.identities == (me,)
+    assert found.describe() == f"127.0.0.1:9092  pid {me.pid}  log /l"
+
+
+def test_second_start_is_refused_with_what_runs(state: Path) -> None:
+    """One server of a name per user; nothing is started."""
+    remember(_server(state, Identity.of(os.getpid())))
+
+    def start() -> RunningServer:
+        raise AssertionError("must not be asked")
+
+    with pytest.raises(MissingRequirementError, match="an HDFS of this user runs already") as told:
+        start_once("hdfs", "an HDFS", start)
+    assert told.value.args[1]["address"] == "hdfs://127.0.0.1:1"
+    assert "sluice hdfs stop" in told.value.args[2]

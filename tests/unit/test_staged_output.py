@@ -1,0 +1,97 @@
+"""What a writer left: listed, compared with what was written, made durable."""
+
+from collections.abc import Callable
+
+import pytest
+
+from connectors.hdfs.committables import StagedFile
+from connectors.hdfs.staged_output import StagedOutput
+from connectors.hdfs.staging import StagingAttempt
+from runtime.errors import IllegalTransitionError
+from runtime.model import BatchKey
+from tests.fake_file_system import Disk, FakeFileSystem
+
+ATTEMPT = StagingAttempt.draw(BatchKey(region="main", generation=3, batch_id=7))
+HEADER = "part-00000-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.csv"
+ROWS = "part-00001-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.csv"
+
+
+class RecordingFileSystem(FakeFileSystem):
+    """Remembers what was made durable."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk, uri="fake:///data")
+        self.durable: set[str] = set()
+
+    def make_durable(self, path: str) -> None:
+        self.durable |= {path, path.rpartition("/")[0]}
+
+    def sync_directory(self, path: str) -> None:
+        self.durable.add(path)
+
+
+def output(
+    files: dict[str, bytes], count: Callable[[str], int] | None = None
+) -> tuple[StagedOutput, RecordingFileSystem]:
+    fs = RecordingFileSystem(Disk(files={f"root/{ATTEMPT.path}/{p}": d for p, d in files.items()}))
+    return StagedOutput(fs=fs, root="root", attempt=ATTEMPT, count=count), fs
+
+
+def test_a_batch_without_rows_has_no_files_whatever_its_writer_left() -> None:
+    """CSV with a header, and Avro, write a file for no rows."""
+    found, _ = output({HEADER: b"key,value\n"})
+    assert found.files(rows=0, checkpoint_id=1) == ()
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+def test_what_is_there_must_be_what_was_written(rows: int | None) -> None:
+    """Files that nobody counted into, and rows that no file holds, are never published."""
+    found, _ = output({} if rows else {HEADER: b"key,value\n"})
+    with pytest.raises(IllegalTransitionError, match="do not hold"):
+        found.files(rows=rows, checkpoint_id=1)
+
+
+def test_rows_are_counted_where_the_format_tells() -> None:
+    """A file without rows is left out; one row too few is an error."""
+    found, _ = output({HEADER: b"x", ROWS: b"xyz"}, lambda uri: 3 if uri.endswith(ROWS) else 0)
+    (file,) = found.files(rows=3, checkpoint_id=1)
+    assert (file.staged, file.rows, file.length_bytes) == (ROWS, 3, 3)
+    with pytest.raises(IllegalTransitionError, match="do not hold"):
+        found.files(rows=4, checkpoint_id=1)
+
+
+def test_spark_s_own_files_are_not_data() -> None:
+    """Checksums, markers, and what tasks did not commit."""
+    left = {f".{ROWS}.crc": b"x", "_SUCCESS": b"x", f"_temporary/0/{ROWS}": b"x", ROWS: b"x"}
+    found, _ = output(left)
+    assert [file.staged for file in found.files(rows=1, checkpoint_id=1)] == [ROWS]
+
+
+def test_a_file_is_durable_with_every_directory_that_leads_to_it() -> None:
+    """A synced file in a directory that is lost is lost."""
+    found, fs = output({f"dt=1/hour=2/{ROWS}": b"x"})
+    found.files(rows=1, checkpoint_id=1)
+    attempt = f"root/{ATTEMPT.path}"
+    assert fs.durable == {
+        "root",
+        f"root/{ATTEMPT.directory}",
+        attempt,
+        f"{attempt}/dt=1",
+        f"{attempt}/dt=1/hour=2",
+        f"{attempt}/dt=1/hour=2/{ROWS}",
+    }
+
+
+def test_files_of_tasks_are_durable_beside_what_lost_attempts_left() -> None:
+    """What no answer names is not published; it is deleted with the directory."""
+    found, fs = output({f"a=1/{ROWS}": b"xyz", f"a=1/{HEADER}": b"lost"})
+    found.require([StagedFile(staged=f"a=1/{ROWS}", final="f", length_bytes=3, rows=1)])
+    assert {f"root/{ATTEMPT.path}", "root"} <= fs.durable
+
+
+@pytest.mark.parametrize("there", [{}, {ROWS: b"xy"}])
+def test_a_file_that_the_driver_does_not_see_is_not_decided(there: dict[str, bytes]) -> None:
+    """A task on another machine wrote to its own disk: said now, and not after the decision."""
+    found, _ = output(there)
+    with pytest.raises(IllegalTransitionError, match="one file system"):
+        found.require([StagedFile(staged=ROWS, final="f", length_bytes=3, rows=1)])

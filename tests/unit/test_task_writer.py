@@ -1,0 +1,157 @@
+"""What a task stages: every row once, in files whose names and lengths are told."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from connectors.hdfs import task_writer
+from connectors.hdfs.committables import StagedFile
+from connectors.hdfs.formats import FORMAT_NAMES, FileFormat, file_format
+from connectors.hdfs.partition_paths import PartitionPaths
+from connectors.hdfs.staging import StagingAttempt
+from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
+from connectors.hdfs.task_writer import StagingPlace, TaskWriter
+from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from runtime.errors import ConfigError, StreamError
+from runtime.model import BatchKey
+from tests.fake_webhdfs import FakeWebHdfs
+
+_ATTEMPT = StagingAttempt(
+    batch=BatchKey(region="r0", generation=1, batch_id=7), attempt="0123456789abcdef" * 2
+)
+_ROWS = pa.record_batch(
+    {
+        "city": pa.array(["Forlì", None, "Forlì", "a/b", None] * 20),
+        "n": pa.array(range(100), pa.int64()),
+    }
+)
+_DEFAULT = "city=__HIVE_DEFAULT_PARTITION__"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeWebHdfs]:
+    """HDFS, in small."""
+    with FakeWebHdfs() as running:
+        yield running
+
+
+def _parquet() -> FileFormat:
+    return file_format("parquet", {}, session_zone="UTC")
+
+
+def _writer(
+    directory: str,
+    *,
+    by: tuple[str, ...] = ("city",),
+    form: FileFormat | None = None,
+    files: TaskFiles | None = None,
+) -> TaskWriter:
+    return TaskWriter(
+        files=files or LocalTaskFiles(),
+        form=form or _parquet(),
+        partitions=PartitionPaths(columns=by),
+        schema=_ROWS.schema,
+        place=StagingPlace(path=directory, attempt=_ATTEMPT, subtask=3, checkpoint_id=42),
+    )
+
+
+def _numbers(directory: Path, files: tuple[StagedFile, ...]) -> dict[str, list[int]]:
+    """What each directory holds, in order of its files."""
+    found: dict[str, list[int]] = {}
+    for file in files:
+        table = pq.ParquetFile(directory / file.staged).read()
+        assert table.num_rows == file.rows
+        assert (directory / file.staged).stat().st_size == file.length_bytes
+        found.setdefault(file.staged.rpartition("/")[0], []).extend(table.column("n").to_pylist())
+    return found
+
+
+def _expected(batches: int = 1) -> dict[str, list[int]]:
+    names = {"Forlì": "city=Forlì", "a/b": "city=a%2Fb", None: _DEFAULT}
+    found: dict[str, list[int]] = {}
+    for _ in range(batches):
+        for row in _ROWS.to_pylist():
+            found.setdefault(names[row["city"]], []).append(row["n"])
+    return found
+
+
+def test_every_row_is_in_the_file_of_its_partition_in_order(tmp_path: Path) -> None:
+    """Over several batches; lengths and rows are those of the files."""
+    writer = _writer(str(tmp_path))
+    for _ in range(3):
+        writer.write(_ROWS)
+    files = writer.finish()
+    assert len(files) == 3
+    assert _numbers(tmp_path, files) == _expected(3)
+
+
+def test_final_names_say_where_a_file_comes_from(tmp_path: Path) -> None:
+    """As those of files that Spark's writers staged."""
+    writer = _writer(str(tmp_path), by=())
+    writer.write(_ROWS)
+    (file,) = writer.finish()
+    expected = f"part-000000000042-r0-00003-{_ATTEMPT.attempt}-c000.snappy.parquet"
+    assert file.final == expected
+
+
+def test_no_rows_no_file(tmp_path: Path) -> None:
+    """An empty batch is none."""
+    writer = _writer(str(tmp_path))
+    writer.write(_ROWS.slice(0, 0))
+    assert writer.finish() == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", ["_MOST_OPEN", "_MOST_HELD_BYTES"])
+def test_more_partitions_than_fit_get_more_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Files and memory of a task are bounded; no row is lost, and order is kept."""
+    monkeypatch.setattr(task_writer, limit, 1)
+    writer = _writer(str(tmp_path))
+    for _ in range(3):
+        writer.write(_ROWS)
+    files = writer.finish()
+    assert len(files) == 9
+    assert len({file.final for file in files}) == 9
+    assert _numbers(tmp_path, files) == _expected(3)
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("store", ["local", "hdfs"])
+def test_abandoned_files_are_closed_without_a_word(
+    tmp_path: Path, fake: FakeWebHdfs, name: str, store: str
+) -> None:
+    """A failed task leaves no error behind that hides its own, also when it is collected."""
+    address = WebHdfsAddress(name_nodes=(fake.address,), user="ada")
+    files = LocalTaskFiles() if store == "local" else WebHdfsTaskFiles(address=address)
+    form = file_format(name, {}, session_zone="UTC")
+    writer = _writer(str(tmp_path), form=form, files=files)
+    writer.write(_ROWS)
+    writer.abandon()
+    writer.abandon()
+    assert writer.finish() == ()
+
+
+def test_failed_file_fails_the_task(fake: FakeWebHdfs) -> None:
+    """Over WebHDFS: the name is taken, so this attempt is not whole."""
+    address = WebHdfsAddress(name_nodes=(fake.address,), user="ada")
+    first, second = (
+        _writer("/staging", files=WebHdfsTaskFiles(address=address), by=()) for _ in range(2)
+    )
+    first.write(_ROWS)
+    second.write(_ROWS)
+    (file,) = first.finish()
+    assert len(fake.files[f"/staging/{file.staged}"]) == file.length_bytes
+    with pytest.raises(StreamError):
+        second.finish()
+    second.abandon()
+
+
+def test_schema_is_checked_before_a_file_is_made(tmp_path: Path) -> None:
+    """A partition column that is not there."""
+    with pytest.raises(ConfigError, match="town"):
+        _writer(str(tmp_path), by=("town",))

@@ -1,0 +1,189 @@
+"""The thread that runs the job and its regions' lives: who is brought back, and who waits."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.plan import CheckpointSettings
+from runtime.errors import RegionGivenUpError, StorageUnreachableError, UnreachableError
+from runtime.failover.restart_strategies import FixedDelayRestart
+from runtime.model import Barrier
+from runtime.spark.lives import RegionLives
+from tests.coordinated_job import QUICK, Job
+from tests.region_queries import ThreadLauncher
+from tests.waiting import wait_for
+
+SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
+
+
+class Watched:
+    """Regions of a job on fakes, and the thread that watches them: the test's own."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.coordinator: BarrierCoordinator
+        self.launcher: ThreadLauncher
+        self.lives: RegionLives
+        self.hold = threading.Event()
+
+    def begin(self, *names: str, settings: CheckpointSettings = SETTINGS) -> None:
+        self.job.regions = names
+        self.coordinator, started = self.job.started(settings)
+        self.launcher = ThreadLauncher(self.coordinator, self.job.broker)
+        self.lives = RegionLives(self.coordinator, self.launcher, outage_limit_s=20.0)
+        self.names = names
+        self._started = started
+
+    def run(self) -> None:
+        for name in self.names:
+            restored = self._started.regions[name]
+            self.lives.begin(name, self._started.generation, restored, after=0)
+
+    def fail_once(self, name: str) -> None:
+        """Its next batch fails, the ones behind it do not."""
+
+        def fail(barrier: Barrier) -> None:
+            del self.launcher.before_ack[name]
+            raise UnreachableError("a broker went away", {}, "Try again.")
+
+        self.launcher.before_ack[name] = fail
+
+    def keep_open(self, name: str) -> threading.Event:
+        """Its batches go on only once ``hold`` is set; the event: one is waiting."""
+        reached = threading.Event()
+
+        def wait(barrier: Barrier) -> None:
+            reached.set()
+            assert self.hold.wait(20.0)
+
+        self.launcher.before_ack[name] = wait
+        return reached
+
+    def lives_of(self, name: str) -> int:
+        self.lives.watch()
+        return len(self.launcher.queries[name])
+
+    def stop(self) -> None:
+        self.hold.set()
+        for queries in self.launcher.queries.values():
+            for query in queries:
+                query.may_stop.set()
+        self.lives.stop()
+
+
+@pytest.fixture
+def watched(job: Job) -> Iterator[Watched]:
+    made = Watched(job)
+    yield made
+    made.stop()
+
+
+def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched) -> None:
+    """Its new life begins behind a record, whose place comes after the other one's epoch. The
+    thread that watches goes on meanwhile: it hears of Ctrl-C, and of a third region's failure; and
+    a short limit for remotes that do not answer has nothing to do with it."""
+    watched.begin("left", "right", "third", settings=replace(SETTINGS, settle_timeout_s=0.05))
+    held = watched.keep_open("right")
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5, 2: 5}
+    watched.run()
+    left = watched.launcher.queries["left"][0]
+    assert held.wait(20.0)
+    wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
+    third = watched.launcher.queries["third"][0]
+    watched.coordinator.fail(
+        "third", watched.launcher.generations["third"][0], UnreachableError("gone", {}, "Wait.")
+    )
+    wait_for(lambda: watched.lives_of("third") and third.is_stopped, poll_s=0.005)
+    assert watched.lives_of("left") == watched.lives_of("third") == 1, "right's epoch is open"
+    watched.hold.set()
+    wait_for(lambda: watched.lives_of("left") == watched.lives_of("third") == 2, poll_s=0.005)
+    assert watched.lives_of("right") == 1, "it is never touched"
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+
+
+def test_rule_12_a_query_that_does_not_stop_yet_has_no_successor(watched: Watched) -> None:
+    """Its callback may still write. Others are brought back meanwhile."""
+    watched.begin("left", "right")
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    slow = watched.launcher.queries["left"][0]
+    slow.may_stop.clear()
+    wait_for(lambda: not slow.is_active, poll_s=0.005)
+    watched.fail_once("right")
+    watched.job.source.ends[1] = 9
+    wait_for(lambda: watched.lives_of("right") == 2, poll_s=0.005)
+    assert watched.lives_of("left") == 1
+    slow.may_stop.set()
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+
+
+def test_a_region_whose_file_system_is_away_is_begun_again_when_it_is_back(
+    watched: Watched,
+) -> None:
+    """The life that could not begin costs a generation, and nothing else."""
+    watched.begin("left", settings=replace(QUICK, tolerable_failures=1))
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    watched.launcher.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    assert watched.launcher.error is None, "one launch has failed"
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+
+
+def test_a_region_begins_again_after_the_delay_of_its_strategy(watched: Watched) -> None:
+    """The other one goes on meanwhile; both are read whole."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=0.3)
+    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    wait_for(lambda: watched.lives_of("left") and watched.job.visible()[1], poll_s=0.005)
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+    left = watched.coordinator.status().regions[0]
+    wait_for(lambda: watched.coordinator.status().regions[0].attempts[0].committed_after_s)
+    (attempt,) = watched.coordinator.status().regions[0].attempts
+    assert attempt.committed_after_s is not None
+    assert attempt.committed_after_s >= 0.3
+    assert left.generation > attempt.generation
+
+
+def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
+    """With its own error, for whoever waits for the job."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
+    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
+
+    def fail(barrier: Barrier) -> None:
+        raise UnreachableError("a broker went away", {}, "Try again.")
+
+    watched.launcher.before_ack["left"] = fail
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
+    with pytest.raises(RegionGivenUpError, match="region=left attempts=2"):
+        watched.coordinator.wait(20.0)
+    assert watched.job.visible()[0] == []
+
+
+def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watched) -> None:
+    """Whoever waits for the coordinator learns why the job ended."""
+    watched.begin("left", "right")
+    held = watched.keep_open("right")
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    left = watched.launcher.queries["left"][0]
+    assert held.wait(20.0)
+    wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
+    watched.lives.watch()  # it is asked for now
+    watched.coordinator.cancel()
+    assert watched.lives_of("left") == 1
+    assert watched.coordinator.wait(20.0)
