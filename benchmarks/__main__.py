@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks import endurance, latency, machine, recovery, throughput
+from benchmarks import endurance, files, latency, machine, recovery, rolling, throughput
 from benchmarks.figures import Figure, table
 from benchmarks.rig import Rig, open_rig
 
@@ -19,6 +19,10 @@ _PARTS: Mapping[str, _Measure] = {
     "latency": lambda rig, args: latency.measure_visibility(rig, epochs=60, repeat=args.repeat),
     "idle": lambda rig, args: latency.measure_idle(rig, repeat=args.repeat),
     "recovery": lambda rig, args: recovery.measure(rig, repeat=args.repeat),
+    "files": lambda rig, args: files.measure(
+        rig, records=args.records, repeat=args.repeat, files=args.files
+    ),
+    "rolling": lambda rig, args: rolling.measure(rig, minutes=args.minutes),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
 }
 
@@ -30,6 +34,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=2_000, help="of the endurance part")
+    parser.add_argument(
+        "--files", type=int, default=10_000, help="committed before a restart, of the files part"
+    )
+    parser.add_argument("--minutes", type=float, default=3.0, help="of the rolling part")
     args = parser.parse_args()
     unknown = set(args.parts) - set(_PARTS)
     if unknown:

@@ -2,13 +2,12 @@
 
 import re
 import statistics
-import threading
 from collections.abc import Sequence
 
 from benchmarks import topics
+from benchmarks.feeding import Feed
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig, Running, wait_until
-from connectors.kafka._client import Producer
 from connectors.kafka.transaction_wire import TransactionWire
 
 __all__ = ["measure"]
@@ -30,7 +29,7 @@ def _run(rig: Rig, mode: str, epochs: int) -> list[Figure]:
     source = topics.create(rig.connection, "in", partitions=_PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=_PARTITIONS)
     arguments = ("--interval", "0.05", "--mode", mode)
-    with rig.run("pipeline", source, output, arguments) as running, _Steady(rig, source):
+    with rig.run("pipeline", source, output, arguments) as running, _feed(rig, source):
         memory = _memory(running, min(epochs, _MEMORY_EPOCHS))
         _await_epochs(running, epochs)
         ids = _transactional_ids(rig, output)
@@ -96,25 +95,11 @@ def _owners(ids: Sequence[str]) -> set[str]:
     return {match[1] for one in ids if (match := re.search(r"/([^/]+)/[^/]+$", one))}
 
 
-class _Steady:
-    """A record for each partition every few milliseconds, in a thread."""
-
-    def __init__(self, rig: Rig, topic: str) -> None:
-        self._topic = topic
-        self._producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": 0})
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(10)
-        self._producer.flush(10)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(0.02):
-            for partition in range(_PARTITIONS):
-                self._producer.produce(self._topic, b"x" * 100, partition=partition)
-            self._producer.poll(0)
+def _feed(rig: Rig, topic: str) -> Feed:
+    """A record for each partition every few milliseconds."""
+    return Feed(
+        rig,
+        topic,
+        pause_s=0.02,
+        burst=lambda: [(partition, b"x" * 100) for partition in range(_PARTITIONS)],
+    )

@@ -1,14 +1,13 @@
 """From ``kill -9`` of everything to the next commit that readers see."""
 
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 from benchmarks import topics
+from benchmarks.feeding import Feed
 from benchmarks.figures import Figure
 from benchmarks.rig import Rig, wait_until
-from connectors.kafka._client import Producer
 from connectors.kafka.observer import Observer
 
 __all__ = ["measure"]
@@ -62,7 +61,8 @@ def _sample(rig: Rig) -> tuple[float, float]:
     output = topics.create(rig.connection, "out", partitions=2)
     directory = Path(tempfile.mkdtemp(dir=rig.directory))
     arguments = ("--interval", "0.5")
-    with _Trickle(rig, source), Observer(rig.connection, output) as observer:
+    feed = Feed(rig, source, pause_s=_PAUSE_S, burst=lambda: [(-1, b"x" * 100)])
+    with feed, Observer(rig.connection, output) as observer:
         first = rig.start("pipeline", source, output, directory, arguments)
         observer.await_total(100, timeout_s=_START_S)
         killed_s = time.monotonic()
@@ -79,29 +79,6 @@ def _sample(rig: Rig) -> tuple[float, float]:
             sealed_s = time.monotonic()
             visible_s = observer.await_total(seen + 1, timeout_s=_START_S)
     return visible_s - killed_s, sealed_s - killed_s
-
-
-class _Trickle:
-    """A few records a second, in a thread."""
-
-    def __init__(self, rig: Rig, topic: str) -> None:
-        self._topic = topic
-        self._producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": 0})
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(10)
-        self._producer.flush(10)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_PAUSE_S):
-            self._producer.produce(self._topic, b"x" * 100)
-            self._producer.poll(0)
 
 
 def _newest_place(directory: Path) -> int:

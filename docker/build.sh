@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds local/jre:17 and local/kafka:4.3.1 out of this host's JDK and the jars that the embedded
-# broker uses. Needs: a Docker engine (DOCKER_HOST), a JDK 17 or newer, busybox, `make setup`.
+# Builds local/jre:17, local/kafka:4.3.1 and local/hdfs:3.5.0 out of this host's JDK and the jars
+# that the embedded servers use. Needs: a Docker engine (DOCKER_HOST), a JDK 17 or newer, busybox,
+# `make setup`.
 set -euo pipefail
 cd "$(dirname "$0")"
 sluice=${SLUICE:-../.venv/bin/sluice}
@@ -12,9 +13,12 @@ trap 'rm -rf "$work"' EXIT
 
 jre/make-rootfs.sh "$work/rootfs.tar"
 docker import --change 'ENV PATH=/bin:/usr/bin' "$work/rootfs.tar" local/jre:17 >/dev/null
-cp -R kafka "$work/kafka"
+cp -R kafka hdfs "$work"
+mkdir "$work/kafka/jars" "$work/hdfs/jars"
 jars=$("$sluice" kafka fetch)
-mkdir "$work/kafka/jars"
 cp "$jars"/*.jar "$work/kafka/jars/"
+jars=$("$sluice" hdfs fetch)
+xargs -d '\n' cp -t "$work/hdfs/jars/" <<<"$jars"
 docker build --quiet --tag local/kafka:4.3.1 "$work/kafka" >/dev/null
+docker build --quiet --tag local/hdfs:3.5.0 "$work/hdfs" >/dev/null
 docker image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' --filter 'reference=local/*'

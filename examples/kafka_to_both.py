@@ -1,0 +1,59 @@
+"""Copy a topic into another one and into files, exactly once: an epoch is in both or in neither.
+
+``!`` is appended to each value; a null value stays null. Kill it and start it again at will.
+"""
+
+import argparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from connectors.hdfs import HdfsSink
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.job import Job
+from runtime.spark.fast_start import fast_start
+
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp"]
+
+
+def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One Arrow batch in, one out, for both sinks; runs in the worker that reads and produces."""
+    value = batch.column("value")
+    shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+def main() -> None:
+    """Parse the command line and run the job."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--bootstrap", "--input", "--output", "--path", "--checkpoint"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--format", default="parquet", help="parquet, orc, avro, json or csv")
+    parser.add_argument("--master", default="local[2]")
+    args = parser.parse_args()
+
+    spark = (
+        SparkSession.builder.master(args.master)
+        .appName("kafka_to_both")
+        .config(map=fast_start(args.master))
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    job = Job("kafka-to-both", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job.source(
+        KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
+    ).map_batches(exclaim).sink(
+        KafkaSink(
+            bootstrap_servers=args.bootstrap,
+            topic=args.output,
+            transactional_id_prefix=f"kafka-to-both-{args.output}",
+        )
+    ).sink(HdfsSink(args.path, format=args.format, columns=COLUMNS))
+    job.run()
+
+
+if __name__ == "__main__":
+    main()

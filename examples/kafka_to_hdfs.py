@@ -1,0 +1,58 @@
+"""Copy a topic into files exactly once, appending ``!`` to each value; a null value stays null.
+
+``--path`` is a directory on HDFS or a local one. Kill it and start it again at will.
+"""
+
+import argparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from connectors.hdfs import HdfsSink
+from connectors.kafka import KafkaSource
+from runtime.job import Job
+from runtime.spark.fast_start import fast_start
+
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp"]
+
+
+def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One Arrow batch in, one out; runs in the worker that reads."""
+    value = batch.column("value")
+    shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+def main() -> None:
+    """Parse the command line and run the job."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap", required=True, help="host:port of the Kafka cluster")
+    parser.add_argument("--input", required=True, help="topic to read, from its beginning")
+    parser.add_argument("--path", required=True, help="directory to write (URI or path)")
+    parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--format", default="parquet", help="parquet, orc, avro, json or csv")
+    parser.add_argument("--partition-by", nargs="*", default=[], metavar="COLUMN")
+    parser.add_argument("--master", default="local[2]")
+    args = parser.parse_args()
+
+    spark = (
+        SparkSession.builder.master(args.master)
+        .appName("kafka_to_hdfs")
+        .config(map=fast_start(args.master))
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    job = Job("kafka-to-hdfs", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job.source(
+        KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
+    ).map_batches(exclaim).sink(
+        HdfsSink(args.path, format=args.format, partition_by=args.partition_by, columns=COLUMNS)
+    )
+    job.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Copy a topic in regions: one that fails comes back by itself, and the others go on meanwhile."""
+
+import argparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from connectors.hdfs import HdfsSink
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.job import Job
+from runtime.spark.fast_start import fast_start
+from runtime.spark.region_lines import RegionLines
+
+
+def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One Arrow batch in, one out; runs in the worker that reads and produces."""
+    value = batch.column("value")
+    shouted = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
+
+
+def main() -> None:
+    """Parse the command line and run the job."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--bootstrap", "--input", "--output", "--checkpoint"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--path", help="write the records into files there, too")
+    parser.add_argument("--regions", type=int, default=4)
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--master", default="local[2]")
+    args = parser.parse_args()
+
+    settings = {**fast_start(args.master), "spark.ui.showConsoleProgress": "false"}
+    spark = SparkSession.builder.master(args.master).config(map=settings).getOrCreate()
+    lines = RegionLines()
+    job = Job(
+        "regional",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        regions=args.regions,
+        checkpoint_handler=RegionalCheckpointHandler(),
+        listeners=[lines],
+    )
+    servers, prefix = args.bootstrap, f"regional-{args.output}"
+    source = KafkaSource(bootstrap_servers=servers, topics=[args.input], bounded=args.until_end)
+    sink = KafkaSink(bootstrap_servers=servers, topic=args.output, transactional_id_prefix=prefix)
+    stream = job.source(source).map_batches(exclaim).sink(sink)
+    if args.path:
+        stream.sink(HdfsSink(args.path, columns=["key", "value", "topic", "partition", "offset"]))
+    with lines:
+        job.run()
+
+
+if __name__ == "__main__":
+    main()
