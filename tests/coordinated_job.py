@@ -32,7 +32,7 @@ QUICK = CheckpointSettings(
 def restart(coordinator: BarrierCoordinator, region: str) -> RestartedRegion:
     """Ask for a region's next life and wait for it."""
     asked = coordinator.ask_restart(region)
-    return wait_for(asked.poll, timeout_s=20.0, what=f"{region} may begin again", poll_s=0.005)
+    return wait_for(asked.poll, timeout_s=60.0, what=f"{region} may begin again", poll_s=0.005)
 
 
 class Job:

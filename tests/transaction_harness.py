@@ -261,7 +261,7 @@ class RealHarness:
         """See `Harness.await_state`."""
 
         def described() -> TransactionState | None:
-            found = self.wire.describe([transaction.transactional_id], timeout_s=5)
+            found = self.wire.describe([transaction.transactional_id], timeout_s=30)
             one = found.get(transaction.transactional_id)
             return one.state if one is not None else None
 

@@ -14,8 +14,8 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
-UNBLOCKED_S = 9.0
-"""Promised are 5 s; on a machine busy with other tests, less than until the next sweep (10 s)."""
+UNBLOCKED_S = 60.0
+"""A bound of the broker's markers; the transaction itself would time out after 15 minutes."""
 
 
 def start_and_see(scenario: Scenario) -> Program:
@@ -97,23 +97,15 @@ def test_a_new_run_may_start_before_the_old_one_is_gone(
         scenario.finish()
 
 
-def test_readers_are_unblocked_by_the_restart(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """A transaction that a killed run left open holds readers back until the sweep, which comes
-    with the new run's seal, and not until the transaction times out (rule 4)."""
+def test_rule_4_readers_are_unblocked_by_the_restart(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A transaction that a killed run left open holds readers back until the start's own sweep,
+    and not until the next one or its time-out: killed behind the sweep, nobody else can free
+    them (rule 4)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path, Setting(preload=2_000)) as scenario:
         scenario.kill_at(Kill(failpoint="before-decision", hit=2))
         connection, output = scenario.topics.connection, scenario.topics.output
         held = topic_ends(connection, output)
         assert not held.is_settled
-        sealed = newest_place(scenario)
-        program = scenario.start()
-        wait_for(lambda: newest_place(scenario) > sealed, timeout_s=START_S, what="the seal")
+        scenario.kill_at(Kill(failpoint="after-sweep"))
         await_readable(connection, output, beyond=held.high, timeout_s=UNBLOCKED_S)
-        program.kill()
         scenario.finish()
-
-
-def newest_place(scenario: Scenario) -> int:
-    """The newest checkpoint record in the directory."""
-    found = scenario.checkpoint.glob("chk-*/_metadata")
-    return max((int(path.parent.name.removeprefix("chk-")) for path in found), default=-1)

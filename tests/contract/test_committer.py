@@ -274,7 +274,7 @@ def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
         TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT,
     )
 
-    described = harness.wire.describe([attempt.identity.transactional_id], timeout_s=5)[
+    described = harness.wire.describe([attempt.identity.transactional_id], timeout_s=30)[
         attempt.identity.transactional_id
     ]
 

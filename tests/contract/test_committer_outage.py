@@ -126,7 +126,7 @@ def test_rule_28_an_orphan_is_swept_when_its_broker_is_back(
 
     def swept() -> bool:
         coordinator.renew()
-        found = harness.wire.describe([identity.transactional_id], timeout_s=5)
+        found = harness.wire.describe([identity.transactional_id], timeout_s=30)
         one = found.get(identity.transactional_id)
         return one is not None and one.state is TransactionState.COMPLETE_ABORT
 

@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
-QUERY_S = 120
+QUERY_S = 240
 
 
 @pytest.fixture

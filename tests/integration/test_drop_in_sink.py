@@ -18,7 +18,7 @@ from tests.kafka_records import await_stable, end_offsets, produce, values
 
 pytestmark = pytest.mark.integration
 
-QUERY_S = 120
+QUERY_S = 240
 BAD_INPUT_S = 30.0
 
 

@@ -214,6 +214,6 @@ def test_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 def test_repaired_committables_follow_through_a_restart(tmp_path: Path) -> None:
     """What one process repaired, another one commits."""
     store = open_store(str(tmp_path))
-    store.publish(record(1), timeout_s=5)
+    store.publish(record(1), timeout_s=30)
     store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")
     assert open_store(str(tmp_path)).effective_committables(record(1)) == (committable(b"new"),)

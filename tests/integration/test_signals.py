@@ -16,10 +16,10 @@ from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, values
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
-RUN_S = 200.0
+RUN_S = 240.0
 
 
 def copying(

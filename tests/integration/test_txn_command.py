@@ -94,7 +94,7 @@ def _opened(harness: RealHarness, records: int = 2) -> Attempt:
 def store(tmp_path: Path, real: RealHarness) -> CheckpointStore:
     """Checkpoint 0 of a job."""
     made = open_store(str(tmp_path))
-    made.publish(_record(real, 0), timeout_s=5)
+    made.publish(_record(real, 0), timeout_s=30)
     made.mark_committed(0)
     return made
 
@@ -120,7 +120,7 @@ def test_a_decided_checkpoint_is_committed_and_an_orphan_aborted(
 ) -> None:
     """The hour for which the command exists: the job died after its decision."""
     decided, orphan = _opened(real), _opened(real)
-    store.publish(_record(real, 1, _entry(decided, checkpoint_id=1)), timeout_s=5)
+    store.publish(_record(real, 1, _entry(decided, checkpoint_id=1)), timeout_s=30)
     name, other = decided.identity.transactional_id, orphan.identity.transactional_id
     path = str(tmp_path)
 
@@ -185,7 +185,7 @@ def test_an_orphan_under_an_id_that_a_retained_checkpoint_names_is_found_and_abo
     """The usual case: a sink's two ids take turns, and the last 3 checkpoints name them both."""
     committed = _opened(real)
     name = committed.identity.transactional_id
-    store.publish(_record(real, 1, _entry(committed, checkpoint_id=1)), timeout_s=5)
+    store.publish(_record(real, 1, _entry(committed, checkpoint_id=1)), timeout_s=30)
     path = str(tmp_path)
     _run("commit", path)
     store.mark_committed(1)
@@ -204,7 +204,7 @@ def test_describe_shows_both_sides_and_the_source_ranges(
 ) -> None:
     """Who made it, what is in it, what it was made of, and how it stands."""
     attempt = _opened(real)
-    store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=5)
+    store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
 
     found = _run("describe", str(tmp_path), attempt.identity.transactional_id)
 
@@ -244,7 +244,7 @@ def test_a_superseded_decision_is_not_committed_without_force(
 ) -> None:
     """A start from an older checkpoint left it behind; its records were written again."""
     attempt = _opened(real)
-    store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=5)
+    store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
     store.mark_superseded(1, by=2)
 
     said = _refused(ConfigError, "commit", str(tmp_path), attempt.identity.transactional_id)
@@ -257,7 +257,7 @@ def test_what_a_decision_names_is_not_aborted(
 ) -> None:
     """An abort would lose decided records."""
     attempt = _opened(real)
-    store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=5)
+    store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
     name = attempt.identity.transactional_id
 
     assert "lose" in _refused(ConfigError, "abort", str(tmp_path), name)
@@ -275,7 +275,7 @@ def test_a_repaired_transaction_stands_in_place_of_the_lost_one(
     lost, replacement = _opened(real), _opened(real)
     lost_entry = _entry(lost, checkpoint_id=1)
     lost.end_natively(commit=False)
-    store.publish(_record(real, 1, lost_entry), timeout_s=5)
+    store.publish(_record(real, 1, lost_entry), timeout_s=30)
     store.publish_repair(
         1, {lost_entry.payload: _entry(replacement, checkpoint_id=1)}, session="session-2"
     )
@@ -331,7 +331,7 @@ def test_errors_say_what_to_do(tmp_path: Path, real: RealHarness, store: Checkpo
     assert "checkpoint directory" in _refused(ConfigError, "list", str(empty))
     other = open_store(str(tmp_path / "other"))
     record = dataclasses.replace(_record(real, 0), settings={})
-    other.publish(record, timeout_s=5)
+    other.publish(record, timeout_s=30)
     assert "exactly-once Kafka sink" in _refused(ConfigError, "list", str(tmp_path / "other"))
 
     path = str(tmp_path)
@@ -361,8 +361,10 @@ def test_secrets_are_asked_for_again_and_never_shown(
     attempt = _opened(real)
     made = open_store(str(tmp_path))
     redacted = {f"out.{name}": value for name, value in connection.redacted().items()}
-    made.publish(_record(real, 0, settings=redacted), timeout_s=5)
-    made.publish(_record(real, 1, _entry(attempt, checkpoint_id=1), settings=redacted), timeout_s=5)
+    made.publish(_record(real, 0, settings=redacted), timeout_s=30)
+    made.publish(
+        _record(real, 1, _entry(attempt, checkpoint_id=1), settings=redacted), timeout_s=30
+    )
     path = str(tmp_path)
 
     said = _refused(ConfigError, "commit", path)
