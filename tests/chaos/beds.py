@@ -18,6 +18,7 @@ __all__ = [
     "REPAIR",
     "RETRIES",
     "ROLLING",
+    "SAME_MOMENT",
     "TELLING",
     "kills",
     "twice",
@@ -48,6 +49,17 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     "return": ("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
 }
 """Failpoints by the step of the protocol they stand around (docs/protocol.md)."""
+
+SAME_MOMENT = frozenset(
+    {
+        *("after-seal", "after-sweep", "before-trigger", "after-trigger"),
+        *("before-begin", "after-flush", "after-pre-commit", "after-ack", "before-decision"),
+        *("after-publish", "after-decision", "after-commit", "before-mark"),
+        *("after-committed-mark", "after-mark", "after-return"),
+    }
+)
+"""Nothing that outlives the process happens between each of these and the next failpoint, so both
+leave the same behind. Left out of what is run for every change; on demand all are killed."""
 
 ELSEWHERE = frozenset(
     {
