@@ -23,11 +23,19 @@ from tests.chaos.scenario import Scenario, Setting, survive
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
 
 
-@pytest.mark.parametrize("subject", [DROP_IN, COUNT, TWO_REGIONS], ids=lambda subject: subject.name)
+@pytest.mark.parametrize(
+    ("subject", "failpoints"),
+    [
+        (COUNT, TELLING),
+        (DROP_IN, ("after-flush", "after-decision", "mid-commit")),
+        (TWO_REGIONS, ("before-decision", "mid-commit", "before-mark")),
+    ],
+    ids=["count", "drop-in", "two regions"],
+)
 def test_others_survive_a_kill_where_the_truth_changes_hands(
-    kafka: EmbeddedKafka, tmp_path: Path, subject: Subject
+    kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoints: tuple[str, ...]
 ) -> None:
-    survive(subject, kafka, tmp_path, kills(TELLING))
+    survive(subject, kafka, tmp_path, kills(failpoints))
 
 
 @pytest.mark.parametrize("subject", [WINDOWED, WINDOWED_DROP_IN], ids=lambda one: one.name)
