@@ -28,6 +28,7 @@ __all__ = [
     "DROP_IN",
     "FILES_DROP_IN",
     "MORTAL_COPY",
+    "MORTAL_REGIONS",
     "REGIONAL",
     "ROLLING_COPY",
     "SECURE_COPY",
@@ -178,6 +179,12 @@ REGIONAL = Subject(
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
+)
+MORTAL_REGIONS = Subject(
+    name="mortal-regions",
+    script=Path(__file__).with_name("mortal_regions.py"),
+    judge=_judge_both,
+    writes_files=True,
 )
 AT_LEAST_ONCE = Subject(
     name="at-least-once", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_losses
