@@ -30,6 +30,7 @@ __all__ = [
     "MORTAL_COPY",
     "MORTAL_REGIONS",
     "REGIONAL",
+    "RESTLESS_REGIONS",
     "ROLLING_COPY",
     "SECURE_COPY",
     "SECURE_DROP_IN",
@@ -185,6 +186,11 @@ MORTAL_REGIONS = Subject(
     script=Path(__file__).with_name("mortal_regions.py"),
     judge=_judge_both,
     writes_files=True,
+)
+RESTLESS_REGIONS = Subject(
+    name="restless-regions",
+    script=Path(__file__).with_name("restless_regions.py"),
+    judge=_judge_copy,
 )
 AT_LEAST_ONCE = Subject(
     name="at-least-once", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_losses
