@@ -134,7 +134,8 @@ def _partitions(directory: Path) -> Mapping[str, frozenset[int]]:
 
 def _kill(running: Running, doom: Doom, *, until_s: float) -> None:
     """The regions in turn, and for each round another place to die at."""
-    names = sorted(running.progress()[-1]["attempts"])
+    marked = [line for line in running.progress() if line["state"] == "marked"]
+    names = sorted(marked[-1]["attempts"])
     chosen = itertools.cycle(zip(names * len(MOMENTS), _moments(len(names)), strict=True))
     while time.monotonic() < until_s:
         next_s = time.monotonic() + _EVERY_S
