@@ -13,6 +13,7 @@ Records = Iterable[tuple[int, bytes]]
 """(partition, value) of each; partition -1: the client chooses."""
 
 _JOIN_S = 10
+_FLUSH_S = 60
 
 
 class Feed:
@@ -46,7 +47,7 @@ class Feed:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join(_JOIN_S)
-        self._producer.flush(_JOIN_S)
+        self._producer.flush(_FLUSH_S)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._pause_s):
@@ -87,7 +88,7 @@ class BatchFeed:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join(_JOIN_S)
-        self._producer.flush(_JOIN_S)
+        self._producer.flush(_FLUSH_S)
 
     def _run(self) -> None:
         began_s, sent = time.monotonic(), 0

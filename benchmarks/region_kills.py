@@ -30,6 +30,7 @@ PARTITIONS = 16
 REGIONS = 8
 _PER_S = 2_000.0
 _PAUSE_S = 0.02
+_LINGER_MS = 10
 _EVERY_S = 5.0
 _CALM_S = 20.0
 _AFTER_S = 10.0
@@ -98,7 +99,7 @@ def _run(rig: Rig, *, outputs: int, seconds: float) -> _Run:
         reader,
         rig.run("regional_pipeline", source, output, arguments) as running,
     ):
-        with Feed(rig, source, pause_s=_PAUSE_S, burst=pace):
+        with Feed(rig, source, pause_s=_PAUSE_S, burst=pace, linger_ms=_LINGER_MS):
             await_warm(running)
             calm_s = time.time()
             time.sleep(_CALM_S)

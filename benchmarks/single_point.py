@@ -24,6 +24,7 @@ __all__ = ["measure"]
 _PARTITIONS = 16
 _PER_S = 2_000.0
 _PAUSE_S = 0.02
+_LINGER_MS = 10
 _SPEED = 4_000.0  # of a task: with two of them, and epochs of a second, it works for 0.25 s
 _CALM_EPOCHS = 20
 _BETWEEN_EPOCHS = 3
@@ -41,7 +42,7 @@ def measure(rig: Rig, *, kills: int) -> list[Figure]:
     arguments += ["--doom", str(doom.directory), "--slow", str(_SPEED)]
     reader = VisibleRecords(rig.connection, output)
     with reader, rig.run("regional_pipeline", source, output, arguments) as running:
-        with Feed(rig, source, pause_s=_PAUSE_S, burst=pace):
+        with Feed(rig, source, pause_s=_PAUSE_S, burst=pace, linger_ms=_LINGER_MS):
             await_warm(running)
             began_s = time.time()
             _await_epochs(running, _CALM_EPOCHS)
