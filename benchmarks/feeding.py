@@ -14,6 +14,7 @@ Records = Iterable[tuple[int, bytes]]
 
 _JOIN_S = 10
 _FLUSH_S = 60
+_POLL_S = 0.1
 
 
 class Feed:
@@ -52,8 +53,17 @@ class Feed:
     def _run(self) -> None:
         while not self._stopping.wait(self._pause_s):
             for partition, value in self._burst():
-                self._producer.produce(self._topic, value, partition=partition)
+                self._produce(partition, value)
             self._producer.poll(0)
+
+    def _produce(self, partition: int, value: bytes) -> None:
+        while True:
+            try:
+                self._producer.produce(self._topic, value, partition=partition)
+            except BufferError:  # the broker is behind: a record that was made is sent all the same
+                self._producer.poll(_POLL_S)
+            else:
+                return
 
 
 class BatchFeed:
