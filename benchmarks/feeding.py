@@ -1,17 +1,20 @@
 """Records that keep coming while something else is measured."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from benchmarks.rig import Rig
 from connectors.kafka._client import Producer
 
-__all__ = ["Feed", "Records"]
+__all__ = ["BatchFeed", "Feed", "Records"]
 
 Records = Iterable[tuple[int, bytes]]
 """(partition, value) of each; partition -1: the client chooses."""
 
 _JOIN_S = 10
+_FLUSH_S = 60
+_POLL_S = 0.1
 
 
 class Feed:
@@ -45,10 +48,64 @@ class Feed:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join(_JOIN_S)
-        self._producer.flush(_JOIN_S)
+        self._producer.flush(_FLUSH_S)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._pause_s):
             for partition, value in self._burst():
+                self._produce(partition, value)
+            self._producer.poll(0)
+
+    def _produce(self, partition: int, value: bytes) -> None:
+        while True:
+            try:
                 self._producer.produce(self._topic, value, partition=partition)
+            except BufferError:  # the broker is behind: a record that was made is sent all the same
+                self._producer.poll(_POLL_S)
+            else:
+                return
+
+
+class BatchFeed:
+    """As `Feed`, for many records: equal ones of 100 bytes, spread evenly, at a steady pace.
+
+    Args:
+        pause_s: between two bursts.
+        partitions: of the topic.
+        per_s: records a second of all partitions together.
+    """
+
+    def __init__(
+        self, rig: Rig, topic: str, *, pause_s: float, partitions: int, per_s: float
+    ) -> None:
+        self._topic = topic
+        self._pause_s = pause_s
+        self._partitions = partitions
+        self._per_s = per_s / partitions
+        self._producer = Producer(
+            {
+                "bootstrap.servers": rig.bootstrap,
+                "linger.ms": 20,
+                "queue.buffering.max.messages": 2_000_000,
+            }
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(_JOIN_S)
+        self._producer.flush(_FLUSH_S)
+
+    def _run(self) -> None:
+        began_s, sent = time.monotonic(), 0
+        while not self._stopping.wait(self._pause_s):
+            due = int((time.monotonic() - began_s) * self._per_s) - sent
+            sent += due
+            messages = [{"value": b"x" * 100}] * due
+            for partition in range(self._partitions):
+                self._producer.produce_batch(self._topic, messages, partition=partition)
             self._producer.poll(0)

@@ -37,6 +37,9 @@ class ProgressFile:
             "decided_s": progress.decided_s,
             "committed_s": progress.committed_s,
             "marked_s": progress.marked_s,
+            "regions": progress.regions,
+            "carried": sorted(progress.carried),
+            "attempts": dict(progress.attempts),
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

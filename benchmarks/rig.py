@@ -25,6 +25,7 @@ PARTITIONS = 4
 _ROOT = Path(__file__).resolve().parents[1]
 _HERE = Path(__file__).resolve().parent
 _POLL_S = 0.05
+_JOBS = ("pipeline", "regional_pipeline")
 # A broker as one would run it, with both compilers: the figures are shares of the same two cores.
 _BROKER_JVM = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
 
@@ -56,7 +57,7 @@ class Rig:
     ) -> "Running":
         """As `run`, over a directory that a former run may have left; the caller kills it."""
         common = ["--bootstrap", self.bootstrap, "--input", source, "--output", output]
-        if script == "pipeline":
+        if script in _JOBS:
             common += ["--checkpoint", str(directory / "checkpoint")]
             common += ["--progress", str(directory / "progress")]
         program = _program(script, directory, [*common, *arguments])

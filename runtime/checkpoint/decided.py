@@ -24,6 +24,7 @@ __all__ = [
     "completed_work",
     "failed_detail",
     "follow_all",
+    "is_left_out",
     "notify",
     "region_progress",
 ]
@@ -99,6 +100,14 @@ def failed_detail(
         return None
     return RegionCheckpointFailedDetail(
         checkpoint_id=checkpoint_id, scope=FailedScope.UP_STREAM, failed_tasks=failed
+    )
+
+
+def is_left_out(committers: SharedCommitters, operator_id: str, decided: DecidedWork) -> bool:
+    """Whether a sink's committer is told of writers that did not complete the decision."""
+    return (
+        failed_detail(decided.checkpoint_id, decided.regions, committers.writers(operator_id))
+        is not None
     )
 
 

@@ -1,6 +1,18 @@
 """The named steps of a checkpoint at which a test may kill or pause the coordinator's process."""
 
-__all__ = ["FAILPOINTS"]
+import enum
+
+__all__ = ["FAILPOINTS", "REGIONAL_FAILPOINTS", "RegionalStep"]
+
+
+class RegionalStep(enum.Enum):
+    """What a decision may do to a region beside completing it."""
+
+    CARRY = "carry"  # it failed: its last good snapshot stands for it
+    HOLD = "hold"  # it is late: the same, and its work stays open for a later decision
+    RELEASE = "release"  # work that was held is in this decision
+    MOVE = "move"  # a split changes its region
+
 
 _STEPS = (
     "trigger",
@@ -15,8 +27,17 @@ _STEPS = (
     "sweep",
 )
 
+REGIONAL_FAILPOINTS: tuple[str, ...] = (
+    *(f"{when}-{step.value}" for step in RegionalStep for when in ("before", "after")),
+    "before-detail",  # around what a committer is told of a regional checkpoint
+    "after-detail",
+    "mid-move",  # the giver's part is committed, and not yet on record
+)
+"""Reached only where regions fail, are late, or exchange splits."""
+
 FAILPOINTS: tuple[str, ...] = (
     *(f"{when}-{step}" for step in _STEPS for when in ("before", "after")),
     "mid-commit",  # after the first of several committables
+    *REGIONAL_FAILPOINTS,
 )
 """Every failpoint of the coordinator: before and after each numbered step of the protocol."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.states import State
 from runtime.contracts import CommitReport, FailureReason, PublishOutcome
 from runtime.model import (
@@ -258,7 +259,8 @@ class NothingDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Step 4, or an abort: put this record in its place; ``assignment``: of a decision."""
+    """Step 4, or an abort: put this record in its place; ``assignment``: of a decision;
+    ``steps``: what it does to regions, which a test may want to interrupt."""
 
     checkpoint_id: int
     kind: CheckpointKind
@@ -267,6 +269,7 @@ class Publish:
     reason: str
     regions: tuple[RegionRecord, ...]
     assignment: Assignment | None = None
+    steps: tuple[RegionalStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.pacing import records_in
 from runtime.checkpoint.states import Event, State, advance
@@ -42,6 +43,7 @@ class PendingCheckpoint:
         finished: regions whose bounded sources end with it.
         reason: why it was given up.
         regions, assignment: as published.
+        steps: what that does to regions.
         remaining: committables not known to be committed yet.
         lost: those of them that were certainly aborted, while they are repaired.
         discarded: acknowledged batches that its abort throws away.
@@ -68,6 +70,7 @@ class PendingCheckpoint:
     reason: str = ""
     regions: tuple[RegionRecord, ...] = ()
     assignment: Assignment | None = None
+    steps: tuple[RegionalStep, ...] = ()
     remaining: tuple[StateEntry, ...] = ()
     lost: tuple[StateEntry, ...] = ()
     discarded: list[Acknowledgement] = field(default_factory=list)

@@ -1,11 +1,12 @@
 """From the last acknowledgement to the mark, or to the end of an abort: the second half. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from runtime.checkpoint import rulings
-from runtime.checkpoint.assignment import extended, hand_over, moved
+from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
+from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.messages import (
     AbortedWork,
     Commit,
@@ -28,7 +29,7 @@ from runtime.checkpoint.moving import choose_moves
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
 from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
-from runtime.contracts import CommitOutcome, PublishOutcome
+from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from runtime.errors import (
     CheckpointFailedError,
     FencedError,
@@ -118,9 +119,24 @@ def _start_deciding(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> 
         for name, region in book.regions.items()
     )
     whole = extended(book.assignment, checkpoint.regions)
-    checkpoint.assignment = moved(whole, choose_moves(book, checkpoint))
+    moves = choose_moves(book, checkpoint)
+    checkpoint.assignment = moved(whole, moves)
+    checkpoint.steps = _steps(checkpoint, moves)
     book.move(checkpoint, Event.PUBLISH_STARTED, now_s)
     _publish(book, checkpoint, Verdict.DECIDED)
+
+
+def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[RegionalStep, ...]:
+    left_out = checkpoint.carried.values()
+    # A batch's checkpoint id is that of its barrier: an older one was decided without it.
+    begun = {ack.checkpoint_id for ack in checkpoint.acknowledged()}
+    found = {
+        RegionalStep.CARRY: FailureReason.ERROR in left_out,
+        RegionalStep.HOLD: FailureReason.EXPIRED in left_out,
+        RegionalStep.RELEASE: bool(begun - {None, checkpoint.checkpoint_id}),
+        RegionalStep.MOVE: bool(moves),
+    }
+    return tuple(step for step, is_done in found.items() if is_done)
 
 
 def orphans_swept(book: Book, event: OrphansSwept) -> None:
@@ -142,6 +158,7 @@ def _publish(book: Book, checkpoint: PendingCheckpoint, verdict: Verdict) -> Non
             reason="" if is_decision else checkpoint.reason,
             regions=checkpoint.regions if is_decision else thrown_away,
             assignment=checkpoint.assignment if is_decision else None,
+            steps=checkpoint.steps if is_decision else (),
         )
     )
 

@@ -11,7 +11,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all, notify
+from runtime.checkpoint.decided import (
+    DecidedWork,
+    SharedCommitters,
+    follow_all,
+    is_left_out,
+    notify,
+)
+from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -169,6 +176,9 @@ def commit_all(
     yield "before-commit"
     for operator_id, positions in by_sink(committers.sinks, entries).items():
         for part in _parts(positions):
+            is_regional = is_left_out(committers, operator_id, decided)
+            if is_regional:
+                yield "before-detail"
             found = notify(
                 committers,
                 operator_id,
@@ -177,6 +187,8 @@ def commit_all(
                 timeout_s=timeout_s,
                 after_crash=after_crash,
             )
+            if is_regional:
+                yield "after-detail"
             for position in part:
                 reports[position] = found.get(entries[position], _UNANSWERED)
             if part[-1] != len(entries) - 1:
@@ -236,6 +248,7 @@ class Hands:
             timeout_s=settings.settle_timeout_s,
         )
         self._record: CheckpointRecord | None = None
+        self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
     def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
@@ -264,6 +277,8 @@ class Hands:
             # Made once: a repetition must be the same, byte for byte.
             record = self._identity.record_of(action, now_ms=self._wall_ms())
             self._record = record
+        for step in action.steps:
+            yield f"before-{step.value}"
         if is_decision:
             yield "before-decision"
             self._before_decision()  # behind the point: a process that was paused there looks again
@@ -271,6 +286,10 @@ class Hands:
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
         if is_decision:
             yield "after-decision"
+        for step in action.steps:
+            yield f"after-{step.value}"
+        if RegionalStep.MOVE in action.steps:
+            self._moved_in = action.checkpoint_id
         return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
 
     def _commit(self, action: Commit) -> Steps[CoreEvent]:
@@ -284,6 +303,8 @@ class Hands:
             timeout_s=self._settings.call_timeout_s,
             after_crash=action.after_crash,
         )
+        if action.checkpoint_id == self._moved_in:
+            yield "mid-move"
         self._say_wait(f"the commit of checkpoint {action.checkpoint_id}", reports)
         return CommitReported(
             checkpoint_id=action.checkpoint_id,

@@ -6,6 +6,7 @@ kill is what a kill costs, so a chain shares topics, checkpoint directory and fi
 
 from collections.abc import Mapping
 
+from runtime.checkpoint.failpoints import REGIONAL_FAILPOINTS
 from tests.chaos.scenario import Kill
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "ELSEWHERE",
     "FILES",
     "MARKS",
+    "REGIONAL",
     "REPAIR",
     "RETRIES",
     "ROLLING",
@@ -89,6 +91,9 @@ MARKS = ("before-partition-mark", "after-partition-mark")
 
 REPAIR = ("after-rewrite", "before-repair", "after-repair")
 """Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""
+
+REGIONAL = REGIONAL_FAILPOINTS
+"""Reached only where regions fail, are late, or exchange splits (`test_regional`)."""
 
 RETRIES = ("publish-retry", "settle-retry")
 """Reached when disk or broker do not answer: the simulation crashes between any two steps."""

@@ -28,7 +28,9 @@ __all__ = [
     "DROP_IN",
     "FILES_DROP_IN",
     "MORTAL_COPY",
+    "MORTAL_REGIONS",
     "REGIONAL",
+    "RESTLESS_REGIONS",
     "ROLLING_COPY",
     "SECURE_COPY",
     "SECURE_DROP_IN",
@@ -178,6 +180,17 @@ REGIONAL = Subject(
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
+)
+MORTAL_REGIONS = Subject(
+    name="mortal-regions",
+    script=Path(__file__).with_name("mortal_regions.py"),
+    judge=_judge_both,
+    writes_files=True,
+)
+RESTLESS_REGIONS = Subject(
+    name="restless-regions",
+    script=Path(__file__).with_name("restless_regions.py"),
+    judge=_judge_copy,
 )
 AT_LEAST_ONCE = Subject(
     name="at-least-once", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_losses

@@ -5,14 +5,42 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.mortal_sink import PRE_COMMITTED, Doom
 from connectors.kafka.embedded import EmbeddedKafka
-from tests.chaos.programs import REGIONAL
-from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.chaos import beds
+from tests.chaos.programs import REGIONAL, RESTLESS_REGIONS
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 _CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
+
+
+def survive(kafka: EmbeddedKafka, directory: Path, kills: list[Kill]) -> None:
+    """Killed at each, while a region fails, one is late and splits move; then to the end."""
+    doom = Doom(directory / "doom")
+    setting = Setting(partitions=8, environment={"DOOM": str(doom.directory)})
+    with Scenario(RESTLESS_REGIONS, kafka.bootstrap, directory, setting) as scenario:
+        for kill in kills:
+            doom.ask("in-2", PRE_COMMITTED)
+            scenario.kill_at(kill)
+        scenario.finish()
+
+
+def test_rule_9_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_region(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The giver's part is committed, and not on record: the next run goes on with the taker."""
+    survive(kafka, tmp_path, [Kill(failpoint="mid-move", hit=2)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", beds.REGIONAL)
+def test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    survive(kafka, tmp_path, [Kill(failpoint=failpoint)] * 2)
 
 
 @pytest.mark.long

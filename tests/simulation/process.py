@@ -110,7 +110,7 @@ class Process:
         while True:
             yield
             try:
-                next(steps)
+                self.world.reached(self, next(steps))
             except StopIteration as end:
                 self.found = end.value
                 break
@@ -186,7 +186,7 @@ class Process:
                 return
             self._working = self._hands.perform(self._queue.pop(0))
         try:
-            next(self._working)
+            self.world.reached(self, next(self._working))
         except StopIteration as end:
             self._working = None
             if end.value is not None:

@@ -58,6 +58,7 @@ class World:
         self.repairs = 0
         self.moves = 0
         self.processes: list[Process] = []
+        self.deadly: list[str] = []
         self._started = 0
         self.store = FakeStore(
             on_call=self._store_call, lose_answer=lambda: self.fault(profile.lost_answer)
@@ -193,6 +194,13 @@ class World:
         process.dead = True
         for life in process.lives:
             life.orphan()
+
+    def reached(self, process: Process, point: str) -> None:
+        """A process stands at a named point: deadly is the first that is left, to whoever gets
+        there, also in the calm."""
+        if self.deadly and self.deadly[0] == point:
+            self.deadly.pop(0)
+            self.kill(process)
 
     def move_zombie(self) -> None:
         """A task whose driver is gone, or whose batch was given up, writes on."""

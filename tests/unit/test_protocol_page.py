@@ -1,4 +1,5 @@
-"""``docs/protocol.md`` names real tests, and every rule that is built has one."""
+"""``docs/protocol.md`` names real tests, and every rule that is built has one; the failures that
+``docs/architecture.md`` lists have, too."""
 
 import ast
 import re
@@ -8,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 NOT_BUILT = {18}
 REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`")
 
@@ -22,14 +24,22 @@ def sections() -> dict[int, str]:
     }
 
 
-@pytest.mark.parametrize("reference", sorted(set(REFERENCE.findall(PAGE))))
-def test_every_test_that_the_page_names_exists(reference: tuple[str, str]) -> None:
+@pytest.mark.parametrize("reference", sorted(set(REFERENCE.findall(PAGE + ARCHITECTURE))))
+def test_every_test_that_the_pages_name_exists(reference: tuple[str, str]) -> None:
     path, name = reference
     tree = ast.parse((ROOT / path).read_text("utf-8"))
     names = {
         node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     assert not name or name in names
+
+
+def test_every_failure_that_is_listed_is_shown_by_a_test() -> None:
+    """The table of what fails, who notices, what restarts and what a user sees."""
+    table = ARCHITECTURE.split("## What fails")[1].split("## Invariants")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 15
+    assert [row for row in rows if not REFERENCE.search(row)] == []
 
 
 def test_every_rule_that_is_built_has_a_proof() -> None:

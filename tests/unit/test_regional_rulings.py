@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import EndJob, Publish, RegionFailed, Triggered
 from runtime.checkpoint.plan import RegionPlan
 from runtime.errors import StorageUnreachableError
-from runtime.model import CheckpointKind, RegionStatus, Verdict
+from runtime.model import Barrier, CheckpointKind, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 
 _FOUR = tuple(RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4))
@@ -135,6 +136,33 @@ def test_rule_9_a_late_region_at_the_limit_is_stopped_and_cut_smaller() -> None:
     cut = driver.asked_cut_of("side", generation)
     assert cut.max_records is not None
     assert cut.max_records < 50
+
+
+def test_a_decision_says_whom_it_carries_holds_and_releases() -> None:
+    """So that tests can interrupt it there; an ordinary one says nothing."""
+    handler = RegionalCheckpointHandler(region_timeout_s=1.0)
+    driver = CoreDriver(replace(FAST, handler=handler), regions=_FOUR)
+    names = [plan.name for plan in _FOUR]
+
+    def checkpoint(end: int, *acknowledging: str) -> Publish:
+        driver.tick(1.0)
+        barriers = {name: driver.poll(end, region=name) for name in names}
+        for name in acknowledging:
+            driver.ack(barriers[name] or late.pop(name), region=name)
+        late.update({n: b for n, b in barriers.items() if b and n not in acknowledging})
+        driver.tick(1.0)
+        return driver.seen(Publish)[-1]
+
+    late: dict[str, Barrier] = {}
+    assert checkpoint(3, *names).steps == ()
+    assert checkpoint(6, "r0", "r1", "r2").steps == (RegionalStep.HOLD,)
+    assert checkpoint(9, *names).steps == (RegionalStep.RELEASE,)
+    driver.tick(1.0)
+    barriers = {name: driver.poll(12, region=name) for name in names}
+    _fail(driver, "r3")
+    for name in names[:3]:
+        driver.ack(barriers[name], region=name)
+    assert driver.seen(Publish)[-1].steps == (RegionalStep.CARRY,)
 
 
 def test_a_checkpoint_that_expires_counts_although_an_outage_is_part_of_it() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from runtime.checkpoint.assignment import Move
 from runtime.checkpoint.balance import Choice, LoadBalancer, RegionLoad
+from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     AskCut,
@@ -74,6 +75,7 @@ def test_rule_9_a_split_moves_with_a_decision_and_goes_on_at_its_end() -> None:
     driver = _driver(_Wishes())
     _checkpoint(driver, 5)
     decided = driver.seen(Publish)[0]
+    assert decided.steps == (RegionalStep.MOVE,)
     assert [r.splits for r in decided.regions] == [(split(0, 0, 5),), (split(1, 0, 5),)]
     assert decided.assignment is not None
     assert decided.assignment.regions["main"] == frozenset()

@@ -1,0 +1,164 @@
+"""Records that say where and when they were made, at a steady pace, and a reader that sees them."""
+
+import bisect
+import struct
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from benchmarks.feeding import Records
+from connectors.kafka._client import OFFSET_BEGINNING, Message, TopicPartition
+from connectors.kafka.history import reading_consumer, topic_ends
+from connectors.kafka.security import KafkaConnection
+
+__all__ = ["Paced", "Seen", "VisibleRecords"]
+
+_HEAD = struct.Struct(">iqd")  # input partition, its offset, when it was made
+_VALUE_BYTES = 100
+_CONSUME_RECORDS = 5_000
+_CONSUME_S = 0.02
+_STOP_S = 15.0
+
+
+class Paced:
+    """A burst for `benchmarks.feeding.Feed`: whatever has become due since the last one.
+
+    Args:
+        partitions: in turn, so that each has the same pace.
+        per_s: records a second of all together.
+    """
+
+    def __init__(self, partitions: int, per_s: float) -> None:
+        self._partitions = partitions
+        self._per_s = per_s
+        self._began_s: float | None = None
+        self.sent = 0
+
+    def __call__(self) -> Records:
+        """The records that are due."""
+        now_s = time.monotonic()
+        if self._began_s is None:
+            self._began_s = now_s
+        return self._due(int((now_s - self._began_s) * self._per_s))
+
+    def _due(self, total: int) -> Iterable[tuple[int, bytes]]:
+        padding = bytes(_VALUE_BYTES - _HEAD.size)
+        while self.sent < total:
+            number, partition = divmod(self.sent, self._partitions)
+            self.sent += 1
+            yield partition, _HEAD.pack(partition, number, time.time()) + padding
+
+    def sent_to(self, partition: int) -> int:
+        """How many of them went there."""
+        return (self.sent - partition + self._partitions - 1) // self._partitions
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a reader saw of one input partition: parallel lists, in the order of its sight.
+
+    Attributes:
+        at_s: wall clock.
+        offsets: of the input record.
+        made_s: wall clock.
+    """
+
+    at_s: list[float] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    made_s: list[float] = field(default_factory=list)
+
+    def between(self, first_s: float, last_s: float) -> int:
+        """How many became visible in ``[first_s, last_s)``."""
+        return bisect.bisect_left(self.at_s, last_s) - bisect.bisect_left(self.at_s, first_s)
+
+    def waits_s(self, first_s: float, last_s: float) -> list[float]:
+        """From being made to being seen, of those that became visible in ``[first_s, last_s)``."""
+        start, end = (bisect.bisect_left(self.at_s, moment) for moment in (first_s, last_s))
+        return [self.at_s[place] - self.made_s[place] for place in range(start, end)]
+
+    def seen_s(self, offset: int) -> float | None:
+        """When the input record of that offset became visible; None: never."""
+        for at_s, found in zip(self.at_s, self.offsets, strict=True):
+            if found == offset:
+                return at_s
+        return None
+
+    def faults(self, sent: int, *, ordered: bool = True) -> int:
+        """Of ``sent`` records from offset 0 on: lost, doubled and, where it counts, misplaced."""
+        known = set(self.offsets)
+        lost = sum(offset not in known for offset in range(sent))
+        foreign = sum(offset >= sent for offset in known)
+        doubled = len(self.offsets) - len(known)
+        pairs = zip(self.offsets, self.offsets[1:], strict=False)
+        misplaced = sum(one > other for one, other in pairs) if ordered else 0
+        return lost + foreign + doubled + misplaced
+
+
+class VisibleRecords:
+    """A read_committed reader of the copies of `Paced` records, in a thread of its own."""
+
+    def __init__(self, connection: KafkaConnection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._seen: dict[int, Seen] = {}
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="visible records", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(_STOP_S)
+
+    @property
+    def total(self) -> int:
+        """Records seen so far."""
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            return sum(len(found.offsets) for found in self._seen.values())
+
+    def by_partition(self) -> Mapping[int, Seen]:
+        """By input partition; whole once the reader is closed."""
+        with self._lock:
+            return dict(self._seen)
+
+    def _run(self) -> None:
+        try:
+            self._read(sorted(topic_ends(self._connection, self._topic).high))
+        except Exception as err:  # noqa: BLE001 - raised in the thread that asks
+            self._error = err
+
+    def _read(self, partitions: Sequence[int]) -> None:
+        consumer = reading_consumer(self._connection, group="sluice-visible")
+        try:
+            consumer.assign(
+                [TopicPartition(self._topic, number, OFFSET_BEGINNING) for number in partitions]
+            )
+            while not self._stopping.is_set():
+                messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
+                self._note([message for message in messages if message.error() is None])
+        finally:
+            consumer.close()
+
+    def _note(self, messages: Sequence[Message]) -> None:
+        now_s = time.time()
+        with self._lock:
+            for message in messages:
+                partition, offset, made_s = _HEAD.unpack_from(message.value() or b"")
+                found = self._seen.setdefault(partition, Seen())
+                found.at_s.append(now_s)
+                found.offsets.append(offset)
+                found.made_s.append(made_s)

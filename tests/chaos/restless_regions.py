@@ -1,0 +1,68 @@
+"""A copy in regions where everything regional happens all the time: regions fail, are late, and
+exchange splits with each checkpoint.
+
+``DOOM`` names the directory in which deaths are asked for (`benchmarks.mortal_sink`).
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.mortal_sink import Doom, MortalSink
+from connectors.kafka import KafkaSource
+from runtime.checkpoint.assignment import Move
+from runtime.checkpoint.balance import Choice, RegionLoad
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.job import Job
+from tests.chaos.command_line import exclaim, parsed
+
+_REGIONS = 4
+_LATE_S = 0.3
+_SLOW_PER_S = 40.0  # a task's: faster than the feeder, and late with what has come meanwhile
+_TOLERABLE = 10_000
+
+
+class Restless:
+    """The region with the most splits gives one to that with the fewest, or to any other."""
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """See `runtime.checkpoint.balance.Balancer.choose`."""
+        by_size = sorted(offered, key=lambda name: (len(offered[name].records), name))
+        giver, taker = by_size[-1], by_size[0]
+        if len(offered[giver].records) < 2:
+            return Choice()
+        return Choice(moves=(Move(split=min(offered[giver].records), giver=giver, taker=taker),))
+
+
+def main() -> None:
+    """Parse the command line of the examples and run the job."""
+    args = parsed(__doc__)
+    spark = SparkSession.builder.master(args.master).appName("restless regions").getOrCreate()
+    job = Job(
+        "restless-regions",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        regions=_REGIONS,
+        checkpoint_handler=RegionalCheckpointHandler(region_timeout_s=_LATE_S),
+        tolerable_failures=_TOLERABLE,
+        load_balancer=Restless(),
+    )
+    source = KafkaSource(
+        bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end, name="in"
+    )
+    sink = MortalSink(
+        doom=Doom(Path(os.environ["DOOM"])),
+        records_per_s={"in-1": _SLOW_PER_S},
+        bootstrap_servers=args.bootstrap,
+        topic=args.output,
+        transactional_id_prefix=f"restless-regions-{args.output}",
+    )
+    job.source(source).map_batches(exclaim).sink(sink)
+    job.run()
+
+
+if __name__ == "__main__":
+    main()
