@@ -5,14 +5,17 @@ from dataclasses import dataclass
 
 from runtime.checkpoint.assignment import assignment_of, to_least_loaded
 from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.contracts import RegionRegistration
 from runtime.counts import COUNTS_KIND
 from runtime.errors import ConfigError, WrongJobError
 from runtime.model import (
+    BatchKey,
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
     SplitRange,
+    StateEntry,
     Verdict,
 )
 
@@ -23,6 +26,7 @@ __all__ = [
     "first_record",
     "first_regions",
     "is_left_behind",
+    "left_open",
     "resume_point",
     "seal_record",
     "superseded_by_restore",
@@ -133,6 +137,33 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
         for place in reversed(history.places)
         if place.is_decided and place.checkpoint_id > resume_id and not place.is_superseded
     ]
+
+
+def left_open(told: Iterable[RegionRegistration], history: History) -> list[StateEntry]:
+    """What lives of earlier runs say that they have open, and no decision has: to be aborted.
+
+    A decision that names some of it, or contains its batch, has seen to it, or will.
+    """
+    decided = [place.record for place in history.places if place.is_decided]
+    named = {entry for record in decided for entry in record.committables}
+    return [
+        entry
+        for registration in told
+        for work in registration.open
+        if not any(_contains(record, work.batch) for record in decided)
+        for entry in work.committables
+        if entry not in named
+    ]
+
+
+def _contains(record: CheckpointRecord, batch: BatchKey) -> bool:
+    return any(
+        region.region == batch.region
+        and region.batch_id is not None
+        and batch.batch_id <= region.batch_id
+        and (region.generation == batch.generation or region.state is not None)
+        for region in record.regions
+    )
 
 
 def seal_record(

@@ -14,7 +14,7 @@ from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
-from runtime.contracts import FrameSink, Sink, Source
+from runtime.contracts import FrameSink, RegionLife, Sink, Source
 from runtime.errors import ConfigError
 from runtime.job import Job, Pipeline, Recovery
 from runtime.service.server import CoordinatorService
@@ -148,13 +148,20 @@ def _run_regions(
             address=service.coordinator_address,
             batches_to_retain=retain,
         )
-        lives = RegionLives(coordinator, launcher, outage_limit_s=job.settings.settle_timeout_s)
+        lives = RegionLives(
+            coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
+        )
         stack.callback(lives.stop)
         try:
             with interrupts.held():
                 for region in regions:
-                    restored, after = started.regions[region.name], started.restored_from or 0
-                    lives.begin(region.name, started.generation, restored, after=after)
+                    lives.begin(
+                        RegionLife(
+                            generation=started.generation,
+                            restored=started.regions[region.name],
+                            after=started.restored_from or 0,
+                        )
+                    )
                     interrupts.check()
                 while not coordinator.wait(timeout_s=_WATCH_S):
                     interrupts.check()

@@ -9,12 +9,13 @@ import pytest
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings
+from runtime.contracts import RegionLife
 from runtime.errors import RegionGivenUpError, StorageUnreachableError, UnreachableError
 from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.model import Barrier
 from runtime.spark.lives import RegionLives
 from tests.coordinated_job import QUICK, Job
-from tests.region_queries import ThreadLauncher
+from tests.region_queries import ThreadRegions
 from tests.waiting import wait_for
 
 SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
@@ -26,31 +27,40 @@ class Watched:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.coordinator: BarrierCoordinator
-        self.launcher: ThreadLauncher
+        self.regions: ThreadRegions
         self.lives: RegionLives
         self.hold = threading.Event()
 
     def begin(self, *names: str, settings: CheckpointSettings = SETTINGS) -> None:
         self.job.regions = names
         self.coordinator, started = self.job.started(settings)
-        self.launcher = ThreadLauncher(self.coordinator, self.job.broker)
-        self.lives = RegionLives(self.coordinator, self.launcher, outage_limit_s=20.0)
+        self.regions = ThreadRegions(self.coordinator, self.job.broker)
+        self.lives = RegionLives(
+            self.coordinator,
+            {name: self.regions.handle(name) for name in names},
+            outage_limit_s=20.0,
+        )
         self.names = names
         self._started = started
 
     def run(self) -> None:
         for name in self.names:
-            restored = self._started.regions[name]
-            self.lives.begin(name, self._started.generation, restored, after=0)
+            self.lives.begin(
+                RegionLife(
+                    generation=self._started.generation,
+                    restored=self._started.regions[name],
+                    after=0,
+                )
+            )
 
     def fail_once(self, name: str) -> None:
         """Its next batch fails, the ones behind it do not."""
 
         def fail(barrier: Barrier) -> None:
-            del self.launcher.before_ack[name]
+            del self.regions.before_ack[name]
             raise UnreachableError("a broker went away", {}, "Try again.")
 
-        self.launcher.before_ack[name] = fail
+        self.regions.before_ack[name] = fail
 
     def keep_open(self, name: str) -> threading.Event:
         """Its batches go on only once ``hold`` is set; the event: one is waiting."""
@@ -60,16 +70,16 @@ class Watched:
             reached.set()
             assert self.hold.wait(20.0)
 
-        self.launcher.before_ack[name] = wait
+        self.regions.before_ack[name] = wait
         return reached
 
     def lives_of(self, name: str) -> int:
         self.lives.watch()
-        return len(self.launcher.queries[name])
+        return len(self.regions.queries[name])
 
     def stop(self) -> None:
         self.hold.set()
-        for queries in self.launcher.queries.values():
+        for queries in self.regions.queries.values():
             for query in queries:
                 query.may_stop.set()
         self.lives.stop()
@@ -91,12 +101,12 @@ def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5, 2: 5}
     watched.run()
-    left = watched.launcher.queries["left"][0]
+    left = watched.regions.queries["left"][0]
     assert held.wait(20.0)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
-    third = watched.launcher.queries["third"][0]
+    third = watched.regions.queries["third"][0]
     watched.coordinator.fail(
-        "third", watched.launcher.generations["third"][0], UnreachableError("gone", {}, "Wait.")
+        "third", watched.regions.generations["third"][0], UnreachableError("gone", {}, "Wait.")
     )
     wait_for(lambda: watched.lives_of("third") and third.is_stopped, poll_s=0.005)
     assert watched.lives_of("left") == watched.lives_of("third") == 1, "right's epoch is open"
@@ -112,7 +122,7 @@ def test_rule_12_a_query_that_does_not_stop_yet_has_no_successor(watched: Watche
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    slow = watched.launcher.queries["left"][0]
+    slow = watched.regions.queries["left"][0]
     slow.may_stop.clear()
     wait_for(lambda: not slow.is_active, poll_s=0.005)
     watched.fail_once("right")
@@ -132,9 +142,9 @@ def test_a_region_whose_file_system_is_away_is_begun_again_when_it_is_back(
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    watched.launcher.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
+    watched.regions.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    assert watched.launcher.error is None, "one launch has failed"
+    assert watched.regions.error is None, "one launch has failed"
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
@@ -164,7 +174,7 @@ def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
     def fail(barrier: Barrier) -> None:
         raise UnreachableError("a broker went away", {}, "Try again.")
 
-    watched.launcher.before_ack["left"] = fail
+    watched.regions.before_ack["left"] = fail
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
     wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
@@ -180,7 +190,7 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    left = watched.launcher.queries["left"][0]
+    left = watched.regions.queries["left"][0]
     assert held.wait(20.0)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
     watched.lives.watch()  # it is asked for now
