@@ -1,5 +1,6 @@
 """The thread that runs the job and its regions' lives: who is brought back, and who waits."""
 
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +10,13 @@ import pytest
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings
-from runtime.contracts import RegionLife
-from runtime.errors import RegionGivenUpError, StorageUnreachableError, UnreachableError
+from runtime.contracts import LifeStatus, RegionHandle, RegionLife, RegionRegistration
+from runtime.errors import (
+    RegionGivenUpError,
+    RegionUnansweredError,
+    StorageUnreachableError,
+    UnreachableError,
+)
 from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.model import Barrier
 from runtime.spark.lives import RegionLives
@@ -197,3 +203,78 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
     watched.coordinator.cancel()
     assert watched.lives_of("left") == 1
     assert watched.coordinator.wait(20.0)
+
+
+class LosingHandle:
+    """A handle whose calls are carried out, and whose answers are lost now and then."""
+
+    def __init__(self, handle: RegionHandle, seed: int) -> None:
+        self._handle = handle
+        self._random = random.Random(seed)
+        self.lost = 0
+
+    @property
+    def region(self) -> str:
+        return self._handle.region
+
+    def _lose(self) -> None:
+        if self._random.random() < 0.4:
+            self.lost += 1
+            raise RegionUnansweredError("the answer is lost", {}, "Ask again.")
+
+    def start(self, life: RegionLife, *, timeout_s: float) -> None:
+        self._handle.start(life, timeout_s=timeout_s)
+        self._lose()
+
+    def stop(self, generation: int, *, timeout_s: float) -> bool:
+        answer = self._handle.stop(generation, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
+        answer = self._handle.register(generation, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+        answer = self._handle.status(looks=looks, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+
+def test_lives_are_begun_and_brought_back_once_whatever_answers_are_lost(watched: Watched) -> None:
+    """Both regions fail twice; every call loses four answers of ten."""
+    watched.begin("left", "right")
+    handles = {name: LosingHandle(watched.regions.handle(name), seed=7) for name in watched.names}
+    watched.lives = RegionLives(watched.coordinator, handles, outage_limit_s=20.0)
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.fail_once("left")
+    watched.run()
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    watched.fail_once("right")
+    watched.job.source.ends[1] = 9
+    wait_for(lambda: watched.lives_of("right") == 2, poll_s=0.005)
+    wait_for(
+        lambda: watched.lives_of("left") and watched.job.visible() == watched.job.expected(),
+        poll_s=0.01,
+    )
+    assert all(len(set(found)) == len(found) for found in watched.regions.generations.values())
+    assert all(handle.lost for handle in handles.values())
+
+
+def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched) -> None:
+    """With its own error; the limit is that of an outage."""
+    watched.begin("left")
+    handle = LosingHandle(watched.regions.handle("left"), seed=1)
+    watched.lives = RegionLives(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
+    watched.run()
+    handle._random.random = lambda: 0.0  # type: ignore[method-assign]  # noqa: SLF001
+
+    def is_given_up() -> bool:
+        try:
+            watched.lives.watch()
+        except RegionUnansweredError:
+            return True
+        return False
+
+    wait_for(is_given_up, poll_s=0.005)
