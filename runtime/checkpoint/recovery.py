@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from runtime.checkpoint.assignment import assignment_of, to_least_loaded
 from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.checkpoint.rescaling import verify_rescalable
 from runtime.contracts import RegionRegistration
 from runtime.counts import COUNTS_KIND
 from runtime.errors import ConfigError, WrongJobError
@@ -240,7 +241,7 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
     """The directory must belong to this job, and everything in the record must have an owner.
 
     Raises:
-        WrongJobError: another name, unknown operators, or other regions.
+        WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
     """
     if record.job_name != plan.name:
         raise WrongJobError(
@@ -249,19 +250,8 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
             "Give each job a checkpoint directory of its own, or use the job's old name.",
         )
     _verify_operators(record, plan, set(sink_ids))
-    planned = {region.name for region in plan.regions}
-    recorded = {region.region for region in record.regions}
-    if record.verdict is Verdict.DECIDED and planned != recorded:
-        raise WrongJobError(
-            "the regions of the job are not those of the checkpoint",
-            {
-                "job": plan.name,
-                "only_in_checkpoint": ",".join(sorted(recorded - planned)),
-                "only_in_job": ",".join(sorted(planned - recorded)),
-            },
-            "Start with the old sources, pipelines and `regions=`, or with another checkpoint "
-            "directory.",
-        )
+    if record.verdict is Verdict.DECIDED:
+        verify_rescalable(record, plan)
     _verify_state(record, plan)
 
 

@@ -11,6 +11,7 @@ from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan
 from runtime.checkpoint.recovery import History, Place
 from runtime.checkpoint.repairs import Repairer, Repairs
+from runtime.checkpoint.rescaling import dealt_anew
 from runtime.checkpoint.settlement import Settlement
 from runtime.checkpoint.steps import Steps, by_sink, publish_record
 from runtime.contracts import (
@@ -46,9 +47,10 @@ class Found:
 
     Attributes:
         record: the decided checkpoint it goes on from.
-        regions: where each region goes on: as the record has it, with the splits that the record
-            assigns to it.
-        assignment: of splits to regions, as the record has it.
+        regions: where each region of the job goes on: as the record has it, with the splits that it
+            assigns; dealt anew where the job has other regions.
+        assignment: of splits to regions; another one than the record's is on record with the run's
+            first decision.
         generation: id of this run's first own record.
         run_attempt: from 1.
         is_new: the job has never run before.
@@ -144,8 +146,14 @@ class StartSequence:
         record = self._record_at(history, resume_id)
         if not is_new:
             self._restore(record)
-        assignment = recorded(record)
-        regions = hand_over(record.regions, assignment)
+        regions, assignment = dealt_anew(record, self._plan, generation=generation)
+        if assignment != recorded(record):
+            log.warning(
+                "splits are dealt anew: regions=%d before=%d assignment_version=%d",
+                len(regions),
+                len(record.regions),
+                assignment.version,
+            )
         return Found(
             record=record,
             regions={region.region: region for region in regions},

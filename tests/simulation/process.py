@@ -60,6 +60,7 @@ class Process:
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
         self.number = number
+        self._plan = world.plan()
         self.paused = False
         self.dead = False
         self.error: BaseException | None = None
@@ -95,7 +96,7 @@ class Process:
 
     def _start(self) -> Generator[None, None, None]:
         sequence = StartSequence(
-            plan=self.world.plan,
+            plan=self._plan,
             settings=self.world.settings,
             store=self.world.store,
             sinks=self._sinks,
@@ -117,7 +118,7 @@ class Process:
         records = self.found.regions
         self.core = CoordinatorCore(
             self.world.settings,
-            self.world.plan.regions,
+            self._plan.regions,
             records,
             assignment=self.found.assignment,
             generation=self.found.generation,
@@ -129,7 +130,7 @@ class Process:
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
-                plan=self.world.plan,
+                plan=self._plan,
                 job_uid=self.found.record.job_uid,
                 session=self._session,
                 generation=self.found.generation,
