@@ -21,8 +21,6 @@ from runtime.service.values import from_json, to_json
 
 __all__ = ["RegionDoor", "RemoteRegion", "region_key"]
 
-_ON_THE_WAY_S = 5.0  # for an answer that comes in the last moment
-
 
 def region_key(region: str) -> str:
     """Under which a region's door is mounted."""
@@ -69,10 +67,14 @@ class RemoteRegion:
     Args:
         region: name of the region.
         address: of the service in the process that runs it.
+        on_the_way_s: an answer may come so much later than the time that a call is given.
     """
 
-    def __init__(self, region: str, address: CoordinatorAddress) -> None:
+    def __init__(
+        self, region: str, address: CoordinatorAddress, *, on_the_way_s: float = 5.0
+    ) -> None:
         self._region = region
+        self._on_the_way_s = on_the_way_s
         self._client = CoordinatorClient(address)
 
     @property
@@ -108,7 +110,7 @@ class RemoteRegion:
                 region_key(self._region),
                 call,
                 {**payload, "timeout_s": timeout_s},
-                timeout_s=timeout_s + _ON_THE_WAY_S,
+                timeout_s=timeout_s + self._on_the_way_s,
             )
         except UnreachableError as err:
             raise RegionUnansweredError(

@@ -53,9 +53,9 @@ class RegionLauncher:
 
     def handles(self) -> dict[str, RegionHandle]:
         """Of every region, by name."""
-        return {name: HostedRegion(name, self._launch) for name in self._regions}
+        return {name: HostedRegion(name, self.launch) for name in self._regions}
 
-    def _launch(self, life: RegionLife) -> RegionQuery:
+    def launch(self, life: RegionLife) -> RegionQuery:
         """Start the query of a region's new life.
 
         Its old query is stopped and its open work aborted: here its Spark logs are rewound

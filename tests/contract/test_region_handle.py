@@ -1,11 +1,19 @@
 """What every `RegionHandle` promises: in this process, over HTTP, and of a region on Spark."""
 
+import contextlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from runtime.contracts import LifeState, LifeStatus
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.contracts import LifeState, LifeStatus, RegionLife
 from runtime.errors import (
     FencedError,
     IllegalTransitionError,
@@ -14,11 +22,17 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
+from runtime.model import RegionRecord
+from runtime.service.client import CoordinatorAddress
+from runtime.service.remote_region import RemoteRegion
 from tests.contract.region_beds import Bed, HttpBed, ThreadBed
+from tests.contract.spark_region import SparkBed
 from tests.coordinated_job import Job
+from tests.kafka_fixture import TopicFactory
 from tests.waiting import wait_for
 
-SOON_S = 20.0
+ROOT = Path(__file__).parents[2]
+SOON_S = 60.0
 
 
 @pytest.fixture(params=["threads", "http"])
@@ -43,6 +57,16 @@ def bed(request: pytest.FixtureRequest) -> Bed:
     name = {"threads": "thread_bed", "http": "http", "spark": "spark_bed"}[request.param]
     made: Bed = request.getfixturevalue(name)
     return made
+
+
+@pytest.fixture
+def spark_bed(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> Iterator[SparkBed]:
+    """A region on Spark."""
+    made = SparkBed(spark, kafka.bootstrap, topic(), topic(), tmp_path / "checkpoint")
+    yield made
+    made.stop()
 
 
 @pytest.fixture
@@ -214,3 +238,59 @@ def test_an_error_that_is_none_of_ours_arrives_as_text(http: HttpBed) -> None:
     with pytest.raises(StreamError, match="ValueError: no such class") as raised:
         http.handle.start(http.life(), timeout_s=SOON_S)
     assert not isinstance(raised.value, UnreachableError)
+
+
+# --- a region of another process ------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _hosting() -> Iterator[tuple[subprocess.Popen[str], RemoteRegion]]:
+    """A process that hosts the region, and the handle of it here."""
+    host = subprocess.Popen(
+        [sys.executable, "-m", "tests.contract.region_process"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert host.stdout is not None
+    assert host.stdin is not None
+    address = CoordinatorAddress(**json.loads(host.stdout.readline()))
+    remote = RemoteRegion("main", address, on_the_way_s=1.0)
+    try:
+        yield host, remote
+    finally:
+        remote.close()
+        host.stdin.close()
+        host.stdout.close()
+        host.wait(SOON_S)
+
+
+def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_life() -> None:
+    """Nobody knows what became of the life until another host says that it has none; the next
+    generation begins there."""
+    first = RegionLife(
+        generation=3, restored=RegionRecord(region="main", generation=1, splits=()), after=2
+    )
+    with _hosting() as (host, region):
+        region.start(first, timeout_s=SOON_S)
+        assert region.status(timeout_s=SOON_S).state is LifeState.RUNNING
+        host.kill()
+        host.wait(SOON_S)
+        for call in (
+            lambda: region.status(timeout_s=0.1),
+            lambda: region.stop(3, timeout_s=0.1),
+            lambda: region.start(first, timeout_s=0.1),
+        ):
+            with pytest.raises(RegionUnansweredError):
+                call()
+    with _hosting() as (_, region):
+        found = region.status(timeout_s=SOON_S)
+        assert (found.state, found.generation) == (LifeState.NONE, None)
+        with pytest.raises(FencedError):
+            region.register(3, timeout_s=SOON_S)
+        assert region.stop(3, timeout_s=SOON_S)
+        region.start(replace(first, generation=4), timeout_s=SOON_S)
+        assert region.register(4, timeout_s=SOON_S).generation == 4
+        assert region.stop(4, timeout_s=SOON_S)
