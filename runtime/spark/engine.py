@@ -26,7 +26,7 @@ from runtime.spark.job_source import probe_for
 from runtime.spark.launcher import RegionLauncher
 from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
-from runtime.spark.region_start import batches_to_retain
+from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import prepare, require_task_retries
 from runtime.storage.looks import close_quietly
@@ -97,6 +97,7 @@ def run_job(job: Job) -> JobResult:
         )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
+        delete_vanished(store.fs, {region.name for region in regions})
         _run_regions(job, regions, started, coordinator, store, retain, interrupts)
     return JobResult(
         job_uid=started.job_uid,

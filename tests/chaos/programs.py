@@ -29,6 +29,7 @@ __all__ = [
     "FILES_DROP_IN",
     "MORTAL_COPY",
     "REGIONAL",
+    "REGIONAL_BOTH",
     "ROLLING_COPY",
     "SECURE_COPY",
     "SECURE_DROP_IN",
@@ -175,6 +176,12 @@ WINDOWED_DROP_IN = Subject(
 )
 REGIONAL = Subject(
     name="regional copy", script=_ROOT / "examples" / "regional.py", judge=_judge_copy
+)
+REGIONAL_BOTH = Subject(
+    name="regional copy into topic and files",
+    script=_ROOT / "examples" / "regional.py",
+    judge=_judge_both,
+    writes_files=True,
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
