@@ -1,5 +1,6 @@
 """The lives of a job's regions: begun, watched, begun again after a failure, ended."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -212,17 +213,16 @@ class RegionLives:
         """Wake the callbacks, then stop every life (rule 12)."""
         regions = list(self._regions.values())
         for watched in regions:
-            self._stop(watched, timeout_s=0.0)
+            with contextlib.suppress(Exception):  # raised again below
+                watched.handle.stop(watched.life.generation, timeout_s=0.0)
         self._coordinator.cancel()
         for watched in regions:
-            self._stop(watched, timeout_s=_LONGEST_STOP_S)
-
-    def _stop(self, watched: _Watched, *, timeout_s: float) -> None:
-        life = watched.life
-        try:
-            watched.handle.stop(life.generation, timeout_s=timeout_s)
-        except Exception:  # a signal to all processes ends Spark's first: the rest goes on
-            log.exception("a region was not stopped in order: region=%s", life.region)
+            life = watched.life
+            try:
+                if not watched.handle.stop(life.generation, timeout_s=_LONGEST_STOP_S):
+                    log.warning("a region has not stopped yet: region=%s", life.region)
+            except Exception:  # a signal to all processes ends Spark's first: the rest goes on
+                log.exception("a region was not stopped in order: region=%s", life.region)
 
 
 def _failure_of(status: LifeStatus, life: RegionLife) -> BaseException:

@@ -8,6 +8,7 @@ import pytest
 
 from runtime.checkpoint import aligning, moving, rescaling, rulings, settling, startup
 from runtime.checkpoint.assignment import assignment_of
+from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.messages import (
     BarrierPolled,
@@ -278,6 +279,16 @@ def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(startup, "dealt_anew", broken)
 
 
+def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
+    """Rule 17: what a decision has, or a checkpoint under way, is not aborted because the life that
+    wrote it says that it is open."""
+
+    def broken(self: Book, region: RegionState, told: Any) -> list[StateEntry]:
+        return [entry for work in told for entry in work.committables]
+
+    patch.setattr(Book, "undecidable", broken)
+
+
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "sweep before the seal": (sweep_before_the_seal, {"pause": 0.03, "start": 0.06}),
     "no seal": (no_seal, {"pause": 0.03, "start": 0.06}),
@@ -315,6 +326,10 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "deal splits ahead of the record": (
         deal_splits_ahead_of_the_record,
         {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
+    ),
+    "abort all that a life tells": (
+        abort_all_that_a_life_tells,
+        {"regional": True, "regions": 3, "fail_region": 0.05},
     ),
     "write decided batches again": (write_decided_batches_again, {"external": True, "kill": 0.03}),
 }

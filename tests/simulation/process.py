@@ -16,6 +16,7 @@ from runtime.checkpoint.messages import (
     MarkCommitted,
     OrphansSwept,
     Publish,
+    RegionRegistered,
     RegionRestarted,
     Repair,
     Report,
@@ -30,7 +31,12 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.states import State
 from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity
-from runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
+from runtime.contracts import (
+    FailureReason,
+    RegionRegistration,
+    SinkCoordinator,
+    SplitEnumerator,
+)
 from runtime.errors import (
     StorageError,
     StreamError,
@@ -211,6 +217,13 @@ class Process:
         for life in [life for life in self.lives if life.dead]:
             if life.region not in self._restarting and not self.core.is_over:
                 self._restarting.add(life.region)
+                self.tell(
+                    RegionRegistered(
+                        registration=RegionRegistration(
+                            region=life.region, generation=life.generation, open=life.open
+                        )
+                    )
+                )
                 self.tell(RestartAsked(region=life.region))
                 return
 
