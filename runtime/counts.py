@@ -68,12 +68,13 @@ def totals_after(
     """What a region's record says in all, once it contains a batch.
 
     Args:
-        states: in the region's last decided record.
+        states: in the region's last decided record; those of one operator count together, for a
+            region may have got some of another one.
         counts: of the batch, by operator id; operators that count no more are left out.
     """
-    before = {
-        entry.operator_id: decode_totals(entry) for entry in states if entry.kind == COUNTS_KIND
-    }
+    before = added(
+        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
+    )
     return tuple(
         encode_totals(before.get(operator_id, RecordCounts()) + found, operator_id=operator_id)
         for operator_id, found in sorted(counts.items())

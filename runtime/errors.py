@@ -21,6 +21,7 @@ __all__ = [
     "MissingRequirementError",
     "PoisonRecordsError",
     "RegionGivenUpError",
+    "RegionUnansweredError",
     "SourceChangedError",
     "StorageError",
     "StorageUnreachableError",
@@ -54,6 +55,10 @@ class MissingRequirementError(StreamError):
 
 class UnreachableError(StreamError):
     """A broker, file system or coordinator did not answer in time. Nothing was changed."""
+
+
+class RegionUnansweredError(UnreachableError):
+    """Whether a region did what it was asked for is not known: ask its status, or repeat it."""
 
 
 class AuthenticationError(StreamError):

@@ -198,7 +198,8 @@ class Job:
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         regions: the splits of each source are read in so many, if what follows is chained or a
             transform with ``force_rescale``; >= 1. Each is a query of its own, with its part of the
-            splits and transactions of its own. Fixed for a checkpoint directory.
+            splits and transactions of its own. A start with another number deals the splits anew,
+            unless a region that would appear or vanish keeps state: that is refused.
         checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
             default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,

@@ -264,10 +264,9 @@ class FakeSink:
         for transaction in self.broker.ongoing():
             _, job_uid, region, _ = transaction.transactional_id.split("/")
             name, _, generation = region.rpartition(".")
-            current = view.generations.get(name)
             if job_uid != view.job_uid or transaction.transactional_id in protected:
                 continue
-            is_old = current is not None and int(generation) < current
+            is_old = view.is_left_behind(name, int(generation))
             if is_old or transaction.identity in declared:
                 transaction.state = TransactionState.ABORTED
                 swept += 1

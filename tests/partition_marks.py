@@ -97,7 +97,7 @@ class MarkedSink:
         strangers = self.ledger.strangers(paths)
         state = self.ledger.stage(
             region,
-            previous=state_in(self.records.get(region, ())),
+            previous=state_in(self.records.get(region, ()), target=self.target),
             written=set(paths),
             held=held,
             found_marked=strangers & self.success_files if self.commit.has_success_file else (),

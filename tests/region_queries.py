@@ -1,23 +1,26 @@
-"""Queries of regions as `runtime.spark.lives.RegionLives` sees them, in threads without Spark."""
+"""Regions whose lives are threads without Spark, behind the handles that a job has of them."""
 
 import threading
 from collections.abc import Callable
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.errors import StreamError
-from runtime.model import Barrier, RegionRecord
+from runtime.contracts import RegionHandle, RegionLife, RegionRegistration
+from runtime.errors import StorageUnreachableError, StreamError
+from runtime.model import Barrier
+from runtime.service.hosted_region import HostedRegion
 from tests.fakes import FakeBroker
 from tests.region_threads import RegionThread
 
-__all__ = ["ThreadLauncher", "ThreadQuery"]
+__all__ = ["ThreadQuery", "ThreadRegions"]
 
 
 class ThreadQuery:
-    """A `runtime.spark.lives.LifeQuery` around a region's thread.
+    """A `runtime.service.hosted_region.RunningLife` around a region's thread.
 
     Attributes:
         may_stop: `stop` waits for it, as Spark's does for a callback that goes on.
         is_stopped: `stop` has returned.
+        hindrance: what keeps a next life from writing.
     """
 
     def __init__(self, thread: RegionThread) -> None:
@@ -25,37 +28,39 @@ class ThreadQuery:
         self.may_stop = threading.Event()
         self.may_stop.set()
         self.is_stopped = False
+        self.hindrance: StorageUnreachableError | None = None
 
     @property
     def is_active(self) -> bool:
         return self.thread.is_alive
 
+    def registration(self) -> RegionRegistration:
+        return self.thread.registration()
+
     def prepare_stop(self) -> None:
-        pass
+        self.thread.prepare_stop()
 
     def stop(self) -> None:
         assert self.may_stop.wait(20.0)
         self.thread.stop()
         self.is_stopped = True
 
-    def close(self) -> None:
-        pass
-
     def require_writable(self) -> None:
-        pass
+        if self.hindrance is not None:
+            raise self.hindrance
 
     def failure(self) -> BaseException | None:
         return self.thread.error
 
 
-class ThreadLauncher:
-    """A `runtime.spark.lives.Launcher`.
+class ThreadRegions:
+    """Handles of regions whose lives are threads.
 
     Attributes:
         queries: by region, all lives in order.
         generations: of these lives.
         before_ack: what a region's lives do with each barrier; may raise or wait.
-        error: raised once by the next launch.
+        error: raised once by the next life that is to begin.
     """
 
     def __init__(self, coordinator: BarrierCoordinator, broker: FakeBroker) -> None:
@@ -66,21 +71,24 @@ class ThreadLauncher:
         self.before_ack: dict[str, Callable[[Barrier], None]] = {}
         self.error: StreamError | None = None
 
-    def launch(
-        self, name: str, generation: int, restored: RegionRecord, *, after: int
-    ) -> ThreadQuery:
+    def handle(self, region: str) -> RegionHandle:
+        """Of one region; it has run nothing yet."""
+        return HostedRegion(region, self._begin)
+
+    def _begin(self, life: RegionLife) -> ThreadQuery:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+        name = life.region
         thread = RegionThread(
             self._coordinator,
             self._broker,
             region=name,
-            generation=generation,
+            generation=life.generation,
             before_ack=lambda barrier: self.before_ack.get(name, _nothing)(barrier),
         ).start()
         self.queries.setdefault(name, []).append(ThreadQuery(thread))
-        self.generations.setdefault(name, []).append(generation)
+        self.generations.setdefault(name, []).append(life.generation)
         return self.queries[name][-1]
 
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.contracts import OpenWork, RegionRegistration
 from runtime.errors import StreamError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
 from tests.fakes import FakeBroker, attempt_of, entry_of, transactional_id
@@ -43,6 +44,8 @@ class RegionThread:
         self._batch_ids = itertools.count(first_batch_id)
         self._before_ack = before_ack
         self._stopping = threading.Event()
+        self._acknowledged: int | None = None
+        self._open: tuple[OpenWork, ...] = ()
         self.barriers: list[Barrier] = []
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -56,6 +59,19 @@ class RegionThread:
         """Begin."""
         self._thread.start()
         return self
+
+    def registration(self) -> RegionRegistration:
+        """What it says of itself."""
+        return RegionRegistration(
+            region=self._region,
+            generation=self._generation,
+            acknowledged=self._acknowledged,
+            open=self._open,
+        )
+
+    def prepare_stop(self) -> None:
+        """It begins no further batch."""
+        self._stopping.set()
 
     def stop(self) -> None:
         """After the batch under way; the caller has woken its wait if it must not be waited for."""
@@ -97,6 +113,7 @@ class RegionThread:
                 for offset in range(split.start_offset, split.end_offset):
                     self._broker.append(transaction, split.partition, (split.partition, offset))
             committables.append(entry_of(transaction))
+        self._open = (OpenWork(batch=batch, committables=tuple(committables)),)
         self._before_ack(barrier)
         self._coordinator.acknowledge(
             Acknowledgement(
@@ -111,4 +128,6 @@ class RegionThread:
                 ),
             )
         )
+        self._acknowledged = barrier.checkpoint_id
         self._coordinator.await_committed(batch, timeout_s=_JOIN_S)
+        self._open = ()

@@ -7,6 +7,7 @@ from typing import Any
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.repairs import Repairer
 from runtime.checkpoint.startup import Found, StartSequence
+from runtime.contracts import RegionRegistration
 from runtime.model import (
     BatchKey,
     CheckpointKind,
@@ -99,7 +100,13 @@ class Job:
         self.broker.append(transaction, 0, name)
         return transaction
 
-    def sequence(self, *, session: str = "new", plan: JobPlan = PLAN) -> StartSequence:
+    def sequence(
+        self,
+        *,
+        session: str = "new",
+        plan: JobPlan = PLAN,
+        told: tuple[RegionRegistration, ...] = (),
+    ) -> StartSequence:
         """A new run's start."""
         return StartSequence(
             plan=plan,
@@ -113,6 +120,7 @@ class Job:
             wall_ms=lambda: 0,
             repairer=self.repairer,
             require_known=self.require_known,
+            told=told,
         )
 
     def start(
@@ -121,10 +129,11 @@ class Job:
         session: str = "new",
         plan: JobPlan = PLAN,
         restore_from: int | None = None,
+        told: tuple[RegionRegistration, ...] = (),
         at: Callable[[str], None] = lambda _: None,
     ) -> Found:
         """Run it to its end; ``at`` is called at each point it names."""
-        steps = self.sequence(session=session, plan=plan).run(
+        steps = self.sequence(session=session, plan=plan, told=told).run(
             timeout_s=30.0, restore_from=restore_from
         )
         while True:

@@ -55,7 +55,7 @@ class RollingFrameWriter:
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         """See `runtime.contracts.FrameWriter`."""
         held = _held_in(scope.operator_states)
-        if self.roll is None and held is None:
+        if self.roll is None and not held:
             return self.files.write(frame, scope, registry)
         directory = self.files.open(self.files.target, scope, registry)
         staged = self.files.save(frame, directory)
@@ -68,8 +68,7 @@ class RollingFrameWriter:
             files = (*mine, *own)
             outcome = self._rolled(frame, files, scope, directory, now_ms=now_ms, roll=self.roll)
         sets = [*self._published(outcome, scope, registry, directory)]
-        if others is not None and others.files:
-            sets.append(self._given_up(others, scope, registry))
+        sets += [self._given_up(each, scope, registry) for each in others if each.files]
         _tidy(directory, sets, outcome)
         return StagedFrame(
             rows=staged.rows,
@@ -87,13 +86,18 @@ class RollingFrameWriter:
         self.files.close()
 
     def _parted(
-        self, held: HeldFiles | None, layout: str
-    ) -> tuple[tuple[HeldFile, ...], HeldFiles | None]:
+        self, held: Sequence[HeldFiles], layout: str
+    ) -> tuple[tuple[HeldFile, ...], list[HeldFiles]]:
         """Held files that go on under the present settings, and those that do not."""
-        if held is None:
-            return (), None
-        is_same = (held.target, held.layout) == (self.files.target, layout)
-        return (held.files, None) if is_same and self.roll is not None else ((), held)
+        mine: list[HeldFile] = []
+        others: list[HeldFiles] = []
+        for each in held:
+            is_same = (each.target, each.layout) == (self.files.target, layout)
+            if is_same and self.roll is not None:
+                mine += each.files
+            else:
+                others.append(each)
+        return tuple(mine), others
 
     def _rolled(
         self,
@@ -170,8 +174,9 @@ class RollingFrameWriter:
         return (encode_held_files(held, operator_id=scope.operator_id),)
 
 
-def _held_in(states: Sequence[StateEntry]) -> HeldFiles | None:
-    return next((decode_held_files(entry) for entry in states if entry.kind == HELD_KIND), None)
+def _held_in(states: Sequence[StateEntry]) -> list[HeldFiles]:
+    """One, or several where the region goes on with what others held that are no more."""
+    return [decode_held_files(entry) for entry in states if entry.kind == HELD_KIND]
 
 
 def _own_file(file: StagedFile, directory: StagingDirectory, now_ms: int) -> HeldFile:

@@ -1,6 +1,6 @@
 """The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint.handlers import Alignment, Ruling
@@ -17,8 +17,9 @@ from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.regions import RegionState
 from runtime.checkpoint.states import Event, State
+from runtime.contracts import OpenWork
 from runtime.errors import FencedError
-from runtime.model import Assignment, BatchKey, CheckpointKind
+from runtime.model import Assignment, BatchKey, CheckpointKind, StateEntry
 
 __all__ = ["Book"]
 
@@ -211,6 +212,21 @@ class Book:
                 ),
             )
         )
+
+    def undecidable(self, region: RegionState, told: Iterable[OpenWork]) -> Iterator[StateEntry]:
+        """What a life that is over left open, and neither a decision nor a checkpoint under way
+        has: those end their own work, in their own time."""
+        for work in told:
+            is_known = (
+                region.is_decided(work.batch)
+                or any(work.batch == ack.batch for ack in region.discarded)
+                or any(
+                    work.batch in p.batches() or any(work.batch == a.batch for a in p.discarded)
+                    for p in self.pending.values()
+                )
+            )
+            if not is_known:
+                yield from work.committables
 
     def finish(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
         """Nothing is left to do for it."""

@@ -25,6 +25,7 @@ from runtime.checkpoint.messages import (
     BarrierPolled,
     GiveBarrier,
     RegionFailed,
+    RegionRegistered,
     RestartAsked,
     TriggerAsked,
 )
@@ -39,6 +40,7 @@ from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import (
     Clock,
     MetadataStore,
+    RegionRegistration,
     RegisteredAttempt,
     SinkCoordinator,
     SplitEnumerator,
@@ -120,8 +122,20 @@ class BarrierCoordinator:
 
     # --- the run ----------------------------------------------------------------------------------
 
-    def start(self, timeout_s: float, *, restore_from: int | None = None) -> StartedJob:
+    def start(
+        self,
+        timeout_s: float,
+        *,
+        restore_from: int | None = None,
+        told: Sequence[RegionRegistration] = (),
+    ) -> StartedJob:
         """Read, verify, seal, settle what the last run left, and begin to trigger checkpoints.
+
+        Args:
+            timeout_s: for all of it; what is being repaired gets more.
+            restore_from: checkpoint id to go on from, instead of the newest decision.
+            told: by lives of earlier runs that a handle still reaches: what they have open, and no
+                decision has, is aborted. The caller stops them before it begins their successors.
 
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: nothing was
@@ -140,6 +154,7 @@ class BarrierCoordinator:
             wall_ms=_wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
+            told=told,
         )
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
         self._started = StartedJob(
@@ -323,6 +338,14 @@ class BarrierCoordinator:
             )
         )
         self._running().sweep_soon()
+
+    def register_region(self, registration: RegionRegistration) -> None:
+        """A life of a region, just begun or over, says who it is and what it has open.
+
+        Raises:
+            FencedError: the region has a newer life, or the job another coordinator.
+        """
+        self._running().step(RegionRegistered(registration=registration))
 
     def ask_restart(self, region: str) -> AskedRestart:
         """Ask for a region's next life, which begins once its old one is settled (rule 12).

@@ -18,6 +18,7 @@ from runtime.checkpoint.messages import (
     Published,
     RegionCut,
     RegionFailed,
+    RegionRegistered,
     Repaired,
     RestartAsked,
     SplitsDiscovered,
@@ -361,6 +362,10 @@ def _swept(book: Book, event: OrphansSwept, now_s: float) -> None:
     settling.orphans_swept(book, event)
 
 
+def _registered(book: Book, event: RegionRegistered, now_s: float) -> None:
+    rulings.region_registered(book, event)
+
+
 def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
     """Nobody waits any longer, also not for what is decided: the next start commits it."""
     book.end(event.error, now_s)
@@ -369,7 +374,7 @@ def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
         book.cancel_waiting(name, error)
 
 
-_ASKING = (BarrierPolled, Acknowledged, RestartAsked, TriggerAsked)
+_ASKING = (BarrierPolled, Acknowledged, RegionRegistered, RestartAsked, TriggerAsked)
 """Somebody waits for an answer, if only for an error."""
 
 _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
@@ -380,6 +385,7 @@ _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     SplitsDiscovered: _discovered,
     Acknowledged: aligning.acknowledged,
     RegionFailed: rulings.region_failed,
+    RegionRegistered: _registered,
     RestartAsked: rulings.restart_asked,
     Published: settling.published,
     CommitReported: settling.commit_reported,

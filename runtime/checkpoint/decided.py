@@ -62,9 +62,15 @@ class SharedCommitters:
             self._made[operator_id] = RegionalCommitter(self.sinks[operator_id].committer)
         return self._made[operator_id]
 
-    def writers(self, operator_id: str) -> frozenset[str]:
-        """Regions that write to a sink."""
-        return frozenset(r.name for r in self._plan.regions if operator_id in r.sink_ids)
+    def writers(self, operator_id: str, regions: Iterable[RegionRecord]) -> frozenset[str]:
+        """Of the regions of a record those that write to a sink, or may have: a start with other
+        regions has no plan of those that are gone."""
+        plans = {region.name: region for region in self._plan.regions}
+        return frozenset(
+            region.region
+            for region in regions
+            if region.region not in plans or operator_id in plans[region.region].sink_ids
+        )
 
 
 def completed_work(
@@ -153,7 +159,9 @@ def notify(
     _require_named(committer, decided.checkpoint_id, named)
     work = {region: tuple(e for e in mine if e not in later) for region, mine in named.items()}
     committer.pre_committed(decided.checkpoint_id, work)
-    detail = failed_detail(decided.checkpoint_id, decided.regions, committers.writers(operator_id))
+    detail = failed_detail(
+        decided.checkpoint_id, decided.regions, committers.writers(operator_id, decided.regions)
+    )
     if detail is None:
         return committer.notify_checkpoint_complete(
             decided.checkpoint_id, timeout_s=timeout_s, after_crash=after_crash
@@ -190,7 +198,9 @@ def follow_all(
     return [
         committers.of(operator_id).regions_published(
             decided.checkpoint_id,
-            region_progress(decided.regions, operator_id, committers.writers(operator_id)),
+            region_progress(
+                decided.regions, operator_id, committers.writers(operator_id, decided.regions)
+            ),
             timeout_s=timeout_s,
         )
         for operator_id in committers.sinks

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.states import State
-from runtime.contracts import CommitReport, FailureReason, PublishOutcome
+from runtime.contracts import CommitReport, FailureReason, PublishOutcome, RegionRegistration
 from runtime.model import (
     Acknowledgement,
     Assignment,
@@ -43,6 +43,7 @@ __all__ = [
     "Published",
     "RegionCut",
     "RegionFailed",
+    "RegionRegistered",
     "RegionRestarted",
     "Repair",
     "Repaired",
@@ -125,6 +126,13 @@ class RegionFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRegistered:
+    """A life of a region, running or over, says what it has acknowledged and left open."""
+
+    registration: RegionRegistration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartAsked:
     """A region that was stopped shall begin a new life."""
 
@@ -169,7 +177,7 @@ class Marked:
 class AbortedWork:
     """Answer to `AbortWork`: everything is discarded, or left to the sweep."""
 
-    checkpoint_id: int
+    checkpoint_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +210,7 @@ CoreEvent = (
     | SplitsDiscovered
     | Acknowledged
     | RegionFailed
+    | RegionRegistered
     | RestartAsked
     | Published
     | CommitReported
@@ -331,9 +340,10 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortWork:
-    """Discard pre-committed work that no decision names; its abort is on record."""
+    """Discard pre-committed work that no decision names; the abort of its checkpoint is on record.
+    None: it is part of no checkpoint, and never will be."""
 
-    checkpoint_id: int
+    checkpoint_id: int | None
     committables: tuple[StateEntry, ...]
 
 

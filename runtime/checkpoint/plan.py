@@ -94,6 +94,13 @@ class JobPlan:
                 "Name each region once.",
             )
 
+    def heir_of(self, region: RegionRecord) -> RegionPlan | None:
+        """The region itself, or one that reads its source now; regions of one source have the same
+        functions and sinks. None: nobody does."""
+        sources = {split.source_id for split in region.splits}
+        readers = [each for each in self.regions if sources.intersection(each.source_ids)]
+        return next((r for r in self.regions if r.name == region.region), next(iter(readers), None))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:

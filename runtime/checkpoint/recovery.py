@@ -5,14 +5,18 @@ from dataclasses import dataclass
 
 from runtime.checkpoint.assignment import assignment_of, to_least_loaded
 from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.checkpoint.rescaling import verify_rescalable
+from runtime.contracts import RegionRegistration
 from runtime.counts import COUNTS_KIND
 from runtime.errors import ConfigError, WrongJobError
 from runtime.model import (
+    BatchKey,
     CheckpointKind,
     CheckpointRecord,
     OperatorNode,
     RegionRecord,
     SplitRange,
+    StateEntry,
     Verdict,
 )
 
@@ -23,6 +27,7 @@ __all__ = [
     "first_record",
     "first_regions",
     "is_left_behind",
+    "left_open",
     "resume_point",
     "seal_record",
     "superseded_by_restore",
@@ -135,6 +140,33 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
     ]
 
 
+def left_open(told: Iterable[RegionRegistration], history: History) -> list[StateEntry]:
+    """What lives of earlier runs say that they have open, and no decision has: to be aborted.
+
+    A decision that names some of it, or contains its batch, has seen to it, or will.
+    """
+    decided = [place.record for place in history.places if place.is_decided]
+    named = {entry for record in decided for entry in record.committables}
+    return [
+        entry
+        for registration in told
+        for work in registration.open
+        if not any(_contains(record, work.batch) for record in decided)
+        for entry in work.committables
+        if entry not in named
+    ]
+
+
+def _contains(record: CheckpointRecord, batch: BatchKey) -> bool:
+    return any(
+        region.region == batch.region
+        and region.batch_id is not None
+        and batch.batch_id <= region.batch_id
+        and (region.generation == batch.generation or region.state is not None)
+        for region in record.regions
+    )
+
+
 def seal_record(
     history: History, plan: JobPlan, *, session: str, resume_id: int, now_ms: int
 ) -> CheckpointRecord:
@@ -209,7 +241,7 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
     """The directory must belong to this job, and everything in the record must have an owner.
 
     Raises:
-        WrongJobError: another name, unknown operators, or other regions.
+        WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
     """
     if record.job_name != plan.name:
         raise WrongJobError(
@@ -218,19 +250,8 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
             "Give each job a checkpoint directory of its own, or use the job's old name.",
         )
     _verify_operators(record, plan, set(sink_ids))
-    planned = {region.name for region in plan.regions}
-    recorded = {region.region for region in record.regions}
-    if record.verdict is Verdict.DECIDED and planned != recorded:
-        raise WrongJobError(
-            "the regions of the job are not those of the checkpoint",
-            {
-                "job": plan.name,
-                "only_in_checkpoint": ",".join(sorted(recorded - planned)),
-                "only_in_job": ",".join(sorted(planned - recorded)),
-            },
-            "Start with the old sources, pipelines and `regions=`, or with another checkpoint "
-            "directory.",
-        )
+    if record.verdict is Verdict.DECIDED:
+        verify_rescalable(record, plan)
     _verify_state(record, plan)
 
 

@@ -2,7 +2,13 @@
 
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.handlers import Ruling
-from runtime.checkpoint.messages import RegionFailed, RegionRestarted, RestartAsked
+from runtime.checkpoint.messages import (
+    AbortWork,
+    RegionFailed,
+    RegionRegistered,
+    RegionRestarted,
+    RestartAsked,
+)
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
 from runtime.checkpoint.regions import region_of
 from runtime.checkpoint.states import Event, State
@@ -15,7 +21,7 @@ from runtime.errors import (
 )
 from runtime.model import CheckpointKind
 
-__all__ = ["drive_restart", "region_failed", "restart_asked", "rule"]
+__all__ = ["drive_restart", "region_failed", "region_registered", "restart_asked", "rule"]
 
 
 def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -189,6 +195,30 @@ def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
     elif region.is_open:
         _end_life(book, event.region, _stopped(event.region), now_s)
     region.restart_asked = True
+
+
+def region_registered(book: Book, event: RegionRegistered) -> None:
+    """A life says what it has open. While it goes on, that may still be decided; once it is over,
+    what no decision has and none can get is aborted before any further one (rule 17).
+
+    Raises:
+        FencedError: it is not the region's present life, or this coordinator is fenced.
+    """
+    told = event.registration
+    region = region_of(book.regions, told.region)
+    if book.is_fenced or told.generation != region.generation:
+        raise FencedError(
+            "the region has a newer life, or another coordinator",
+            {
+                "region": told.region,
+                "generation": told.generation,
+                "current_generation": region.generation,
+            },
+            "Stop this life; what it left open is swept with its generation.",
+        )
+    left = () if region.is_open else tuple(book.undecidable(region, told.open))
+    if left:
+        book.out.append(AbortWork(checkpoint_id=None, committables=left))
 
 
 def _end_alone(book: Book, name: str, error: BaseException, now_s: float) -> None:

@@ -128,8 +128,8 @@ class Settlement:
         by_region = lost_by_region(_effective(self.store, record), lost)
         if not by_region:
             return False  # somebody has repaired it since it was read
-        plans = {region.name: region for region in self.plan.regions}
-        chained = all(plans[found.region.region].chained for found in by_region)
+        heirs = [self.plan.heir_of(found.region) for found in by_region]
+        chained = all(heir is not None and heir.chained for heir in heirs)
         if self.settings.on_lost is not OnLost.REPAIR or not chained:
             details = {report.detail for report in reports if report.detail}
             raise lost_error(record.checkpoint_id, by_region, details)

@@ -199,7 +199,8 @@ def _taken_over(checkpoint_id: int) -> FencedError:
 
 def work_aborted(book: Book, event: AbortedWork, now_s: float) -> None:
     """The abort is done; what could not be reached is left to the sweep."""
-    book.finish(book.pending[event.checkpoint_id], now_s)
+    if event.checkpoint_id is not None:
+        book.finish(book.pending[event.checkpoint_id], now_s)
 
 
 # --- committing ---------------------------------------------------------------------------------

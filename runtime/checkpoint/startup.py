@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.checkpoint import recovery
@@ -11,18 +11,27 @@ from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan
 from runtime.checkpoint.recovery import History, Place
 from runtime.checkpoint.repairs import Repairer, Repairs
+from runtime.checkpoint.rescaling import dealt_anew
 from runtime.checkpoint.settlement import Settlement
-from runtime.checkpoint.steps import Steps, publish_record
+from runtime.checkpoint.steps import Steps, by_sink, publish_record
 from runtime.contracts import (
     Clock,
     MetadataStore,
     PublishOutcome,
+    RegionRegistration,
     SinkContext,
     SinkCoordinator,
     SplitEnumerator,
 )
 from runtime.errors import DamagedCheckpointError, StorageError, UnreachableError
-from runtime.model import Assignment, CheckpointRecord, RegionRecord, SplitRange, Verdict
+from runtime.model import (
+    Assignment,
+    CheckpointRecord,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
 
 __all__ = ["Found", "StartSequence"]
 
@@ -38,9 +47,10 @@ class Found:
 
     Attributes:
         record: the decided checkpoint it goes on from.
-        regions: where each region goes on: as the record has it, with the splits that the record
-            assigns to it.
-        assignment: of splits to regions, as the record has it.
+        regions: where each region of the job goes on: as the record has it, with the splits that it
+            assigns; dealt anew where the job has other regions.
+        assignment: of splits to regions; another one than the record's is on record with the run's
+            first decision.
         generation: id of this run's first own record.
         run_attempt: from 1.
         is_new: the job has never run before.
@@ -72,6 +82,7 @@ class StartSequence:
         repairer: for ``on_lost="repair"``.
         require_known: raises for a record that nobody here can restore; asked of what the run
             restores or settles.
+        told: by lives of earlier runs that still go on elsewhere; the caller stops them.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class StartSequence:
         wall_ms: Callable[[], int],
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
+        told: Sequence[RegionRegistration] = (),
     ) -> None:
         self._plan = plan
         self._settings = settings
@@ -100,6 +112,7 @@ class StartSequence:
         self._wall_ms = wall_ms
         self._repairer = repairer
         self._require_known = require_known
+        self._told = told
         self._deadline_s = 0.0
 
     def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
@@ -127,13 +140,20 @@ class StartSequence:
         self._claim(history.newest.job_uid)
         kept = KeptStates.read(self._store)
         yield from self._settle(history, generation, kept)
+        self._abort(recovery.left_open(self._told, history))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self._store.mark_superseded(checkpoint_id, by=generation)
         record = self._record_at(history, resume_id)
         if not is_new:
             self._restore(record)
-        assignment = recorded(record)
-        regions = hand_over(record.regions, assignment)
+        regions, assignment = dealt_anew(record, self._plan, generation=generation)
+        if assignment != recorded(record):
+            log.warning(
+                "splits are dealt anew: regions=%d before=%d assignment_version=%d",
+                len(regions),
+                len(record.regions),
+                assignment.version,
+            )
         return Found(
             record=record,
             regions={region.region: region for region in regions},
@@ -322,6 +342,15 @@ class StartSequence:
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
+
+    def _abort(self, left: Sequence[StateEntry]) -> None:
+        """Before the first decision of this run, which would hold readers back else (rule 17); the
+        sweep finds by its generation what is not reached here."""
+        for operator_id, positions in by_sink(self._sinks, left).items():
+            mine = [left[position] for position in positions]
+            timeout_s = min(self._left_s(), self._settings.call_timeout_s)
+            for report in self._sinks[operator_id].committer.abort(mine, timeout_s=timeout_s):
+                log.info("open work of an earlier run: outcome=%s", report.outcome.value)
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self._sources.items():

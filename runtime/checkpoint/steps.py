@@ -348,7 +348,7 @@ class Hands:
                 )
             except StreamError as err:  # the sweep comes back to it
                 log.warning(
-                    "abort is left to the sweep: checkpoint_id=%d error=%s",
+                    "abort is left to the sweep: checkpoint_id=%s error=%s",
                     action.checkpoint_id,
                     err,
                 )

@@ -24,6 +24,14 @@ from runtime.contracts.operators import (
     SplitEnumerator,
     TaskSink,
 )
+from runtime.contracts.region_handle import (
+    LifeState,
+    LifeStatus,
+    OpenWork,
+    RegionHandle,
+    RegionLife,
+    RegionRegistration,
+)
 from runtime.contracts.regional import (
     FailedScope,
     FailedTask,
@@ -64,11 +72,17 @@ __all__ = [
     "Frame",
     "FrameSink",
     "FrameWriter",
+    "LifeState",
+    "LifeStatus",
     "MetadataStore",
+    "OpenWork",
     "PublishOutcome",
     "RegionCheckpointFailedDetail",
     "RegionFollower",
+    "RegionHandle",
+    "RegionLife",
     "RegionProgress",
+    "RegionRegistration",
     "RegionWork",
     "RegisteredAttempt",
     "SharedCommitter",

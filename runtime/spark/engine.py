@@ -14,7 +14,7 @@ from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
-from runtime.contracts import FrameSink, Sink, Source
+from runtime.contracts import FrameSink, RegionLife, Sink, Source
 from runtime.errors import ConfigError
 from runtime.job import Job, Pipeline, Recovery
 from runtime.service.server import CoordinatorService
@@ -26,7 +26,7 @@ from runtime.spark.job_source import probe_for
 from runtime.spark.launcher import RegionLauncher
 from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
-from runtime.spark.region_start import batches_to_retain
+from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import prepare, require_task_retries
 from runtime.storage.looks import close_quietly
@@ -97,6 +97,7 @@ def run_job(job: Job) -> JobResult:
         )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
+        delete_vanished(store.fs, {region.name for region in regions})
         _run_regions(job, regions, started, coordinator, store, retain, interrupts)
     return JobResult(
         job_uid=started.job_uid,
@@ -148,13 +149,20 @@ def _run_regions(
             address=service.coordinator_address,
             batches_to_retain=retain,
         )
-        lives = RegionLives(coordinator, launcher, outage_limit_s=job.settings.settle_timeout_s)
+        lives = RegionLives(
+            coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
+        )
         stack.callback(lives.stop)
         try:
             with interrupts.held():
                 for region in regions:
-                    restored, after = started.regions[region.name], started.restored_from or 0
-                    lives.begin(region.name, started.generation, restored, after=after)
+                    lives.begin(
+                        RegionLife(
+                            generation=started.generation,
+                            restored=started.regions[region.name],
+                            after=started.restored_from or 0,
+                        )
+                    )
                     interrupts.check()
                 while not coordinator.wait(timeout_s=_WATCH_S):
                     interrupts.check()

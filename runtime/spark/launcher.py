@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 from pyspark import cloudpickle
 
-from runtime.contracts import Coordinator, SplitReader
+from runtime.contracts import Coordinator, RegionHandle, RegionLife, SplitReader
 from runtime.job import Job
-from runtime.model import RegionRecord
 from runtime.service.client import CoordinatorAddress
+from runtime.service.hosted_region import HostedRegion
 from runtime.spark.event_times import EventTimes, event_time_of
 from runtime.spark.frames import (
     arrow_schema,
@@ -51,10 +51,12 @@ class RegionLauncher:
         self._address = address
         self._batches_to_retain = batches_to_retain
 
-    def launch(
-        self, name: str, generation: int, restored: RegionRecord, *, after: int
-    ) -> RegionQuery:
-        """Start the region's query at the ends of ``restored``, decided by checkpoint ``after``.
+    def handles(self) -> dict[str, RegionHandle]:
+        """Of every region, by name."""
+        return {name: HostedRegion(name, self.launch) for name in self._regions}
+
+    def launch(self, life: RegionLife) -> RegionQuery:
+        """Start the query of a region's new life.
 
         Its old query is stopped and its open work aborted: here its Spark logs are rewound
         (rule 9). When it raises, nothing runs.
@@ -62,7 +64,7 @@ class RegionLauncher:
         Raises:
             StorageUnreachableError: a file system is away; try again when it is back.
         """
-        region = self._regions[name]
+        region, restored, generation = self._regions[life.region], life.restored, life.generation
         location = location_of(region, generation)
         make_ready(self._fs, region, location, restored)
         tasks = RegionTasks(
@@ -93,7 +95,7 @@ class RegionLauncher:
             self._coordinator,
             self._fs,
         )
-        first = initial_offset(restored, generation=generation, after=after)
+        first = initial_offset(restored, generation=generation, after=life.after)
         reader = region.pipeline.source.reader()
         if times is not None:
             reader = times.reader(reader)
@@ -103,7 +105,6 @@ class RegionLauncher:
         except BaseException:
             query.prepare_stop()
             query.stop()
-            query.close()
             raise
         return query
 

@@ -1,226 +1,242 @@
 """The lives of a job's regions: begun, watched, begun again after a failure, ended."""
 
+import contextlib
 import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.plan import RestartedRegion
-from runtime.errors import StorageUnreachableError, StreamError
-from runtime.model import RegionRecord
+from runtime.contracts import Clock, LifeState, LifeStatus, RegionHandle, RegionLife
+from runtime.errors import (
+    FencedError,
+    RegionUnansweredError,
+    StorageUnreachableError,
+    StreamError,
+    UnreachableError,
+)
 from runtime.spark.outages import Outages
 
-__all__ = ["Launcher", "LifeQuery", "RegionLives"]
+__all__ = ["RegionLives"]
 
 log = logging.getLogger(__name__)
 
 _LONGEST_STOP_S = 90.0  # Spark's own limit of a query's stop, and room for its answer
+_LONGEST_START_S = 90.0
+_CALL_S = 10.0
+_ENDED = (LifeState.ENDED, LifeState.STOPPING, LifeState.STOPPED)
 
 
-class LifeQuery(Protocol):
-    """The query of one life of a region, as `runtime.spark.region.RegionQuery` promises it."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether Spark still runs it."""
-        ...
-
-    def prepare_stop(self) -> None:
-        """What its callback raises from here on is the stop's doing. Never blocks."""
-        ...
-
-    def stop(self) -> None:
-        """Stop it; blocks within a bound. From any thread, and again."""
-        ...
-
-    def close(self) -> None:
-        """Release what its writers hold, once it is stopped; again, too."""
-        ...
-
-    def require_writable(self) -> None:
-        """StorageUnreachableError where a new life could not write now."""
-        ...
-
-    def failure(self) -> BaseException | None:
-        """Why it ended."""
-        ...
-
-
-class Launcher(Protocol):
-    """Starts the query of a new life, as `runtime.spark.launcher.RegionLauncher` promises it."""
-
-    def launch(
-        self, name: str, generation: int, restored: RegionRecord, *, after: int
-    ) -> LifeQuery:
-        """At the ends of ``restored``, decided by checkpoint ``after``; or raise, with none."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class _Life:
-    """One life of a region, until its successor has begun.
+@dataclass(slots=True)
+class _Watched:
+    """A region and its newest life, until the successor of that has begun.
 
     Attributes:
-        name: of the region.
-        generation: of this life.
-        query: runs it.
-        why: it ended.
-        stopping: the stop of its query, once it has ended.
-        asked: its successor, once the query is stopped.
-        is_away: its file system went away while the successor was begun.
+        handle: of the region.
+        life: as it was asked for.
+        is_begun: False: nobody knows whether it was.
+        why: it ended; None while it goes on.
+        asked: the successor, once the life is stopped.
+        unanswered_s: clock since when its host does not answer.
     """
 
-    name: str
-    generation: int
-    query: LifeQuery
+    handle: RegionHandle
+    life: RegionLife
+    is_begun: bool = False
     why: object = None
-    stopping: Future[None] | None = None
     asked: AskedRestart | None = None
-    is_away: bool = False
+    unanswered_s: float | None = None
 
 
 class RegionLives:
-    """One query for each region, replaced when it fails. Used by the thread that runs the job.
+    """One life for each region, replaced when it fails. Used by the thread that runs the job.
 
     A life that failed, or whose checkpoint expired, is told to the coordinator, which stops the job
     when it were too many (`CheckpointSettings.tolerable_failures`, or its ``restart_strategy``) or
-    the error would come again. Otherwise the region's query is stopped, its open work aborted, its
-    Spark logs rewound, and a query of a new generation goes on at the last decision (rules 9 and
-    12).
+    the error would come again. Otherwise the life is stopped, its open work aborted, and one of a
+    new generation goes on at the last decision (rules 9 and 12).
 
-    No region waits for another one: a query is stopped in a thread of its own, and what a new life
-    has to wait for (the others' open epoch, an outage) is only looked at, when `watch` comes by.
+    No region waits for another one: a life is stopped in the background, and what a new one has to
+    wait for (the others' open epoch, an outage, an answer) is only looked at, when `watch` comes
+    by. An answer that is lost is settled by asking again: every call of a handle may be repeated.
 
     Args:
         coordinator: of the job, started.
-        launcher: begins queries.
-        outage_limit_s: a file system that is away for longer ends the job.
+        handles: of its regions, by name.
+        outage_limit_s: a file system, or a region's host, that is away for longer ends the job.
+        clock: monotonic seconds.
     """
 
     def __init__(
-        self, coordinator: BarrierCoordinator, launcher: Launcher, *, outage_limit_s: float
+        self,
+        coordinator: BarrierCoordinator,
+        handles: Mapping[str, RegionHandle],
+        *,
+        outage_limit_s: float,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._coordinator = coordinator
-        self._launcher = launcher
-        self._lives: dict[str, _Life] = {}
+        self._handles = handles
+        self._regions: dict[str, _Watched] = {}
         self._outages = Outages(limit_s=outage_limit_s)
+        self._outage_limit_s = outage_limit_s
+        self._clock = clock
 
-    def begin(self, name: str, generation: int, restored: RegionRecord, *, after: int) -> None:
-        """Start the region's query at the ends of ``restored``, decided by checkpoint ``after``."""
-        query = self._launcher.launch(name, generation, restored, after=after)
-        self._lives[name] = _Life(name=name, generation=generation, query=query)
+    def begin(self, life: RegionLife) -> None:
+        """Begin a region's first life in this run; raises as `RegionHandle.start`, but for an
+        answer that is lost."""
+        watched = _Watched(handle=self._handles[life.region], life=life)
+        self._regions[life.region] = watched
+        self._settled(watched, self._start)
 
     def watch(self) -> None:
         """Look at every life; bring back those that have ended as far as that is possible now.
 
         Raises:
-            StreamError: a query was stopped from outside, or cannot go on.
+            StreamError: a life was stopped from outside, or cannot go on.
         """
-        for life in list(self._lives.values()):
+        for watched in list(self._regions.values()):
             if self._coordinator.is_over:
                 return  # whoever waits for the coordinator learns why
-            if life.stopping is None:
-                self._look(life)
-            elif life.stopping.done():
-                self._bring_back(life)
+            self._settled(watched, self._look_after)
 
-    def _look(self, life: _Life) -> None:
-        if not self._coordinator.is_live(life.name, life.generation):
-            life.why = "its checkpoint failed"
-        elif not life.query.is_active:
-            life.why = self._failed(life)
-        else:
-            return
-        life.query.prepare_stop()
-        life.stopping = _in_background(life.query.stop, name=f"sluice-stop-{life.name}")
-
-    def _failed(self, life: _Life) -> BaseException:
-        """Tell the coordinator what the batch callback did not see."""
-        error = life.query.failure()
-        if error is None:
-            raise StreamError(
-                "a region's query ended without an error",
-                {"region": life.name},
-                "Was it stopped from outside the job? Start the job again.",
-            )
-        self._coordinator.fail(life.name, life.generation, error)
-        return error
-
-    def _bring_back(self, life: _Life) -> None:
-        """The query is stopped: ask for the next life, and begin it once it is granted."""
-        if life.asked is None:
-            if life.stopping is not None:
-                life.stopping.result()
-            if self._is_too_early(life):
-                return
-            life.query.close()
+    def _settled(self, watched: _Watched, step: Callable[[_Watched], None]) -> None:
+        """Take a step; one whose answer is lost is taken again when `watch` comes by."""
         try:
-            if life.asked is None:
-                life.asked = self._coordinator.ask_restart(life.name)
-            restarted = life.asked.poll()
+            step(watched)
+        except RegionUnansweredError as err:
+            now_s = self._clock()
+            if watched.unanswered_s is None:
+                watched.unanswered_s = now_s
+                log.warning("region's host does not answer: %s", err)
+            if now_s - watched.unanswered_s >= self._outage_limit_s:
+                raise
+        else:
+            watched.unanswered_s = None
+
+    def _look_after(self, watched: _Watched) -> None:
+        if not watched.is_begun:
+            self._try_start(watched)
+        elif watched.why is None:
+            self._look(watched)
+        elif watched.handle.stop(watched.life.generation, timeout_s=0.0):
+            self._bring_back(watched)
+
+    def _start(self, watched: _Watched) -> None:
+        watched.handle.start(watched.life, timeout_s=_LONGEST_START_S)
+        watched.is_begun = True
+        self._register(watched)
+
+    def _register(self, watched: _Watched) -> None:
+        """Have the life tell the coordinator who it is, and what it has open."""
+        life = watched.life
+        try:
+            told = watched.handle.register(life.generation, timeout_s=_CALL_S)
+            self._coordinator.register_region(told)
+        except FencedError as err:  # its end is known; what it left is swept with its generation
+            log.debug("registration refused: region=%s error=%s", life.region, err)
+
+    def _look(self, watched: _Watched) -> None:
+        life = watched.life
+        if not self._coordinator.is_live(life.region, life.generation):
+            watched.why = "its checkpoint failed"
+        else:
+            status = watched.handle.status(timeout_s=_CALL_S)
+            if status.generation == life.generation and status.state not in _ENDED:
+                return
+            watched.why = error = _failure_of(status, life)
+            self._coordinator.fail(life.region, life.generation, error)
+        watched.handle.stop(life.generation, timeout_s=0.0)
+
+    def _bring_back(self, watched: _Watched) -> None:
+        """The life is stopped: ask for the next one, and begin it once it is granted."""
+        region = watched.life.region
+        try:
+            if watched.asked is None:
+                if self._is_too_early(watched):
+                    return
+                self._register(watched)
+                watched.asked = self._coordinator.ask_restart(region)
+            restarted = watched.asked.poll()
+        except RegionUnansweredError:
+            raise
         except StreamError:
             if self._coordinator.is_over:
                 return
             raise
         if restarted is not None:
-            self._begin_again(life, restarted)
+            self._begin_again(watched, restarted)
 
-    def _begin_again(self, life: _Life, restarted: RestartedRegion) -> None:
+    def _begin_again(self, watched: _Watched, restarted: RestartedRegion) -> None:
         log.warning(
             "region restarted: region=%s generation=%d why=%s",
-            life.name,
+            watched.life.region,
             restarted.generation,
-            life.why,
+            watched.why,
         )
-        after = self._coordinator.last_committed
-        try:
-            self.begin(life.name, restarted.generation, restarted.restored, after=after)
-        except StorageUnreachableError as err:
-            # The old life, of which the coordinator knows that it is over, stands for this one.
-            life.why, life.asked, life.is_away = err, None, True
-            self._coordinator.fail(life.name, restarted.generation, err)
+        life = RegionLife(
+            generation=restarted.generation,
+            restored=restarted.restored,
+            after=self._coordinator.last_committed,
+        )
+        successor = _Watched(handle=watched.handle, life=life)
+        self._regions[life.region] = successor
+        self._try_start(successor)
 
-    def _is_too_early(self, life: _Life) -> bool:
+    def _try_start(self, watched: _Watched) -> None:
+        """A file system that is away ends a life before it began."""
+        try:
+            self._start(watched)
+        except StorageUnreachableError as err:
+            watched.is_begun, watched.why = True, err
+            self._coordinator.fail(watched.life.region, watched.life.generation, err)
+
+    def _is_too_early(self, watched: _Watched) -> bool:
         """Whether the file system that ended this life is still away."""
-        if not life.is_away and not isinstance(life.query.failure(), StorageUnreachableError):
+        handle = watched.handle
+        error = handle.status(timeout_s=_CALL_S).error
+        if not any(isinstance(found, StorageUnreachableError) for found in (error, watched.why)):
             return False
+
+        def look() -> None:
+            hindrance = handle.status(looks=True, timeout_s=_CALL_S).hindrance
+            if hindrance is not None:
+                raise hindrance
+
         return not self._outages.may_begin(
-            life.name,
-            committed=self._coordinator.last_committed,
-            look=life.query.require_writable,
+            watched.life.region, committed=self._coordinator.last_committed, look=look
         )
 
     def stop(self) -> None:
-        """Wake the callbacks first, then stop the queries (rule 12)."""
-        lives = list(self._lives.values())
-        for life in lives:
-            life.query.prepare_stop()
+        """Wake the callbacks, then stop every life (rule 12)."""
+        regions = list(self._regions.values())
+        for watched in regions:
+            with contextlib.suppress(Exception):  # raised again below
+                watched.handle.stop(watched.life.generation, timeout_s=0.0)
         self._coordinator.cancel()
-        for life in lives:
+        for watched in regions:
+            life = watched.life
             try:
-                if life.stopping is None:
-                    life.query.stop()
-                else:
-                    life.stopping.result(_LONGEST_STOP_S)
+                if not watched.handle.stop(life.generation, timeout_s=_LONGEST_STOP_S):
+                    log.warning("a region has not stopped yet: region=%s", life.region)
             except Exception:  # a signal to all processes ends Spark's first: the rest goes on
-                log.exception("a region's query was not stopped in order: region=%s", life.name)
-            life.query.close()
+                log.exception("a region was not stopped in order: region=%s", life.region)
 
 
-def _in_background(work: Callable[[], None], *, name: str) -> Future[None]:
-    """Done, with its error if it raised, when ``work`` has returned."""
-    result: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-            result.set_result(None)
-        except BaseException as err:  # noqa: BLE001 - raised again in the thread that looks
-            result.set_exception(err)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return result
+def _failure_of(status: LifeStatus, life: RegionLife) -> BaseException:
+    """Why a life ended that nobody here has stopped."""
+    if status.generation != life.generation:
+        return UnreachableError(
+            "whoever ran the region has forgotten its life",
+            {"region": life.region, "generation": life.generation, "found": status.generation},
+            "Its host was started again, or another coordinator has taken the region over.",
+        )
+    if status.error is None:
+        raise StreamError(
+            "a region's query ended without an error",
+            {"region": life.region},
+            "Was it stopped from outside the job? Start the job again.",
+        )
+    return status.error

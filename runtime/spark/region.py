@@ -10,7 +10,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime import offsets
-from runtime.contracts import Coordinator, FrameWriter, StagedFrame, TaskScope
+from runtime.contracts import (
+    Coordinator,
+    FrameWriter,
+    OpenWork,
+    RegionRegistration,
+    StagedFrame,
+    TaskScope,
+)
 from runtime.counts import added, totals_after
 from runtime.errors import FencedError, StorageError, StorageUnreachableError
 from runtime.failpoints import failpoint
@@ -99,6 +106,8 @@ class RegionQuery:
         self._operator_states = spec.operator_states  # in the last decided record
         self._query: StreamingQuery | None = None
         self._returned: int | None = None  # last batch id whose callback returned normally
+        self._acknowledged: int | None = None  # checkpoint id of the last barrier
+        self._open: tuple[OpenWork, ...] = ()
         self.error: BaseException | None = None
 
     @property
@@ -129,10 +138,14 @@ class RegionQuery:
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stop the query; the caller has woken its callback first (rule 12)."""
-        if self._query is not None:
-            self._let_spark_log()
-            self._query.stop()
+        """Stop the query, and release what its writers hold; the caller wakes its callback, or it
+        may take long (rule 12)."""
+        try:
+            if self._query is not None:
+                self._let_spark_log()
+                self._query.stop()
+        finally:
+            self._close_writers()
 
     def _let_spark_log(self) -> None:
         """Give Spark a moment to write its commit log: a stop would interrupt it, loudly."""
@@ -146,8 +159,7 @@ class RegionQuery:
                 return
             time.sleep(_POLL_S)  # Spark tells nobody when it has written its commit log
 
-    def close(self) -> None:
-        """Release what its writers hold, once the query is stopped."""
+    def _close_writers(self) -> None:
         for writer in self._spec.files.values():
             writer.close()
 
@@ -157,8 +169,20 @@ class RegionQuery:
         Raises: StorageUnreachableError where it is too early; StorageError.
         """
         require_writable(self._fs, "spark")
-        for operator_id, writer in self._spec.files.items():
-            writer.require_writable(job_uid=self._spec.tasks.job_uid, operator_id=operator_id)
+        try:
+            for operator_id, writer in self._spec.files.items():
+                writer.require_writable(job_uid=self._spec.tasks.job_uid, operator_id=operator_id)
+        finally:
+            self._close_writers()  # asked of a life that is over, it opens them once more
+
+    def registration(self) -> RegionRegistration:
+        """See `runtime.contracts.RegionHandle.register`."""
+        return RegionRegistration(
+            region=self._spec.tasks.region,
+            generation=self._spec.tasks.generation,
+            acknowledged=self._acknowledged,
+            open=self._open,
+        )
 
     def failure(self) -> BaseException | None:
         """Why the query ended, the typed error where there is one."""
@@ -220,6 +244,7 @@ class RegionQuery:
         require_other_topics(spec.functions, barrier.splits)
         region = self._pre_commit(frame, batch, barrier)
         self._coordinator.await_committed(batch)
+        self._open = ()
         self._operator_states = region.operator_states
         failpoint("before-return")
 
@@ -250,6 +275,7 @@ class RegionQuery:
                 *totals_after(self._operator_states, counts),
             ),
         )
+        self._open = (OpenWork(batch=batch, committables=region.committables),)
         self._coordinator.acknowledge(
             Acknowledgement(
                 batch=batch,
@@ -266,6 +292,7 @@ class RegionQuery:
                 ),
             )
         )
+        self._acknowledged = barrier.checkpoint_id
         return region
 
     def _counted(

@@ -1,18 +1,21 @@
 """Where a region's query starts: its Spark directory, rewound, and its first offset (rule 9)."""
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 
 from runtime import offsets
 from runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
 from runtime.contracts import MetadataStore
-from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from runtime.model import Barrier, CheckpointRecord, RegionRecord, SplitRange, Verdict
 from runtime.spark import query_logs
 from runtime.spark.job_graph import Region
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["batches_to_retain", "initial_offset", "location_of", "make_ready"]
+__all__ = ["batches_to_retain", "delete_vanished", "initial_offset", "location_of", "make_ready"]
+
+log = logging.getLogger(__name__)
 
 _SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
 
@@ -37,6 +40,17 @@ def make_ready(fs: FileSystem, region: Region, location: str, restored: RegionRe
         query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
         return
     fs.delete(f"spark/{region.name}")  # older lives of a stateless region, or one never decided
+
+
+def delete_vanished(fs: FileSystem, regions: Collection[str]) -> None:
+    """Delete Spark's logs of regions that the job has no more: none of them kept state, or the
+    start would have been refused. Nothing depends on it."""
+    try:
+        for entry in fs.entries("spark"):
+            if entry.is_directory and entry.name not in regions:
+                fs.delete(f"spark/{entry.name}")
+    except StorageError as err:  # the next start tries again
+        log.warning("logs of vanished regions were not deleted: error=%s", err)
 
 
 def initial_offset(restored: RegionRecord, *, generation: int, after: int) -> str:

@@ -15,7 +15,7 @@ from runtime.contracts import (
     TaskScope,
 )
 from runtime.errors import TransactionLostError
-from runtime.model import BatchKey, SplitRange, StateEntry
+from runtime.model import BatchKey, RegionRecord, SplitRange, StateEntry
 from runtime.poison import Bury, FunctionRun
 from runtime.spark.job_graph import Region
 
@@ -93,7 +93,7 @@ class ChainRepairer:
     ) -> Mapping[bytes, StateEntry]:
         """See `runtime.checkpoint.repairs.Repairer`."""
         del timeout_s  # reader and writer bound each of their own steps
-        region = self.regions[lost.region.region]
+        region = self._region(lost.region)
         replaced: dict[bytes, StateEntry] = {}
         for number, entry in enumerate(lost.committables):
             sink = region.task_sinks[entry.operator_id]
@@ -118,6 +118,12 @@ class ChainRepairer:
             batches = functions.applied(records, _burying(writer) if holds_letters else _pass_over)
             (replaced[entry.payload],) = _write_all(writer, batches)
         return replaced
+
+    def _region(self, record: RegionRecord) -> Region:
+        """It, or one that reads its source now."""
+        sources = {split.source_id for split in record.splits}
+        readers = (each for each in self.regions.values() if each.source_id in sources)
+        return self.regions.get(record.region) or next(readers)
 
 
 def _burying(writer: SinkWriter) -> Bury:

@@ -30,6 +30,7 @@ __all__ = [
     "MORTAL_COPY",
     "MORTAL_REGIONS",
     "REGIONAL",
+    "REGIONAL_BOTH",
     "RESTLESS_REGIONS",
     "ROLLING_COPY",
     "SECURE_COPY",
@@ -177,6 +178,12 @@ WINDOWED_DROP_IN = Subject(
 )
 REGIONAL = Subject(
     name="regional copy", script=_ROOT / "examples" / "regional.py", judge=_judge_copy
+)
+REGIONAL_BOTH = Subject(
+    name="regional copy into topic and files",
+    script=_ROOT / "examples" / "regional.py",
+    judge=_judge_both,
+    writes_files=True,
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy

@@ -184,10 +184,10 @@ class Scenario:
         self._programs.append(program)
         return program
 
-    def kill_at(self, kill: Kill) -> KillReport:
+    def kill_at(self, kill: Kill, *, arguments: Sequence[str] = ()) -> KillReport:
         """Start, and wait until the failpoint has ended everything."""
         before = self.observer.total
-        program = self.start(failpoints=str(kill))
+        program = self.start(failpoints=str(kill), arguments=arguments)
         exit_code = program.await_exit(timeout_s=START_S)
         # Anything else, an error too, is another end than the one that was asked for.
         assert exit_code == -signal.SIGKILL, f"{kill}: {exit_code}\n{program.log_tail()}"

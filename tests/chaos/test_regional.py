@@ -8,7 +8,7 @@ import pytest
 from benchmarks.mortal_sink import PRE_COMMITTED, Doom
 from connectors.kafka.embedded import EmbeddedKafka
 from tests.chaos import beds
-from tests.chaos.programs import REGIONAL, RESTLESS_REGIONS
+from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
@@ -62,3 +62,34 @@ def test_rule_17_workers_that_die_again_and_again_are_carried(
         assert re.search(r"^region=\S+-0 attempts=\d+$", program.log(), re.MULTILINE)
         assert re.search(r"^last_checkpoint=\d+$", program.log(), re.MULTILINE)
         scenario.finish(arguments=["--regions", "2"])
+
+
+def _survive(kafka: EmbeddedKafka, directory: Path, kills: list[tuple[int, Kill]]) -> None:
+    """Start with so many regions and be killed, for each of them; then go on with one."""
+    setting = Setting(partitions=4)
+    with Scenario(REGIONAL_BOTH, kafka.bootstrap, directory, setting) as scenario:
+        for regions, kill in kills:
+            scenario.kill_at(kill, arguments=["--regions", str(regions)])
+        scenario.finish(arguments=["--regions", "1"])
+
+
+def test_rule_9_killed_with_two_regions_then_with_three_it_goes_on_with_one(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The first leaves open transactions of regions that the second has not, the second is killed
+    right behind the decision that says who reads what now: the third commits that one's work."""
+    kills = [(2, Kill(failpoint="before-decision", hit=3)), (3, Kill(failpoint="after-decision"))]
+    _survive(kafka, tmp_path, kills)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "failpoint",
+    ["after-seal", "before-sweep", "after-sweep", "before-decision", "mid-commit", "before-mark"],
+)
+def test_rule_9_another_number_of_regions_survives_two_kills_at_every_step(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """The same step twice, with other numbers of regions each time."""
+    first = (2, Kill(failpoint="before-decision", hit=3))
+    _survive(kafka, tmp_path, [first, *((n, Kill(failpoint=failpoint)) for n in (3, 4))])

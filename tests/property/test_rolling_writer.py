@@ -7,7 +7,7 @@ has a line for each row.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from connectors.hdfs.committables import StagedFile
 from connectors.hdfs.committer import FileCommitter
 from connectors.hdfs.frame_writer import FileFrameWriter, Frame, SavedFrame, StagingDirectory
-from connectors.hdfs.held_files import decode_held_files
+from connectors.hdfs.held_files import decode_held_files, encode_held_files
 from connectors.hdfs.merging import JoiningMerger
 from connectors.hdfs.rolling import Roll
 from connectors.hdfs.rolling_writer import RollingFrameWriter
@@ -139,6 +139,18 @@ class RollingSink(RuleBasedStateMachine):
         self._write([("", 3)])
         self._restart()
         self.sweep()
+
+    @rule()
+    def the_region_has_become_one_of_two(self) -> None:
+        """A run with another number of regions goes on with what both held, entry by entry."""
+        (held, *_) = [decode_held_files(e) for e in self.records[-1].states] or [None]
+        if held is None or len(held.files) < 2:
+            return
+        self.records[-1].states = tuple(
+            encode_held_files(replace(held, files=files), operator_id="op")
+            for files in (held.files[1:], held.files[:1])
+        )
+        self._restart()
 
     def _restart(self) -> None:
         self.generation += 1

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import aligning, moving, rulings, settling, startup
+from runtime.checkpoint import aligning, moving, rescaling, rulings, settling, startup
 from runtime.checkpoint.assignment import assignment_of
+from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.messages import (
     BarrierPolled,
@@ -241,7 +242,7 @@ def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_assignment_at_a_start(patch: pytest.MonkeyPatch) -> None:
     """Rule 9: where a run begins, and with which splits, is what the decision says."""
-    patch.setattr(startup, "recorded", lambda record: assignment_of(record.regions))
+    patch.setattr(rescaling, "recorded", lambda record: assignment_of(record.regions))
 
 
 def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
@@ -255,6 +256,37 @@ def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(RegionState, "decided", broken)
     patch.setattr(aligning, "_require_own_splits", lambda book, ack: None)
+
+
+def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: a run with other regions goes on at the very ends that the record says."""
+
+    def broken(record: Any, plan: Any, *, generation: int) -> Any:
+        regions, assignment = rescaling.dealt_anew(record, plan, generation=generation)
+        if {each.region for each in regions} == {each.region for each in record.regions}:
+            return regions, assignment
+        ahead = tuple(
+            replace(
+                region,
+                splits=tuple(
+                    replace(split, end_offset=split.end_offset + 1) for split in region.splits
+                ),
+            )
+            for region in regions
+        )
+        return ahead, assignment
+
+    patch.setattr(startup, "dealt_anew", broken)
+
+
+def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
+    """Rule 17: what a decision has, or a checkpoint under way, is not aborted because the life that
+    wrote it says that it is open."""
+
+    def broken(self: Book, region: RegionState, told: Any) -> list[StateEntry]:
+        return [entry for work in told for entry in work.committables]
+
+    patch.setattr(Book, "undecidable", broken)
 
 
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
@@ -291,6 +323,14 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
         {"kill": 0.03, "regions": 3, "partitions": 5, "move": 0.5},
     ),
     "keep what was given away": (keep_what_was_given_away, {"partitions": 5, "move": 0.5}),
+    "deal splits ahead of the record": (
+        deal_splits_ahead_of_the_record,
+        {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
+    ),
+    "abort all that a life tells": (
+        abort_all_that_a_life_tells,
+        {"regional": True, "regions": 3, "fail_region": 0.05},
+    ),
     "write decided batches again": (write_decided_batches_again, {"external": True, "kill": 0.03}),
 }
 """Each broken rule, with a world rough enough in the right way to show it soon."""

@@ -16,6 +16,7 @@ from runtime.checkpoint.messages import (
     MarkCommitted,
     OrphansSwept,
     Publish,
+    RegionRegistered,
     RegionRestarted,
     Repair,
     Report,
@@ -30,7 +31,12 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.states import State
 from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity
-from runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
+from runtime.contracts import (
+    FailureReason,
+    RegionRegistration,
+    SinkCoordinator,
+    SplitEnumerator,
+)
 from runtime.errors import (
     StorageError,
     StreamError,
@@ -60,6 +66,7 @@ class Process:
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
         self.number = number
+        self._plan = world.plan()
         self.paused = False
         self.dead = False
         self.error: BaseException | None = None
@@ -95,7 +102,7 @@ class Process:
 
     def _start(self) -> Generator[None, None, None]:
         sequence = StartSequence(
-            plan=self.world.plan,
+            plan=self._plan,
             settings=self.world.settings,
             store=self.world.store,
             sinks=self._sinks,
@@ -117,7 +124,7 @@ class Process:
         records = self.found.regions
         self.core = CoordinatorCore(
             self.world.settings,
-            self.world.plan.regions,
+            self._plan.regions,
             records,
             assignment=self.found.assignment,
             generation=self.found.generation,
@@ -129,7 +136,7 @@ class Process:
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
-                plan=self.world.plan,
+                plan=self._plan,
                 job_uid=self.found.record.job_uid,
                 session=self._session,
                 generation=self.found.generation,
@@ -210,6 +217,13 @@ class Process:
         for life in [life for life in self.lives if life.dead]:
             if life.region not in self._restarting and not self.core.is_over:
                 self._restarting.add(life.region)
+                self.tell(
+                    RegionRegistered(
+                        registration=RegionRegistration(
+                            region=life.region, generation=life.generation, open=life.open
+                        )
+                    )
+                )
                 self.tell(RestartAsked(region=life.region))
                 return
 

@@ -23,6 +23,7 @@ class Profile:
         shared_output: all regions write one output partition.
         delayed: a region that failed begins again after growing delays, by its restart strategy.
         move: the chance that a decision moves a split, and then the next one.
+        rescale: each start has one to so many regions; 0: all have ``regions``.
     """
 
     kill: float = 0.01
@@ -47,3 +48,4 @@ class Profile:
     shared_output: bool = False
     delayed: bool = False
     move: float = 0.0
+    rescale: int = 0

@@ -13,6 +13,7 @@ from runtime.checkpoint.messages import (
     RegionFailed,
     SplitsDiscovered,
 )
+from runtime.contracts import OpenWork
 from runtime.errors import (
     FencedError,
     StreamError,
@@ -85,6 +86,7 @@ class Life:
         self._through = 0
         self.writer: Writer | None = None
         self.dead = False
+        self.open: tuple[OpenWork, ...] = ()
         self._steps = self._run()
 
     def step(self) -> None:
@@ -128,6 +130,7 @@ class Life:
             yield from self._returned()
 
     def _returned(self) -> Generator[None, None, None]:
+        self.open = ()
         yield
         if self._world.profile.external:
             self._world.spark.committed.add(self.batch_id)
@@ -188,6 +191,7 @@ class Life:
             through = self._process.core.settled_through if hint is None else hint - 1
             transaction = yield from self._write_records(batch, splits, through)
             committables.append(entry_of(transaction))
+            self.open = (OpenWork(batch=batch, committables=tuple(committables)),)
         yield
         record = RegionRecord(
             region=self.region,

@@ -67,6 +67,21 @@ PROFILES = {
     "splits move, transactions expire": Profile(
         regions=3, partitions=4, move=0.6, steps=800, expire=0.03, kill=0.02, lost_answer=0.1
     ),
+    "other numbers of regions": Profile(
+        rescale=4, partitions=5, kill=0.03, start=0.1, processes=12
+    ),
+    "other numbers of regions, answers are lost": Profile(
+        rescale=4, partitions=5, start=0.1, pause=0.03, lost_answer=0.2, unanswered=0.2
+    ),
+    "other numbers of regions, one output": Profile(
+        rescale=3, partitions=4, kill=0.02, start=0.1, processes=10, shared_output=True
+    ),
+    "other numbers of regions beside carried ones": Profile(
+        rescale=4, partitions=6, kill=0.02, processes=10, regional=True, fail_region=0.02
+    ),
+    "other numbers of regions, splits move and transactions expire": Profile(
+        rescale=4, partitions=5, kill=0.03, processes=10, move=0.5, expire=0.02
+    ),
     "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
 }
 
@@ -129,6 +144,15 @@ def test_rule_9_worlds_move_splits() -> None:
         for world in worlds:
             world.run()
         assert sum(world.moves for world in worlds) > 60
+
+
+def test_rule_9_worlds_go_on_with_other_numbers_of_regions() -> None:
+    """Runs that have decided do follow one another with other regions, or these prove little."""
+    for name in ("other numbers of regions", "other numbers of regions beside carried ones"):
+        worlds = [World(seed, PROFILES[name]) for seed in range(10)]
+        for world in worlds:
+            world.run()
+        assert sum(world.rescales for world in worlds) > 6
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

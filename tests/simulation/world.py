@@ -57,6 +57,7 @@ class World:
         self.calm = False
         self.repairs = 0
         self.moves = 0
+        self.rescales = 0
         self.processes: list[Process] = []
         self.deadly: list[str] = []
         self._started = 0
@@ -77,12 +78,21 @@ class World:
             restart_strategy=_DELAYED if profile.delayed else None,
             balancer=RandomMoves(self) if profile.move else None,
         )
-        regions = 1 if profile.external else profile.regions
-        self.plan = JobPlan(
+
+    # --- what its inhabitants ask -----------------------------------------------------------------
+
+    def plan(self) -> JobPlan:
+        """The job, as somebody starts it now."""
+        profile = self.profile
+        count = 1 if profile.external else profile.regions
+        if profile.rescale:
+            count = self.random.randint(1, profile.rescale)
+        names = ["r"] if profile.rescale and count == 1 else [f"r{n}" for n in range(count)]
+        return JobPlan(
             name="simulated",
             regions=tuple(
                 RegionPlan(
-                    name=f"r{number}",
+                    name=name,
                     source_ids=() if profile.external else ("source",),
                     sink_ids=("sink",),
                     chained=True,
@@ -90,11 +100,9 @@ class World:
                     stateful_sink_ids=() if profile.move else None,
                     keeps_logs=profile.external,
                 )
-                for number in range(regions)
+                for name in names
             ),
         )
-
-    # --- what its inhabitants ask -----------------------------------------------------------------
 
     def roll(self, chance: float) -> bool:
         """Whether something rough happens now; never in the calm."""
@@ -291,6 +299,10 @@ class World:
     def _check_next(self, last: Assignment, record: CheckpointRecord, now: Assignment) -> None:
         before, after = owners(last), owners(now)
         assert before.keys() <= after.keys(), self.story("a split was lost")
+        if last.regions.keys() != now.regions.keys():
+            self.rescales += 1
+            assert now.version > last.version, self.story("the version does not tell")
+            return
         status = {region.region: region.status for region in record.regions}
         moves = {key for key, name in before.items() if after[key] != name}
         self.moves += len(moves)

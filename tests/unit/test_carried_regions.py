@@ -214,7 +214,8 @@ def test_a_region_that_does_not_write_to_a_sink_does_not_count_for_it() -> None:
     main, side = _TWO.regions
     plan = dataclasses.replace(_TWO, regions=(main, dataclasses.replace(side, sink_ids=())))
     committers = SharedCommitters({"sink": job.sink}, plan)
-    assert committers.writers("sink") == {"main"}
+    gone = dataclasses.replace(_main(), region="gone")  # by a start with other regions: it may have
+    assert committers.writers("sink", [_main(), _carried(), gone]) == {"main", "gone"}
     _decide(job, 1, _main(job.pre_commit("done")), _carried())
     job.start(plan=plan)
     assert [region.region for region in following.told[0][1]] == ["main"]

@@ -99,6 +99,30 @@ def test_a_region_without_splits_holds_nothing_back_until_it_has_one() -> None:
     assert sink.told == [(hour(0), False), (hour(1), False)]
 
 
+def test_what_regions_that_are_no_more_had_open_is_marked_by_those_that_go_on() -> None:
+    """Also behind a mark of the one that goes on: its own files alone were told of. And nobody
+    waits for the watermark of one that is gone."""
+    sink = MarkedSink(by_time(), regions=("main-0", "main-1"))
+    sink.epoch({"main-0": [hour(0)], "main-1": [hour(0), hour(1)]}, **{"main-0": HOUR_MS + 1})
+    sink.epoch({"main-1": [hour(0)]}, **{"main-1": HOUR_MS + 1})
+    assert sink.told == [(hour(0), False)]
+    sink.epoch({"main-1": [hour(0), hour(1)]})
+    before = sink.records
+    sink.marks.clear()
+    sink.start()
+    sink.tell()  # the new run settles the last decision, whose regions it has not
+    sink.marks.clear()
+    sink.regions = ("main-0",)
+    sink.records = {"main-0": (*before["main-0"], *before["main-1"])}
+    sink.watermarks = {"main-0": 2 * HOUR_MS + 1}
+    sink.decide()
+    sink.tell()
+    assert {partition for partition, _ in sink.told} == {hour(0), hour(1)}
+    sink.epoch({"main-0": [hour(2)]}, **{"main-0": 2 * HOUR_MS + 2})
+    assert len(sink.records["main-0"]) == 1
+    assert len(sink.told) == 2, "each is marked once"
+
+
 def test_a_partition_with_staged_or_held_files_is_not_complete() -> None:
     """Whatever the watermark says: its files are not all there to be read."""
     sink = MarkedSink(by_time())

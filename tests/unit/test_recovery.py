@@ -8,12 +8,14 @@ from runtime.checkpoint import recovery
 from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
 from runtime.checkpoint.startup import Found
 from runtime.checkpoint.steps import Steps, drive
+from runtime.contracts import OpenWork, RegionRegistration
 from runtime.errors import (
     TransactionLostError,
     TransactionUnknownError,
     UnreachableError,
 )
 from runtime.model import (
+    BatchKey,
     StateEntry,
     Verdict,
 )
@@ -310,3 +312,32 @@ def test_a_repair_by_another_start_is_followed() -> None:
     job.start()
     assert job.broker.read_committed(0) == ["theirs"]
     assert not job.broker.ongoing()
+
+
+# --- what living regions of earlier runs tell -----------------------------------------------------
+
+
+def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() -> None:
+    """What a decision names is committed, what none has is aborted, behind the seal and before the
+    run begins; also where the brokers' own listing would not show it."""
+    job = Job(record(0), committed=(0,))
+    decided, left = job.pre_commit("decided"), job.pre_commit("left")
+    job.store.records[1] = record(1, entries=(decided,))
+
+    def work(batch_id: int, *entries: StateEntry) -> OpenWork:
+        batch = BatchKey(region="main", generation=0, batch_id=batch_id)
+        return OpenWork(batch=batch, committables=entries)
+
+    told = RegionRegistration(
+        region="main", generation=0, acknowledged=1, open=(work(1, decided), work(2, left))
+    )
+    job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
+
+    def look(point: str) -> None:
+        if point == "before-seal":
+            assert len(job.broker.ongoing()) == 2
+
+    job.start(told=(told,), at=look)
+    assert job.broker.read_committed(0) == ["decided"]
+    assert not job.broker.ongoing()
+    assert job.broker.aborts_of_committed == 0

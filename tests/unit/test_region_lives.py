@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import pytest
+
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     AbortWork,
     EndJob,
@@ -9,6 +12,7 @@ from runtime.checkpoint.messages import (
     NothingDue,
     Publish,
     RegionFailed,
+    RegionRegistered,
     RegionRestarted,
     RestartAsked,
     SplitsDiscovered,
@@ -17,12 +21,13 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.plan import RegionPlan
 from runtime.checkpoint.regions import Fate
+from runtime.contracts import OpenWork, RegionRegistration
 from runtime.errors import (
     DeliveryError,
     FencedError,
     WrongJobError,
 )
-from runtime.model import CheckpointKind, Verdict
+from runtime.model import BatchKey, CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, committable, split
 
 # --- failures and new lives -----------------------------------------------------------------------
@@ -262,3 +267,71 @@ def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
     assert driver.core.last_committed == 2_000
     assert driver.core.settled_through >= 2_000
     assert len(driver.status().pending) <= 1
+
+
+# --- registrations --------------------------------------------------------------------------------
+
+
+def _told(batch: BatchKey, *names: str) -> RegionRegistered:
+    work = OpenWork(batch=batch, committables=tuple(committable(name) for name in names))
+    return RegionRegistered(
+        registration=RegionRegistration(
+            region=batch.region, generation=batch.generation, open=(work,)
+        )
+    )
+
+
+def _aborted(driver: CoreDriver) -> list[bytes]:
+    return [entry.payload for each in driver.seen(AbortWork) for entry in each.committables]
+
+
+def test_rule_17_what_a_life_left_open_is_aborted_before_its_region_is_carried() -> None:
+    """It had flushed, and failed before it could acknowledge: no checkpoint knows of it."""
+    driver = CoreDriver(dataclasses.replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    other = driver.poll(3, region="side")
+    left = BatchKey(region="main", generation=0, batch_id=1)
+    driver.tell(_told(left, "living"))
+    assert not _aborted(driver), "it may still be acknowledged"
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tell(_told(left, "left"))
+    driver.ack(other, region="side")
+    (decided,) = driver.seen(Publish)
+    assert decided.verdict is Verdict.DECIDED
+    assert _aborted(driver) == [b"left"]
+    aborted = next(each for each in driver.log if isinstance(each, AbortWork))
+    assert driver.log.index(aborted) < driver.log.index(decided)
+    driver.tell(_told(left, "left"))
+    assert _aborted(driver) == [b"left", b"left"], "told again, it is aborted again"
+
+
+def test_rule_17_what_a_decision_or_an_open_checkpoint_has_is_not_aborted_by_what_is_told() -> None:
+    """The committer, or the checkpoint's own abort, ends it in its own time."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    named = f"main.0.{batch.batch_id}"
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("failed")))
+    driver.tell(_told(batch, named))
+    assert not _aborted(driver), "its decision is being published"
+    driver.auto = True
+    for step in list(driver.held):
+        driver.answer(step)
+    driver.tell(_told(batch, named))
+    assert not _aborted(driver), "it is committed"
+
+
+def test_rule_12_a_registration_of_a_superseded_generation_is_refused() -> None:
+    """And changes nothing; as is one of a life that nobody has begun."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    now = driver.restart()
+    for generation in (0, now + 1):
+        late = BatchKey(region="main", generation=generation, batch_id=9)
+        with pytest.raises(FencedError, match="newer life"):
+            driver.tell(_told(late, "late"))
+    with pytest.raises(WrongJobError):
+        driver.tell(_told(BatchKey(region="other", generation=now, batch_id=1), "x"))
+    assert not _aborted(driver)
+    driver.tell(_told(BatchKey(region="main", generation=now, batch_id=1)))

@@ -31,7 +31,7 @@ from runtime.service.client import CoordinatorAddress
 from runtime.spark.job_graph import Region
 from runtime.spark.passing import Passing
 from runtime.spark.region import RegionQuery, RegionSpec
-from runtime.spark.region_start import make_ready
+from runtime.spark.region_start import delete_vanished, make_ready
 from runtime.spark.tasks import RegionTasks, TaskResult
 from tests.fake_file_system import Disk, FakeFileSystem
 
@@ -447,3 +447,11 @@ def test_rule_9_without_decided_state_nothing_of_an_older_life_is_left(
     made = region(stateful=stateful)
     make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id))
     assert list(disk.files) == ["chk-000000000001/_metadata"]
+
+
+def test_logs_of_regions_that_are_no_more_are_deleted() -> None:
+    """A job that is started with other numbers of regions would gather them for ever."""
+    disk = Disk()
+    disk.files |= {f"spark/{name}/3/offsets/1": b"" for name in ("main", "main-0", "main-1")}
+    delete_vanished(FakeFileSystem(disk), {"main"})
+    assert set(disk.files) == {"spark/main/3/offsets/1"}

@@ -158,7 +158,7 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
         ),
         (
             dataclasses.replace(
-                PLAN, regions=(RegionPlan(name="renamed", source_ids=("source",)),)
+                PLAN, regions=(RegionPlan(name="renamed", source_ids=("source",), stateful=True),)
             ),
             "only_in_checkpoint=main",
         ),

@@ -1,5 +1,6 @@
 """The thread that runs the job and its regions' lives: who is brought back, and who waits."""
 
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,12 +10,18 @@ import pytest
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings
-from runtime.errors import RegionGivenUpError, StorageUnreachableError, UnreachableError
+from runtime.contracts import LifeStatus, RegionHandle, RegionLife, RegionRegistration
+from runtime.errors import (
+    RegionGivenUpError,
+    RegionUnansweredError,
+    StorageUnreachableError,
+    UnreachableError,
+)
 from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.model import Barrier
 from runtime.spark.lives import RegionLives
 from tests.coordinated_job import QUICK, Job
-from tests.region_queries import ThreadLauncher
+from tests.region_queries import ThreadRegions
 from tests.waiting import wait_for
 
 SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
@@ -26,31 +33,40 @@ class Watched:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.coordinator: BarrierCoordinator
-        self.launcher: ThreadLauncher
+        self.regions: ThreadRegions
         self.lives: RegionLives
         self.hold = threading.Event()
 
     def begin(self, *names: str, settings: CheckpointSettings = SETTINGS) -> None:
         self.job.regions = names
         self.coordinator, started = self.job.started(settings)
-        self.launcher = ThreadLauncher(self.coordinator, self.job.broker)
-        self.lives = RegionLives(self.coordinator, self.launcher, outage_limit_s=20.0)
+        self.regions = ThreadRegions(self.coordinator, self.job.broker)
+        self.lives = RegionLives(
+            self.coordinator,
+            {name: self.regions.handle(name) for name in names},
+            outage_limit_s=20.0,
+        )
         self.names = names
         self._started = started
 
     def run(self) -> None:
         for name in self.names:
-            restored = self._started.regions[name]
-            self.lives.begin(name, self._started.generation, restored, after=0)
+            self.lives.begin(
+                RegionLife(
+                    generation=self._started.generation,
+                    restored=self._started.regions[name],
+                    after=0,
+                )
+            )
 
     def fail_once(self, name: str) -> None:
         """Its next batch fails, the ones behind it do not."""
 
         def fail(barrier: Barrier) -> None:
-            del self.launcher.before_ack[name]
+            del self.regions.before_ack[name]
             raise UnreachableError("a broker went away", {}, "Try again.")
 
-        self.launcher.before_ack[name] = fail
+        self.regions.before_ack[name] = fail
 
     def keep_open(self, name: str) -> threading.Event:
         """Its batches go on only once ``hold`` is set; the event: one is waiting."""
@@ -60,16 +76,16 @@ class Watched:
             reached.set()
             assert self.hold.wait(20.0)
 
-        self.launcher.before_ack[name] = wait
+        self.regions.before_ack[name] = wait
         return reached
 
     def lives_of(self, name: str) -> int:
         self.lives.watch()
-        return len(self.launcher.queries[name])
+        return len(self.regions.queries[name])
 
     def stop(self) -> None:
         self.hold.set()
-        for queries in self.launcher.queries.values():
+        for queries in self.regions.queries.values():
             for query in queries:
                 query.may_stop.set()
         self.lives.stop()
@@ -91,12 +107,12 @@ def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5, 2: 5}
     watched.run()
-    left = watched.launcher.queries["left"][0]
+    left = watched.regions.queries["left"][0]
     assert held.wait(20.0)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
-    third = watched.launcher.queries["third"][0]
+    third = watched.regions.queries["third"][0]
     watched.coordinator.fail(
-        "third", watched.launcher.generations["third"][0], UnreachableError("gone", {}, "Wait.")
+        "third", watched.regions.generations["third"][0], UnreachableError("gone", {}, "Wait.")
     )
     wait_for(lambda: watched.lives_of("third") and third.is_stopped, poll_s=0.005)
     assert watched.lives_of("left") == watched.lives_of("third") == 1, "right's epoch is open"
@@ -112,7 +128,7 @@ def test_rule_12_a_query_that_does_not_stop_yet_has_no_successor(watched: Watche
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    slow = watched.launcher.queries["left"][0]
+    slow = watched.regions.queries["left"][0]
     slow.may_stop.clear()
     wait_for(lambda: not slow.is_active, poll_s=0.005)
     watched.fail_once("right")
@@ -132,9 +148,9 @@ def test_a_region_whose_file_system_is_away_is_begun_again_when_it_is_back(
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    watched.launcher.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
+    watched.regions.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    assert watched.launcher.error is None, "one launch has failed"
+    assert watched.regions.error is None, "one launch has failed"
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
@@ -164,7 +180,7 @@ def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
     def fail(barrier: Barrier) -> None:
         raise UnreachableError("a broker went away", {}, "Try again.")
 
-    watched.launcher.before_ack["left"] = fail
+    watched.regions.before_ack["left"] = fail
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
     wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
@@ -180,10 +196,85 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
     watched.fail_once("left")
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
-    left = watched.launcher.queries["left"][0]
+    left = watched.regions.queries["left"][0]
     assert held.wait(20.0)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
     watched.lives.watch()  # it is asked for now
     watched.coordinator.cancel()
     assert watched.lives_of("left") == 1
     assert watched.coordinator.wait(20.0)
+
+
+class LosingHandle:
+    """A handle whose calls are carried out, and whose answers are lost now and then."""
+
+    def __init__(self, handle: RegionHandle, seed: int) -> None:
+        self._handle = handle
+        self._random = random.Random(seed)
+        self.lost = 0
+
+    @property
+    def region(self) -> str:
+        return self._handle.region
+
+    def _lose(self) -> None:
+        if self._random.random() < 0.4:
+            self.lost += 1
+            raise RegionUnansweredError("the answer is lost", {}, "Ask again.")
+
+    def start(self, life: RegionLife, *, timeout_s: float) -> None:
+        self._handle.start(life, timeout_s=timeout_s)
+        self._lose()
+
+    def stop(self, generation: int, *, timeout_s: float) -> bool:
+        answer = self._handle.stop(generation, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
+        answer = self._handle.register(generation, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+        answer = self._handle.status(looks=looks, timeout_s=timeout_s)
+        self._lose()
+        return answer
+
+
+def test_lives_are_begun_and_brought_back_once_whatever_answers_are_lost(watched: Watched) -> None:
+    """Both regions fail twice; every call loses four answers of ten."""
+    watched.begin("left", "right")
+    handles = {name: LosingHandle(watched.regions.handle(name), seed=7) for name in watched.names}
+    watched.lives = RegionLives(watched.coordinator, handles, outage_limit_s=20.0)
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.fail_once("left")
+    watched.run()
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    watched.fail_once("right")
+    watched.job.source.ends[1] = 9
+    wait_for(lambda: watched.lives_of("right") == 2, poll_s=0.005)
+    wait_for(
+        lambda: watched.lives_of("left") and watched.job.visible() == watched.job.expected(),
+        poll_s=0.01,
+    )
+    assert all(len(set(found)) == len(found) for found in watched.regions.generations.values())
+    assert all(handle.lost for handle in handles.values())
+
+
+def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched) -> None:
+    """With its own error; the limit is that of an outage."""
+    watched.begin("left")
+    handle = LosingHandle(watched.regions.handle("left"), seed=1)
+    watched.lives = RegionLives(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
+    watched.run()
+    handle._random.random = lambda: 0.0  # type: ignore[method-assign]  # noqa: SLF001
+
+    def is_given_up() -> bool:
+        try:
+            watched.lives.watch()
+        except RegionUnansweredError:
+            return True
+        return False
+
+    wait_for(is_given_up, poll_s=0.005)

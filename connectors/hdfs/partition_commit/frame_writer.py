@@ -56,7 +56,7 @@ class MarkingFrameWriter:
         """
         mine = [entry for entry in scope.operator_states if entry.kind == STATE_KIND]
         others = tuple(entry for entry in scope.operator_states if entry.kind != STATE_KIND)
-        previous = state_in(mine)
+        previous = state_in(mine, target=self.target)
         staged = self.writer.write(frame, replace(scope, operator_states=others), registry)
         accepted, held = set(self.held(others)), set(self.held(staged.operator_states))
         written = self._timed(self._partitions(staged.committables) | held, accepted)

@@ -69,6 +69,7 @@ class PartitionLedger:
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._regions: dict[str, _Region] = {}
+        self._writers: dict[str, set[str]] = {}  # regions by operator
         self._staged: dict[str, _Staged] = {}
         self._marked: dict[str, dict[str, int]] = {}
         self._unheard: set[str] = set()
@@ -169,12 +170,21 @@ class PartitionLedger:
         """A decision's files are published: these are all regions that write by the operator."""
         with self._lock:
             self._unheard.discard(operator_id)
+            self._forget_gone(operator_id, {region.region for region in regions})
             for region in regions:
-                state = self._mine(state_in(region.operator_states))
+                state = state_in(region.operator_states, target=self._target)
                 self._learn(region, state)
                 staged = self._staged.get(region.region)
                 if staged and state and state.checkpoint_id >= staged.checkpoint_id:
                     del self._staged[region.region]
+
+    def _forget_gone(self, operator_id: str, names: set[str]) -> None:
+        """A run with other regions settles a checkpoint of those that are no more: nobody waits for
+        them once its own are told of, which go on with what they had open."""
+        for name in self._writers.get(operator_id, set()) - names:
+            self._regions.pop(name, None)
+            self._staged.pop(name, None)
+        self._writers[operator_id] = names
 
     def _learn(self, told: RegionProgress, state: PartitionState | None) -> None:
         name = told.region

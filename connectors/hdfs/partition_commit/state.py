@@ -1,9 +1,8 @@
 """What a region's record keeps of its partitions, and how a batch changes it. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runtime.errors import StreamError
 from runtime.model import Redistribution, StateEntry
 from runtime.payloads import committable, content_of, number, rows, text
 
@@ -153,16 +152,47 @@ def decode_state(entry: StateEntry) -> PartitionState:
     )
 
 
-def state_in(entries: Iterable[StateEntry]) -> PartitionState | None:
-    """The state among an operator's entries, which may be of other kinds, too."""
-    found = [entry for entry in entries if entry.kind == STATE_KIND]
-    if len(found) > 1:
-        raise StreamError(
-            "an operator has two states of open partitions in one region",
-            {"operator_id": found[0].operator_id},
-            "This is a bug: please report it with the checkpoint.",
-        )
-    return decode_state(found[0]) if found else None
+def state_in(entries: Iterable[StateEntry], *, target: str) -> PartitionState | None:
+    """The state of a target among an operator's entries, which may be of other kinds, too.
+
+    A region that goes on with what others kept that are no more has several: they become one.
+    """
+    states = (decode_state(entry) for entry in entries if entry.kind == STATE_KIND)
+    # An earlier run may have written elsewhere: of those partitions nothing is said here.
+    found = [state for state in states if state.target == target]
+    return found[0] if len(found) == 1 else _joined(found)
+
+
+def _joined(states: Sequence[PartitionState]) -> PartitionState | None:
+    """Of regions that became one. What any of them had open is open, and behind every mark that the
+    one which goes on was told of: a mark of its own files says nothing of the others'."""
+    if not states:
+        return None
+    through = max(state.checkpoint_id for state in states)
+    opened: dict[str, OpenPartition] = {}
+    marked: dict[str, dict[str, int]] = {}
+    for state in states:
+        for path, regions in state.marked.items():
+            mine = marked.setdefault(path, {})
+            for region, checkpoint_id in regions.items():
+                mine[region] = max(checkpoint_id, mine.get(region, -1))
+        for path, one in state.opened.items():
+            other = opened.get(path, one)
+            opened[path] = OpenPartition(
+                path=path,
+                first_seen_ms=min(one.first_seen_ms, other.first_seen_ms),
+                checkpoint_id=through + 1,
+                is_late=one.is_late or other.is_late,
+                is_held=one.is_held or other.is_held,
+            )
+    forgotten = [state.forgotten_ms for state in states if state.forgotten_ms is not None]
+    return PartitionState(
+        checkpoint_id=through,
+        opened=opened,
+        marked=marked,
+        forgotten_ms=max(forgotten, default=None),
+        target=states[0].target,
+    )
 
 
 def _from_content(content: Mapping[str, object]) -> PartitionState:

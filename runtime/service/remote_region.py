@@ -1,0 +1,156 @@
+"""A region of another process: its handle here, and what answers there.
+
+Messages go through `CoordinatorService` and `CoordinatorClient`, each region being mounted under
+its name. An error of the region is part of an answer, so it is never taken for a lost one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.contracts import (
+    LifeState,
+    LifeStatus,
+    RegionHandle,
+    RegionLife,
+    RegionRegistration,
+)
+from runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
+from runtime.service import wire
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.service.values import from_json, to_json
+
+__all__ = ["RegionDoor", "RemoteRegion", "region_key"]
+
+
+def region_key(region: str) -> str:
+    """Under which a region's door is mounted."""
+    return f"region-{region}"
+
+
+class RegionDoor:
+    """Answers for a handle of this process; a `runtime.service.server.QueryHandler`."""
+
+    def __init__(self, handle: RegionHandle) -> None:
+        self._handle = handle
+
+    def call(self, call: str, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """``start``, ``stop``, ``register`` or ``status``; the result or the error, never both."""
+        try:
+            return {"result": self._answer(call, payload)}
+        except Exception as err:  # noqa: BLE001 - Spark's, too: it is raised where it was asked
+            return {"error": _error(err)}
+
+    def _answer(self, call: str, payload: Mapping[str, Any]) -> object:
+        timeout_s = float(payload["timeout_s"])
+        match call:
+            case "start":
+                life = from_json(RegionLife, payload["life"])
+                self._handle.start(life, timeout_s=timeout_s)
+                return None
+            case "stop":
+                return self._handle.stop(payload["generation"], timeout_s=timeout_s)
+            case "register":
+                told = self._handle.register(payload["generation"], timeout_s=timeout_s)
+                return to_json(told)
+            case "status":
+                return _plain(self._handle.status(looks=payload["looks"], timeout_s=timeout_s))
+        raise ConfigError(
+            "a region does not know this message",
+            {"region": self._handle.region, "call": call},
+            "Both processes must be of the same version.",
+        )
+
+
+class RemoteRegion:
+    """`runtime.contracts.RegionHandle` over HTTP. Driver; every method is thread-safe.
+
+    Args:
+        region: name of the region.
+        address: of the service in the process that runs it.
+        on_the_way_s: an answer may come so much later than the time that a call is given.
+    """
+
+    def __init__(
+        self, region: str, address: CoordinatorAddress, *, on_the_way_s: float = 5.0
+    ) -> None:
+        self._region = region
+        self._on_the_way_s = on_the_way_s
+        self._client = CoordinatorClient(address)
+
+    @property
+    def region(self) -> str:
+        """See `RegionHandle.region`."""
+        return self._region
+
+    def start(self, life: RegionLife, *, timeout_s: float) -> None:
+        """See `RegionHandle.start`."""
+        self._ask("start", {"life": to_json(life)}, timeout_s)
+
+    def stop(self, generation: int, *, timeout_s: float) -> bool:
+        """See `RegionHandle.stop`."""
+        return bool(self._ask("stop", {"generation": generation}, timeout_s))
+
+    def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
+        """See `RegionHandle.register`."""
+        return from_json(
+            RegionRegistration, self._ask("register", {"generation": generation}, timeout_s)
+        )
+
+    def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
+        """See `RegionHandle.status`; errors that are none of ours come as text."""
+        return _status(self._ask("status", {"looks": looks}, timeout_s))
+
+    def close(self) -> None:
+        """Close the connections; the region goes on."""
+        self._client.close()
+
+    def _ask(self, call: str, payload: Mapping[str, Any], timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+        try:
+            answer = self._client.query(
+                region_key(self._region),
+                call,
+                {**payload, "timeout_s": timeout_s},
+                timeout_s=timeout_s + self._on_the_way_s,
+            )
+        except UnreachableError as err:
+            raise RegionUnansweredError(
+                "the process that runs a region did not answer",
+                {"region": self._region, "call": call, "timeout_s": timeout_s},
+                "Whether it did what it was asked for is not known: ask for its status.",
+            ) from err
+        if "error" in answer:
+            raise wire.error_from_json(answer["error"])
+        return answer["result"]
+
+
+def _plain(status: LifeStatus) -> dict[str, Any]:
+    return {
+        "region": status.region,
+        "generation": status.generation,
+        "state": status.state.value,
+        "error": _error(status.error),
+        "hindrance": _error(status.hindrance),
+    }
+
+
+def _error(error: BaseException | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    if not isinstance(error, StreamError):
+        error = StreamError(
+            "a region failed", {"error": f"{type(error).__name__}: {error}"}, "See its own log."
+        )
+    return wire.error_to_json(error)
+
+
+def _status(found: Mapping[str, Any]) -> LifeStatus:
+    def error(name: str) -> StreamError | None:
+        return None if found[name] is None else wire.error_from_json(found[name])
+
+    return LifeStatus(
+        region=found["region"],
+        generation=found["generation"],
+        state=LifeState(found["state"]),
+        error=error("error"),
+        hindrance=error("hindrance"),
+    )

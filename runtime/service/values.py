@@ -1,0 +1,58 @@
+"""Frozen model values as JSON, both ways, told by their declared types. Pure."""
+
+import base64
+import enum
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+__all__ = ["from_json", "to_json"]
+
+_T = TypeVar("_T")
+
+
+def to_json(value: object) -> Any:  # noqa: ANN401 - JSON
+    """A dataclass as a mapping, a tuple as a list, an enumeration as its value, bytes as base64."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    return value
+
+
+def from_json(cls: type[_T], found: object) -> _T:
+    """The value of type ``cls`` that `to_json` was given.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is not one; or what ``cls`` raises for it.
+    """
+    return cast(_T, _value(cls, found))
+
+
+def _value(hint: Any, found: Any) -> Any:  # noqa: ANN401 - whatever the type says
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = (each for each in arguments if each is not type(None))
+        return None if found is None else _value(inner, found)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return tuple(_value(arguments[0], item) for item in found)
+        return tuple(_value(each, item) for each, item in zip(arguments, found, strict=True))
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        values = {name: _value(hints[name], item) for name, item in found.items()}
+        return cast(Any, hint)(**values)
+    if issubclass(hint, enum.Enum):
+        return hint(found)
+    if hint is bytes:
+        return base64.b64decode(found, validate=True)
+    if not isinstance(found, hint):
+        raise TypeError(f"{found!r} is no {hint.__name__}")
+    return found

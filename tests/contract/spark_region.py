@@ -1,0 +1,113 @@
+"""A region on Spark, reached as a job reaches it."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.store import open_store
+from runtime.contracts import RegionHandle, RegionLife
+from runtime.job import Job
+from runtime.service.server import CoordinatorService
+from runtime.spark.job_graph import job_plan, regions_of
+from runtime.spark.launcher import RegionLauncher
+from runtime.spark.region import RegionQuery
+from runtime.spark.session import prepare
+from tests.kafka_records import Record, produce, unique
+from tests.waiting import wait_for
+
+__all__ = ["SparkBed"]
+
+_BAD = b"bad"
+
+
+def _refuse_bad(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if pc.any(pc.equal(batch.column("value"), pa.scalar(_BAD, pa.binary()))).as_py():
+        raise ValueError("a bad record")
+    return batch
+
+
+class _CountingLauncher(RegionLauncher):
+    def launch(self, life: RegionLife) -> RegionQuery:
+        query = super().launch(life)
+        _BEGUN.append(life.generation)
+        return query
+
+
+_BEGUN: list[int] = []
+
+
+class SparkBed:
+    """A chained region from topic to topic, under a coordinator with its service."""
+
+    def __init__(
+        self, spark: SparkSession, bootstrap: str, source: str, sink: str, directory: Path
+    ) -> None:
+        _BEGUN.clear()
+        self._bootstrap, self._source = bootstrap, source
+        prepare(spark)
+        job = Job("handled", spark, checkpoint_dir=str(directory), interval_s=0.1)
+        job.source(KafkaSource(bootstrap_servers=bootstrap, topics=[source])).map_batches(
+            _refuse_bad
+        ).sink(
+            KafkaSink(
+                bootstrap_servers=bootstrap, topic=sink, transactional_id_prefix=unique("handled")
+            )
+        )
+        graph, (region,) = regions_of(job.pipelines, [False])
+        plan = job_plan(
+            job.name,
+            graph,
+            [region],
+            checkpoints=job.settings,
+            spark_version=spark.version,
+            cluster_ids=[],
+        )
+        store = open_store(job.checkpoint_dir)
+        self._coordinator = BarrierCoordinator(
+            plan,
+            store,
+            sinks={i: each.coordinator() for i, each in region.sinks.items()},
+            sources={region.source_id: region.pipeline.source.enumerator(region.source_id)},
+            settings=job.settings,
+        )
+        self._started = self._coordinator.start(60.0)
+        self._service = CoordinatorService(self._coordinator)
+        self._service.start()
+        launcher = _CountingLauncher(
+            job,
+            {region.name: region},
+            self._coordinator,
+            store.fs,
+            job_uid=self._started.job_uid,
+            address=self._service.coordinator_address,
+            batches_to_retain=100,
+        )
+        self.handle: RegionHandle = launcher.handles()[region.name]
+
+    def life(self, generation: int | None = None) -> RegionLife:
+        (restored,) = self._started.regions.values()
+        first = self._started.generation if generation is None else generation
+        return RegionLife(generation=first, restored=restored, after=0)
+
+    def begun(self) -> list[int]:
+        return list(_BEGUN)
+
+    def fail(self) -> None:
+        produce(self._bootstrap, self._source, [Record(value=_BAD)])
+
+    def wait_for_commit(self) -> int:
+        before = self._coordinator.last_committed
+        produce(self._bootstrap, self._source, [Record(value=b"good")])
+        wait_for(lambda: self._coordinator.last_committed > before, what="a committed record")
+        return self._coordinator.last_committed
+
+    def stop(self) -> None:
+        """The end of the test."""
+        self._coordinator.cancel()
+        self.handle.stop(10**6, timeout_s=60.0)
+        self._service.stop()
+        self._coordinator.stop()

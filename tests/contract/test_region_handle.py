@@ -1,0 +1,296 @@
+"""What every `RegionHandle` promises: in this process, over HTTP, and of a region on Spark."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.contracts import LifeState, LifeStatus, RegionLife
+from runtime.errors import (
+    FencedError,
+    IllegalTransitionError,
+    RegionUnansweredError,
+    StorageUnreachableError,
+    StreamError,
+    UnreachableError,
+)
+from runtime.model import RegionRecord
+from runtime.service.client import CoordinatorAddress
+from runtime.service.remote_region import RemoteRegion
+from tests.contract.region_beds import Bed, HttpBed, ThreadBed
+from tests.contract.spark_region import SparkBed
+from tests.coordinated_job import Job
+from tests.kafka_fixture import TopicFactory
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+SOON_S = 60.0
+
+
+@pytest.fixture(params=["threads", "http"])
+def quick(request: pytest.FixtureRequest, job: Job) -> Iterator[ThreadBed]:
+    """A region without Spark."""
+    made = ThreadBed(job) if request.param == "threads" else HttpBed(job)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def http(job: Job) -> Iterator[HttpBed]:
+    """A region behind a service that may lose answers."""
+    made = HttpBed(job)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=["threads", "http", pytest.param("spark", marks=pytest.mark.integration)])
+def bed(request: pytest.FixtureRequest) -> Bed:
+    """Each kind of region."""
+    name = {"threads": "thread_bed", "http": "http", "spark": "spark_bed"}[request.param]
+    made: Bed = request.getfixturevalue(name)
+    return made
+
+
+@pytest.fixture
+def spark_bed(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> Iterator[SparkBed]:
+    """A region on Spark."""
+    made = SparkBed(spark, kafka.bootstrap, topic(), topic(), tmp_path / "checkpoint")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def thread_bed(job: Job) -> Iterator[ThreadBed]:
+    """A region in this process."""
+    made = ThreadBed(job)
+    yield made
+    made.stop()
+
+
+def _status(bed: Bed) -> LifeStatus:
+    return bed.handle.status(timeout_s=SOON_S)
+
+
+def _ended(bed: Bed) -> LifeStatus:
+    """Its status, once its life has ended by itself."""
+
+    def ended() -> LifeStatus | None:
+        found = _status(bed)
+        return found if found.state is LifeState.ENDED else None
+
+    found = wait_for(ended, what="the life ends")
+    assert found is not None
+    return found
+
+
+# --- every kind of region -------------------------------------------------------------------------
+
+
+def test_a_life_begins_once_and_ends_once(bed: Bed) -> None:
+    """Whoever asks again changes nothing: an answer may have been lost."""
+    assert _status(bed).state is LifeState.NONE
+    life = bed.life()
+    bed.handle.start(life, timeout_s=SOON_S)
+    bed.handle.start(life, timeout_s=SOON_S)
+    assert bed.begun() == [life.generation]
+    running = _status(bed)
+    assert (running.state, running.generation) == (LifeState.RUNNING, life.generation)
+    committed = bed.wait_for_commit()
+    told = bed.handle.register(life.generation, timeout_s=SOON_S)
+    assert (told.region, told.generation, told.acknowledged) == (
+        life.region,
+        life.generation,
+        committed,
+    )
+    bed.handle.stop(life.generation, timeout_s=0.0)
+    for _ in range(2):
+        assert wait_for(lambda: bed.handle.stop(life.generation, timeout_s=SOON_S))
+    assert _status(bed).state is LifeState.STOPPED
+    bed.handle.start(life, timeout_s=SOON_S)
+    assert bed.begun() == [life.generation], "a life that is over does not begin again"
+
+
+def test_rule_12_a_life_that_failed_says_why_and_has_one_successor(bed: Bed) -> None:
+    """It is known after its end, until the next one begins, which is refused before it is stopped;
+    then its own generation is refused."""
+    life = bed.life()
+    bed.handle.start(life, timeout_s=SOON_S)
+    bed.fail()
+    ended = _ended(bed)
+    assert ended.generation == life.generation
+    assert ended.error is not None
+    successor = bed.life(life.generation + 100)
+    with pytest.raises(IllegalTransitionError, match="before the old one is stopped"):
+        bed.handle.start(successor, timeout_s=SOON_S)
+    assert bed.handle.stop(life.generation, timeout_s=SOON_S)
+    assert bed.handle.register(life.generation, timeout_s=SOON_S).generation == life.generation
+    bed.handle.start(successor, timeout_s=SOON_S)
+    with pytest.raises(FencedError, match="not the newest life"):
+        bed.handle.register(life.generation, timeout_s=SOON_S)
+    with pytest.raises(FencedError, match="over before it began"):
+        bed.handle.start(life, timeout_s=SOON_S)
+    assert bed.handle.stop(life.generation, timeout_s=SOON_S), "the old one, again"
+    assert _status(bed).generation == successor.generation, "its successor is left alone"
+    assert bed.begun() == [life.generation, successor.generation]
+
+
+def test_a_stop_of_a_life_that_never_began_keeps_it_from_beginning(bed: Bed) -> None:
+    """The request to begin it may still be on its way."""
+    life = bed.life()
+    assert bed.handle.stop(life.generation, timeout_s=SOON_S)
+    with pytest.raises(FencedError, match="over before it began"):
+        bed.handle.start(life, timeout_s=SOON_S)
+    assert (_status(bed).state, bed.begun()) == (LifeState.NONE, [])
+    with pytest.raises(FencedError):
+        bed.handle.register(life.generation, timeout_s=SOON_S)
+    bed.handle.start(bed.life(life.generation + 1), timeout_s=SOON_S)
+    assert bed.begun() == [life.generation + 1]
+
+
+# --- without Spark --------------------------------------------------------------------------------
+
+
+def test_rule_12_a_stop_is_bounded_and_goes_on(quick: ThreadBed) -> None:
+    """A callback cannot be interrupted: whoever asks is told that it is not over yet."""
+    life = quick.life()
+    quick.handle.start(life, timeout_s=SOON_S)
+    release = quick.slow_down()
+    assert not quick.handle.stop(life.generation, timeout_s=0.05)
+    assert _status(quick).state is LifeState.STOPPING
+    release()
+    assert quick.handle.stop(life.generation, timeout_s=SOON_S)
+    assert _status(quick).state is LifeState.STOPPED
+
+
+def test_a_life_that_cannot_begin_leaves_nothing_and_may_be_tried_again(quick: ThreadBed) -> None:
+    """The error arrives as what it is."""
+    life = quick.life()
+    quick.regions.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
+    with pytest.raises(StorageUnreachableError, match="away"):
+        quick.handle.start(life, timeout_s=SOON_S)
+    assert _status(quick).state is LifeState.NONE
+    quick.handle.start(life, timeout_s=SOON_S)
+    assert quick.begun() == [life.generation]
+
+
+def test_a_life_that_is_over_says_what_keeps_the_next_from_writing(quick: ThreadBed) -> None:
+    """Looked for when asked, and not before."""
+    life = quick.life()
+    quick.handle.start(life, timeout_s=SOON_S)
+    assert quick.handle.stop(life.generation, timeout_s=SOON_S)
+    quick.regions.queries["main"][0].hindrance = StorageUnreachableError("away", {}, "Wait.")
+    assert _status(quick).hindrance is None
+    looked = quick.handle.status(looks=True, timeout_s=SOON_S)
+    assert isinstance(looked.hindrance, StorageUnreachableError)
+
+
+def test_rule_17_a_life_that_failed_behind_its_flush_says_what_it_left_open(
+    quick: ThreadBed,
+) -> None:
+    """Pre-committed and never acknowledged: the coordinator is told, and aborts it."""
+    life = quick.life()
+    quick.handle.start(life, timeout_s=SOON_S)
+    quick.fail()
+    _ended(quick)
+    told = quick.handle.register(life.generation, timeout_s=SOON_S)
+    (work,) = told.open
+    assert (work.batch.region, work.batch.generation) == ("main", life.generation)
+    assert len(work.committables) == 1
+    quick.coordinator.register_region(told)
+    with pytest.raises(FencedError):
+        quick.coordinator.register_region(replace(told, generation=life.generation - 1))
+
+
+# --- answers that are lost ------------------------------------------------------------------------
+
+
+def test_answers_that_are_lost_are_settled_by_asking(http: HttpBed) -> None:
+    """Each call was carried out, and nobody heard of it; asked again, it changes nothing."""
+    life = http.life()
+    for call in (
+        lambda: http.handle.start(life, timeout_s=SOON_S),
+        lambda: http.handle.register(life.generation, timeout_s=SOON_S),
+        lambda: http.handle.stop(life.generation, timeout_s=SOON_S),
+    ):
+        http.door.loses = 1
+        with pytest.raises(RegionUnansweredError, match="did not answer"):
+            call()
+        assert _status(http).generation == life.generation
+        call()
+    assert _status(http).state is LifeState.STOPPED
+    assert http.begun() == [life.generation]
+    assert http.door.calls.count("start") == 2
+
+
+def test_an_error_that_is_none_of_ours_arrives_as_text(http: HttpBed) -> None:
+    """Spark's own, for example; it is no lost answer."""
+    http.regions.error = ValueError("no such class")  # type: ignore[assignment]
+    with pytest.raises(StreamError, match="ValueError: no such class") as raised:
+        http.handle.start(http.life(), timeout_s=SOON_S)
+    assert not isinstance(raised.value, UnreachableError)
+
+
+# --- a region of another process ------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _hosting() -> Iterator[tuple[subprocess.Popen[str], RemoteRegion]]:
+    """A process that hosts the region, and the handle of it here."""
+    host = subprocess.Popen(
+        [sys.executable, "-m", "tests.contract.region_process"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert host.stdout is not None
+    assert host.stdin is not None
+    address = CoordinatorAddress(**json.loads(host.stdout.readline()))
+    remote = RemoteRegion("main", address, on_the_way_s=1.0)
+    try:
+        yield host, remote
+    finally:
+        remote.close()
+        host.stdin.close()
+        host.stdout.close()
+        host.wait(SOON_S)
+
+
+def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_life() -> None:
+    """Nobody knows what became of the life until another host says that it has none; the next
+    generation begins there."""
+    first = RegionLife(
+        generation=3, restored=RegionRecord(region="main", generation=1, splits=()), after=2
+    )
+    with _hosting() as (host, region):
+        region.start(first, timeout_s=SOON_S)
+        assert region.status(timeout_s=SOON_S).state is LifeState.RUNNING
+        host.kill()
+        host.wait(SOON_S)
+        for call in (
+            lambda: region.status(timeout_s=0.1),
+            lambda: region.stop(3, timeout_s=0.1),
+            lambda: region.start(first, timeout_s=0.1),
+        ):
+            with pytest.raises(RegionUnansweredError):
+                call()
+    with _hosting() as (_, region):
+        found = region.status(timeout_s=SOON_S)
+        assert (found.state, found.generation) == (LifeState.NONE, None)
+        with pytest.raises(FencedError):
+            region.register(3, timeout_s=SOON_S)
+        assert region.stop(3, timeout_s=SOON_S)
+        region.start(replace(first, generation=4), timeout_s=SOON_S)
+        assert region.register(4, timeout_s=SOON_S).generation == 4
+        assert region.stop(4, timeout_s=SOON_S)

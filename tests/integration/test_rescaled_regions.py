@@ -1,0 +1,106 @@
+"""A Job that is started again with another number of regions: 1, then 3, then 2."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from connectors.hdfs import HdfsSink, Roll
+from connectors.hdfs.held_files import HELD_KIND
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.checkpoint.store import open_store
+from runtime.job import Job
+from runtime.model import CheckpointRecord, Verdict
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import Record, produce, read, unique
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 4
+RECORDS = 36
+
+
+def stopping_at(limit: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A function that cannot go on once a record's number has reached the limit."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        numbers = pc.cast(pc.cast(batch.column("value"), pa.string()), pa.int64())
+        if batch.num_rows and pc.max(numbers).as_py() >= limit:
+            raise ValueError("no further")
+        return batch
+
+    return run
+
+
+def newest(directory: Path) -> CheckpointRecord:
+    """The newest decision."""
+    store = open_store(str(directory))
+    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    return [found for found in records if found.verdict is Verdict.DECIDED][-1]
+
+
+def test_rule_9_a_job_goes_on_with_other_numbers_of_regions(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Each record is written once, into topic and files, in order in each partition, though each
+    run but the last ends in an error, with open transactions and with files held for later."""
+    source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    directory, prefix = tmp_path / "checkpoint", unique("rescaled")
+    given = [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)]
+    produce(kafka.bootstrap, source, given)
+
+    def run(regions: int, limit: int) -> None:
+        job = Job(
+            "rescaled",
+            spark,
+            checkpoint_dir=str(directory),
+            interval_s=0.1,
+            tolerable_failures=0,
+            regions=regions,
+        )
+        (
+            job.source(
+                KafkaSource(
+                    bootstrap_servers=kafka.bootstrap,
+                    topics=[source],
+                    bounded=True,
+                    options={"maxOffsetsPerTrigger": "4"},
+                )
+            )
+            .map_batches(stopping_at(limit))
+            .sink(
+                KafkaSink(
+                    bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=prefix
+                )
+            )
+            .sink(HdfsSink(tmp_path / "rows", columns=["value", "partition"], roll=Roll(age=3600)))
+        )
+        job.run()
+
+    names: list[set[str]] = []
+    for regions, limit in ((1, 10), (3, 24)):
+        with pytest.raises(PythonException, match="no further"):
+            run(regions, limit)
+        left = newest(directory)
+        names.append({region.region for region in left.regions})
+        held = [e.kind for region in left.regions for e in region.operator_states]
+        assert HELD_KIND in held, "files are held when the number of regions changes"
+        assert any(split.end_offset for region in left.regions for split in region.splits)
+    run(2, RECORDS)
+    last = newest(directory)
+    assert [len(found) for found in names] == [1, 3]
+    assert len(last.regions) == 2
+    assert last.assignment is not None
+    assert last.assignment.version == 3
+    assert sorted(len(mine) for mine in last.assignment.regions.values()) == [2, 2]
+    found = [(r.partition, int(r.value or b"")) for r in read(kafka.bootstrap, sink)]
+    for partition in range(PARTITIONS):
+        mine = [number for at, number in found if at == partition]
+        assert mine == list(range(partition, RECORDS, PARTITIONS))
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted((row.partition, int(row.value)) for row in rows) == sorted(found)

@@ -1,0 +1,239 @@
+"""A start with another number of regions: what is refused, settled, and on record afterwards."""
+
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.assignment import assignment_of
+from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    BarrierPolled,
+    GiveBarrier,
+    Publish,
+    RegionCut,
+    Tick,
+)
+from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.checkpoint.rescaling import dealt_anew
+from runtime.counts import added, decode_totals, encode_totals, totals_after
+from runtime.errors import WrongJobError
+from runtime.model import (
+    Acknowledgement,
+    BatchKey,
+    CheckpointRecord,
+    RecordCounts,
+    Redistribution,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+)
+from tests.core_driver import FAST, committable, split
+from tests.fakes import entry_of, transactional_id
+from tests.starting_job import GRAPH, JOB_UID, PLAN, Job, record
+
+_STATE = StateSnapshot(
+    provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
+)
+
+
+def plan_of(*names: str, **changes: object) -> JobPlan:
+    """The job with these regions of its source."""
+    regions = tuple(replace(PLAN.regions[0], name=name, **changes) for name in names)  # type: ignore[arg-type]
+    return replace(PLAN, regions=regions)
+
+
+def two_regions(checkpoint_id: int, **changes: object) -> CheckpointRecord:
+    """A decided record of ``main-0`` and ``main-1``, the second carried from the one before."""
+    regions = (
+        RegionRecord(
+            region="main-0",
+            generation=0,
+            batch_id=2,
+            splits=(split(0, 10, 20), split(2, 10, 20)),
+        ),
+        RegionRecord(
+            region="main-1",
+            generation=0,
+            batch_id=1,
+            status=RegionStatus.CARRIED,
+            carried_from=1,
+            splits=(split(1, 0, 10),),
+        ),
+    )
+    made = record(checkpoint_id, regions=regions, assignment=assignment_of(regions))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_rule_9_a_start_with_other_regions_goes_on_at_the_end_of_each_snapshot() -> None:
+    """Carried regions' splits at those of their own; evenly, in a new version of the assignment."""
+    job = Job(record(0), two_regions(2), committed=(0, 2))
+    found = job.start(plan=plan_of("main-0", "main-1", "main-2"))
+    assert found.assignment.version == 2
+    assert {
+        name: [(s.partition, s.end_offset) for s in region.splits]
+        for name, region in found.regions.items()
+    } == {"main-0": [(0, 20)], "main-1": [(1, 10)], "main-2": [(2, 20)]}
+    assert found.regions["main-2"].generation == found.generation
+    assert sorted(s.end_offset for s in job.source.restored) == [10, 20, 20]
+
+
+def test_a_crash_before_the_first_decision_leaves_the_old_assignment() -> None:
+    """The seal says nothing of regions: the next run begins where this one did."""
+    job = Job(record(0), two_regions(2), committed=(0, 2))
+    job.start(plan=plan_of("main-0", "main-1", "main-2"))
+    found = job.start(plan=plan_of("main"))
+    assert found.assignment.version == 2
+    assert [s.partition for s in found.regions["main"].splits] == [0, 1, 2]
+    again = job.start(plan=plan_of("main-0", "main-1"))
+    assert again.assignment == two_regions(2).assignment
+    assert again.generation > found.generation
+
+
+def test_rule_4_what_vanished_regions_opened_is_settled_before_the_run_begins() -> None:
+    """Committed if it is decided, aborted if not, whatever their names were."""
+    job = Job(record(0), committed=(0,))
+
+    def open_of(region: str, name: str) -> object:
+        batch = BatchKey(region=region, generation=0, batch_id=2)
+        transaction = job.broker.init(transactional_id(JOB_UID, batch, name))
+        job.broker.append(transaction, 0, name)
+        return transaction
+
+    decided = entry_of(open_of("main-0", "decided"))  # type: ignore[arg-type]
+    open_of("main-1", "orphan")
+    old = two_regions(2)
+    regions = (replace(old.regions[0], committables=(decided,)), old.regions[1])
+    job.store.records |= {1: record(1, verdict=old.verdict), 2: replace(old, regions=regions)}
+    job.store.committed.add(1)
+    job.start(plan=plan_of("main"))
+    assert 2 in job.store.committed
+    assert not job.broker.ongoing()
+    assert job.broker.read_committed(0) == ["decided"]
+
+
+def test_a_lost_transaction_of_a_vanished_region_is_one_of_its_heirs() -> None:
+    """Regions of one source have the same functions: any of them may write it again."""
+    (lost, _) = two_regions(2).regions
+    heir = plan_of("main").heir_of(lost)
+    assert heir is not None
+    assert heir.name == "main"
+    kept = plan_of("main-0", "main-9").heir_of(lost)
+    assert kept is not None
+    assert kept.name == "main-0"
+    other = JobPlan(name="job", regions=(RegionPlan(name="x", source_ids=("other",)),))
+    assert other.heir_of(lost) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (plan_of("main", stateful=True), "bound=main"),
+        (plan_of("main-0", "main-1", "main-2", keeps_logs=True), "bound=main-0,main-1,main-2"),
+        (plan_of("main-0", "main-1", "new", source_ids=("source", "new")), "bound=new"),
+    ],
+)
+def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, says: str) -> None:
+    """Before anything is changed."""
+    job = Job(record(0), two_regions(2), committed=(0, 2))
+    with pytest.raises(WrongJobError, match=says):
+        job.start(plan=changed)
+    assert set(job.store.records) == {0, 2}
+
+
+def test_a_region_with_state_does_not_vanish() -> None:
+    """Its state would be left behind."""
+    old = two_regions(2)
+    regions = (replace(old.regions[0], state=_STATE), old.regions[1])
+    job = Job(record(0), replace(old, regions=regions), committed=(0, 2))
+    with pytest.raises(WrongJobError, match="bound=main-0"):
+        job.start(plan=plan_of("main"))
+
+
+@pytest.mark.parametrize("redistribution", [Redistribution.KEYED_RANGE, Redistribution.BROADCAST])
+def test_state_that_nobody_can_go_on_with_is_refused(redistribution: Redistribution) -> None:
+    """Only what is a list can be handed to another region."""
+    old = two_regions(2)
+    entry = replace(committable("kept"), redistribution=redistribution)
+    regions = (old.regions[0], replace(old.regions[1], operator_states=(entry,)))
+    job = Job(record(0), replace(old, regions=regions, graph=GRAPH), committed=(0, 2))
+    with pytest.raises(
+        WrongJobError, match=r"no other one can go on with.*region=main-1 sink=copy"
+    ):
+        job.start(plan=plan_of("main-0"))
+    with pytest.raises(WrongJobError, match="no other one"):
+        job.start(plan=plan_of("main-0", stateful_sink_ids=()))
+
+
+def test_a_region_has_not_passed_a_time_that_a_split_it_gets_has_not() -> None:
+    """Or a partition would be marked before its last rows come."""
+    old = two_regions(2)
+    (fast, slow) = (
+        replace(
+            region,
+            least_watermark_ms=mark,
+            splits=tuple(replace(s, watermark_ms=mark) for s in region.splits),
+        )
+        for region, mark in zip(old.regions, (900, 100), strict=True)
+    )
+    late = replace(old, regions=(fast, slow))
+    (one,), _ = dealt_anew(late, plan_of("main-0"), generation=3)
+    assert one.least_watermark_ms == 100
+    regions, _ = dealt_anew(late, plan_of("main-0", "main-1", "main-2"), generation=3)
+    assert [region.least_watermark_ms for region in regions] == [900, 100, 900]
+
+
+def test_counts_of_regions_that_became_one_are_added() -> None:
+    """And stand in one entry once the region has had a batch."""
+    entries = [
+        encode_totals(RecordCounts(read=read, skipped=1), operator_id="f") for read in (5, 7)
+    ]
+    (entry,) = totals_after(entries, {"f": RecordCounts(read=1)})
+    assert decode_totals(entry) == RecordCounts(read=13, skipped=2)
+    assert added([]) == {}
+
+
+def test_the_first_decision_says_who_has_which_split() -> None:
+    """And nothing before it does."""
+    plan = plan_of("main-0", "main-1", "main-2")
+    regions, assignment = dealt_anew(two_regions(2), plan, generation=3)
+    core = CoordinatorCore(
+        FAST,
+        plan.regions,
+        {region.region: region for region in regions},
+        assignment=assignment,
+        generation=3,
+        last_decided=2,
+        draw=lambda: 0.5,
+    )
+    core.step(Tick(), 1.0)
+    (asked,) = core.step(BarrierPolled(region="main-2", generation=3), 1.0)
+    splits = (split(2, 20, 25),)
+    assert [s.partition for s in asked.positions] == [2]  # type: ignore[union-attr]
+    cut = RegionCut(checkpoint_id=4, region="main-2", generation=3, splits=splits, finished=False)
+    given = next(a for a in core.step(cut, 1.0) if isinstance(a, GiveBarrier))
+    batch = BatchKey(region="main-2", generation=3, batch_id=1)
+    for name in ("main-0", "main-1"):
+        mine = next(region.splits for region in regions if region.region == name)
+        core.step(BarrierPolled(region=name, generation=3), 1.0)
+        empty = RegionCut(
+            checkpoint_id=4,
+            region=name,
+            generation=3,
+            splits=tuple(s.at_end() for s in mine),
+            finished=False,
+        )
+        core.step(empty, 1.0)
+    ack = Acknowledgement(
+        batch=batch,
+        checkpoint_id=4,
+        region=RegionRecord(region="main-2", generation=3, batch_id=1, splits=given.barrier.splits),
+    )
+    out = core.step(Acknowledged(ack=ack), 1.1)
+    (published,) = (a for a in out if isinstance(a, Publish))
+    assert published.assignment == assignment
+    assert {region.region: region.generation for region in published.regions} == {
+        "main-0": 0,
+        "main-1": 0,
+        "main-2": 3,
+    }
