@@ -53,6 +53,25 @@ PROFILES = {
     "others go on without regions that come back after delays": Profile(
         regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
     ),
+    "regions are parked": Profile(regions=3, park=True, command=0.01, fail_region=0.05),
+    "parked beside carried regions of one output": Profile(
+        regions=4,
+        partitions=5,
+        park=True,
+        command=0.02,
+        fail_region=0.05,
+        regional=True,
+        shared_output=True,
+    ),
+    "stateful regions are parked, many kills": Profile(
+        regions=3, park=True, command=0.02, fail_region=0.05, stateful=True, kill=0.03, start=0.1
+    ),
+    "splits move past parked regions": Profile(
+        regions=4, partitions=6, park=True, command=0.02, fail_region=0.03, move=0.6, steps=800
+    ),
+    "parked, three checkpoints at once": Profile(
+        regions=3, park=True, command=0.02, fail_region=0.05, regional=True, max_concurrent=3
+    ),
     "transactions expire and are repaired": Profile(expire=0.05, kill=0.03, processes=8),
     "splits move": Profile(regions=3, partitions=4, move=0.6, steps=800),
     "splits move, many kills": Profile(
@@ -120,6 +139,17 @@ def test_worlds_bring_regions_back() -> None:
     away_s = [found.committed_after_s for found in attempts if found.committed_after_s is not None]
     assert len(away_s) > 20
     assert sum(seconds > 0.2 for seconds in away_s) > 10, "the shortest delay is 0.1 s"
+
+
+@pytest.mark.parametrize("name", [name for name, found in PROFILES.items() if found.park])
+def test_worlds_park_regions(name: str) -> None:
+    """Decisions do leave parked regions out, for many checkpoints, and commands bring them back."""
+    worlds = [World(seed, PROFILES[name]) for seed in range(10)]
+    for world in worlds:
+        world.run()
+    reasons = [reason for w in worlds for p in w.processes for reason in p.left_out]
+    assert reasons.count(FailureReason.PARKED) > 20
+    assert sum(len(process.parked) for world in worlds for process in world.processes) > 20
 
 
 def test_rule_9_worlds_move_splits() -> None:
