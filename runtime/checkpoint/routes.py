@@ -139,10 +139,8 @@ class ActionRoutes:
                 self._sweep(action.checkpoint_id)
             case Triggered() | RegionRestarted():
                 self._answer(action)
-            case RegionParked():
-                _log_parked(action)
-            case Report():
-                self._report(action.progress)
+            case Report() | RegionParked():
+                self._report(action)
             case EndJob():
                 self._end(action)
 
@@ -174,7 +172,13 @@ class ActionRoutes:
                 RestartedRegion(generation=action.generation, restored=action.restored)
             )
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, action: Report | RegionParked) -> None:
+        if isinstance(action, RegionParked):
+            _log_parked(action)
+        else:
+            self._report_progress(action.progress)
+
+    def _report_progress(self, progress: Progress) -> None:
         self._listeners.tell(progress)
         if progress.state is State.MARKED:
             log.info(

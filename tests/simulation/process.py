@@ -195,11 +195,13 @@ class Process:
         life.fail(error, permanent=is_for_good)
 
     def _is_commanded(self) -> bool:
-        """Whether somebody types `sluice job restart` now; in the calm he looks after the job."""
+        """Whether somebody types `sluice job restart` now; in the calm he does so in every other
+        world."""
         if not self.world.profile.park or self.core.is_over:
             return False
         if self.world.calm:
-            return self.world.random.random() < 0.01 and any(map(self.core.is_parked, self._names))
+            is_watched = self.world.seed % 2 and any(map(self.core.is_parked, self._names))
+            return bool(is_watched) and self.world.random.random() < 0.1
         return self.world.roll(self.world.profile.command)
 
     def _command(self) -> None:
