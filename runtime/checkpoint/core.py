@@ -234,6 +234,14 @@ class CoordinatorCore:
         """Whether the region has failed for good, and nobody has asked for its next life."""
         return self._book.regions[region].parked is not None
 
+    def why_ended(self, region: str) -> BaseException | None:
+        """What ended the region's last life; None: its first one lives."""
+        return self._book.regions[region].ended_by
+
+    def pending_ratios(self, now_s: float) -> dict[str, float]:
+        """See `runtime.checkpoint.pressure.PendingTime.ratio`, by region; not of parked ones."""
+        return self._book.pending_ratios(now_s)
+
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """Where each region's next cut starts; for a parked one, where its next life goes on."""
         return {name: region.positions() for name, region in self._book.regions.items()}

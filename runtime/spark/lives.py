@@ -9,6 +9,7 @@ from typing import Protocol
 
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.checkpoint.plan import RestartedRegion
 from runtime.errors import StorageUnreachableError, StreamError
 from runtime.model import RegionRecord
@@ -90,7 +91,7 @@ class RegionLives:
     when it were too many (`CheckpointSettings.tolerable_failures`, or its ``restart_strategy``) or
     the error would come again. Otherwise the region's query is stopped, its open work aborted, its
     Spark logs rewound, and a query of a new generation goes on at the last decision (rules 9 and
-    12).
+    12). A region that the coordinator has parked stays stopped until somebody asks for it.
 
     No region waits for another one: a query is stopped in a thread of its own, and what a new life
     has to wait for (the others' open epoch, an outage) is only looked at, when `watch` comes by.
@@ -130,7 +131,7 @@ class RegionLives:
 
     def _look(self, life: _Life) -> None:
         if not self._coordinator.is_live(life.name, life.generation):
-            life.why = "its checkpoint failed"
+            life.why = self._coordinator.why_ended(life.name) or "its checkpoint failed"
         elif not life.query.is_active:
             life.why = self._failed(life)
         else:
@@ -158,6 +159,8 @@ class RegionLives:
             if self._is_too_early(life):
                 return
             life.query.close()
+            if self._coordinator.is_parked(life.name):
+                return
         try:
             if life.asked is None:
                 life.asked = self._coordinator.ask_restart(life.name)
@@ -179,9 +182,10 @@ class RegionLives:
         after = self._coordinator.last_committed
         try:
             self.begin(life.name, restarted.generation, restarted.restored, after=after)
-        except StorageUnreachableError as err:
+        except (StorageUnreachableError, *PERMANENT_ERRORS) as err:
             # The old life, of which the coordinator knows that it is over, stands for this one.
-            life.why, life.asked, life.is_away = err, None, True
+            life.why, life.asked = err, None
+            life.is_away = isinstance(err, StorageUnreachableError)
             self._coordinator.fail(life.name, restarted.generation, err)
 
     def _is_too_early(self, life: _Life) -> bool:
