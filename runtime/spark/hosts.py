@@ -72,6 +72,7 @@ class HostExclusion:
         self._clock = clock
         self._looked_s = float("-inf")
         self._excluded: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
         self._lock = threading.Lock()
 
     def require(self, hosts: Sequence[str]) -> None:
@@ -123,7 +124,12 @@ class HostExclusion:
 
     def _end_there(self) -> int:
         active = [found for found in self._executors.known() if found.is_active]
-        there = [found for found in active if found.host in self._excluded]
+        elsewhere = [found for found in active if found.host not in self._excluded]
+        there = [  # one that was told to end is active for some seconds more
+            found
+            for found in active
+            if found.host in self._excluded and found.executor_id not in self._ended
+        ]
         if not there:
             return 0
         log.warning(
@@ -131,7 +137,8 @@ class HostExclusion:
             ",".join(f"{found.executor_id}@{found.host}" for found in there),
         )
         ids = [found.executor_id for found in there]
-        self._executors.end(ids, keep=len(active) - len(there))
+        self._executors.end(ids, keep=len(elsewhere))
+        self._ended.update(ids)
         return len(there)
 
 
@@ -170,11 +177,11 @@ class SparkExecutors:
         """See `Executors.end`."""
         jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark's only way to Spark's own calls
         scala = jvm.org.apache.spark.api.python.PythonUtils
-        # Spark counts down the number that it was asked for. Of one that it was never asked for it
-        # takes the wish for none at all: then an executor that dies later would not be replaced.
-        nowhere = scala.toScalaMap(jvm.java.util.HashMap())
-        self._context.requestTotalExecutors(keep + len(executor_ids), 0, nowhere)
         self._context.killExecutors(scala.toSeq(list(executor_ids)))
+        # With that Spark wants fewer by these; if it was never asked for a number, none at all, and
+        # an executor that dies later would not be replaced.
+        nowhere = scala.toScalaMap(jvm.java.util.HashMap())
+        self._context.requestTotalExecutors(keep, 0, nowhere)
 
     @property
     def _context(self) -> Any:  # noqa: ANN401 - a Java object

@@ -17,12 +17,17 @@ class Cluster:
     Attributes:
         hosts: of executors by id, "-" in front of those that have ended.
         wanted: how many the session wants.
+        looks: how often somebody asked.
+        ends_at_once: what is told to end is not active any more.
+        told: to end.
     """
 
     hosts: dict[str, str] = field(default_factory=dict)
     refusal: str | None = None
     wanted: int | None = None
     looks: int = 0
+    ends_at_once: bool = True
+    told: list[str] = field(default_factory=list)
 
     def known(self) -> Sequence[Executor]:
         self.looks += 1
@@ -33,6 +38,9 @@ class Cluster:
 
     def end(self, executor_ids: Sequence[str], *, keep: int) -> None:
         self.wanted = keep
+        self.told += executor_ids
+        if not self.ends_at_once:
+            return
         self.hosts |= {key: f"-{self.hosts[key]}" for key in executor_ids}
 
 
@@ -91,3 +99,19 @@ def test_a_host_that_was_lost_may_be_excluded() -> None:
     exclusion.require(["bad"])
     assert exclusion.exclude(["bad"]) == 0
     assert cluster.wanted is None
+
+
+def test_an_executor_that_takes_its_time_is_told_once() -> None:
+    """To be told again would change the number that the session wants."""
+    cluster, clock = Cluster({"0": "bad", "1": "good"}, ends_at_once=False), ManualClock()
+    exclusion = HostExclusion(cluster, clock=clock)
+    exclusion.exclude(["bad"])
+    for _ in range(3):
+        clock.advance(1.0)
+        exclusion.look()
+    assert cluster.told == ["0"]
+    cluster.hosts["2"] = "bad"
+    clock.advance(1.0)
+    exclusion.look()
+    assert cluster.told == ["0", "2"]
+    assert cluster.wanted == 1
