@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TypeVar
 
+from connectors.kafka.backlog import measured
 from connectors.kafka.discovery import Look, OffsetFact, SourceCluster
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import Edge, PartitionKey
@@ -237,27 +238,8 @@ class KafkaSplitEnumerator:
     def measure(
         self, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> Mapping[SplitKey, Backlog]:
-        """Offsets behind each position now, and those of them that retention took.
-
-        A topic that is gone, or was made anew under its name, is left out: the next cut judges it.
-        """
-        if not positions:
-            return {}
-        look = self._cluster.look([key_of(split) for split in positions], timeout_s=timeout_s)
-        return {
-            split.key: self._backlog(split, look)
-            for split in positions
-            if key_of(split) in look.latest and look.topics[split.topic].topic_id == split.topic_id
-        }
-
-    def _backlog(self, split: SplitRange, look: Look) -> Backlog:
-        key = key_of(split)
-        latest = look.latest[key].offset
-        end = latest if self._ends is None else min(latest, self._ends.get(key, latest))
-        records = max(0, end - split.end_offset)
-        first = look.earliest[key].offset if key in look.earliest else 0
-        lost = max(0, first - split.end_offset)
-        return Backlog(records=records, lost_records=min(lost, records))
+        """See `SplitEnumerator.measure`."""
+        return measured(self._cluster, positions, self._ends, timeout_s=timeout_s)
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises: nothing of ours reads them."""
