@@ -274,11 +274,7 @@ class Job:
             handler=checkpoint_handler or GlobalCheckpointHandler(),
             balancer=load_balancer,
         )
-        if regions < 1:
-            raise ConfigError(
-                "a job has at least one region", {"job": name, "regions": regions}, "Use 1 or more."
-            )
-        self.regions = regions
+        self.regions = _regions(regions)
         self.recovery = _recovery(recovery)
         self.restore_from = restore_from
         self.host = host
@@ -333,6 +329,12 @@ class Recovery(enum.Enum):
 
     REGION = "region"  # its region's epoch, where Spark does not try the task again
     SINGLE_POINT = "single-point"  # the task alone
+
+
+def _regions(number: int) -> int:
+    if number < 1:
+        raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
+    return number
 
 
 def _recovery(text: str) -> Recovery:
