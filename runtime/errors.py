@@ -22,6 +22,8 @@ __all__ = [
     "PoisonRecordsError",
     "RegionGivenUpError",
     "RegionUnansweredError",
+    "RegionsParkedError",
+    "RestartCommandedError",
     "SourceChangedError",
     "StorageError",
     "StorageUnreachableError",
@@ -128,6 +130,15 @@ class IllegalTransitionError(StreamError):
 class RegionGivenUpError(StreamError):
     """A region failed more often than its restart strategy allows; region, attempts and the last
     cause are in ``where``."""
+
+
+class RegionsParkedError(StreamError):
+    """A bounded job came to its end without regions that it had parked; who, why, and from where on
+    nothing of them was written are in ``where``."""
+
+
+class RestartCommandedError(FencedError):
+    """Somebody restarts a region on purpose: its life ends, and that is no failure."""
 
 
 class CheckpointFailedError(StreamError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Never
 
 from runtime.checkpoint.balance import Balancer
 from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
-from runtime.checkpoint.plan import TOLERABLE_FAILURES, CheckpointSettings, OnLost
+from runtime.checkpoint.plan import TOLERABLE_FAILURES, CheckpointSettings, OnLost, OnRegionFailure
 from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import Sink, Source
 from runtime.errors import ConfigError
@@ -191,6 +191,13 @@ class Job:
         restart_strategy: instead of that, whether and when a region that failed begins again, for
             each region by itself: a `FixedDelayRestart`, `ExponentialDelayRestart` or
             `FailureRateRestart`. The first region that it gives up ends the job.
+        on_region_failure: what becomes of the job when a region fails for good, by one of these
+            limits or with an error that would come again. ``fail``: it ends. ``park``: the others
+            go on without the region, which stays in every checkpoint as it was, until it is
+            restarted (``sluice job restart``, or a new start of the job); the last one that is left
+            ends the job.
+        pressure_alarm_s: a region that is under high pressure for so long is told in the log, once,
+            and once when that is over; >= 0; None: never.
         outage_timeout_s: how long the job waits for a file system that is away, and for a broker or
             a store that does not answer for a decided checkpoint. None of it counts as a failure;
             after it the job ends, and the next start goes on; > 0.
@@ -228,6 +235,8 @@ class Job:
         min_pause_s: float = 0.0,
         tolerable_failures: int | None = None,
         restart_strategy: RestartStrategy | None = None,
+        on_region_failure: str = "fail",
+        pressure_alarm_s: float | None = 60.0,
         outage_timeout_s: float = 900.0,
         retained: int = 3,
         discovery_interval_s: float | None = 10.0,
@@ -257,6 +266,8 @@ class Job:
             min_pause_s=min_pause_s,
             tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
             restart_strategy=restart_strategy,
+            on_region_failure=_on_region_failure(on_region_failure),
+            pressure_alarm_s=pressure_alarm_s,
             settle_timeout_s=outage_timeout_s,
             retained=retained,
             discovery_interval_s=discovery_interval_s,
@@ -264,11 +275,7 @@ class Job:
             handler=checkpoint_handler or GlobalCheckpointHandler(),
             balancer=load_balancer,
         )
-        if regions < 1:
-            raise ConfigError(
-                "a job has at least one region", {"job": name, "regions": regions}, "Use 1 or more."
-            )
-        self.regions = regions
+        self.regions = _regions(regions)
         self.recovery = _recovery(recovery)
         self.restore_from = restore_from
         self.host = host
@@ -325,6 +332,12 @@ class Recovery(enum.Enum):
     SINGLE_POINT = "single-point"  # the task alone
 
 
+def _regions(number: int) -> int:
+    if number < 1:
+        raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
+    return number
+
+
 def _recovery(text: str) -> Recovery:
     try:
         return Recovery(text)
@@ -344,6 +357,17 @@ def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:
             "Leave one out: the strategy alone counts the failures, of each region by itself.",
         )
     return TOLERABLE_FAILURES if failures is None else failures
+
+
+def _on_region_failure(text: str) -> OnRegionFailure:
+    try:
+        return OnRegionFailure(text)
+    except ValueError as err:
+        raise ConfigError(
+            "on_region_failure has a value that does not exist",
+            {"on_region_failure": text, "known": ", ".join(c.value for c in OnRegionFailure)},
+            "Use fail, or park to go on without a region that failed for good.",
+        ) from err
 
 
 def _on_lost(text: str) -> OnLost:

@@ -110,7 +110,7 @@ class FakeFileSystem:
         """See `FileSystem.make_durable`."""
         self._step("sync", lambda: None)
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """See `FileSystem.replace`."""
         self._step("replace", lambda: self._disk.files.update({path: data}))
 

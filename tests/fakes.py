@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from runtime.checkpoint import retention
 from runtime.checkpoint.retention import PlaceFacts, facts_of
 from runtime.contracts import (
+    Backlog,
     CommitOutcome,
     CommitReport,
     Committer,
@@ -24,6 +25,7 @@ from runtime.model import (
     BatchKey,
     CheckpointRecord,
     Redistribution,
+    SplitKey,
     SplitRange,
     StateEntry,
     Verdict,
@@ -295,12 +297,14 @@ class FakeSource:
     Attributes:
         ends: end offset by partition; a test raises them.
         bounded: ends are final.
+        first: offset of the first record that is still there, by partition; 0 unless set.
         group: offsets told by `committed`, by partition.
     """
 
     source_id: str
     ends: dict[int, int]
     bounded: bool = False
+    first: dict[int, int] = field(default_factory=dict)
     group: dict[int, int] = field(default_factory=dict)
     restored: list[SplitRange] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
@@ -369,6 +373,20 @@ class FakeSource:
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """See `SplitEnumerator.lag_records`."""
         return sum(self.ends[split.partition] - split.end_offset for split in positions)
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """See `SplitEnumerator.measure`."""
+        if self.error is not None:
+            raise self.error
+        return {
+            split.key: Backlog(
+                records=self.ends[split.partition] - split.end_offset,
+                lost_records=max(0, self.first.get(split.partition, 0) - split.end_offset),
+            )
+            for split in positions
+        }
 
     def close(self) -> None:
         """See `SplitEnumerator.close`."""

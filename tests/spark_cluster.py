@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,26 +27,26 @@ class SparkCluster:
 
     Args:
         directory: for logs and the executors' own directories.
-        workers: how many.
+        hosts: of the workers; addresses of this machine.
     """
 
-    def __init__(self, directory: Path, *, workers: int = 2) -> None:
+    def __init__(self, directory: Path, *, hosts: Sequence[str] = (HOST, HOST)) -> None:
         self._directory = directory
-        port, web, *ports = free_ports(2 + 2 * workers)
+        port, web, *ports = free_ports(2 + 2 * len(hosts))
         self.url = f"spark://{HOST}:{port}"
         self._master = self._server(
-            "master", "I have been elected leader", _MASTER, *_places(port, web)
+            "master", "I have been elected leader", _MASTER, *_places(HOST, port, web)
         )
         self._workers = [
             self._server(
                 f"worker-{number}",
                 "Successfully registered with master",
                 _WORKER,
-                *_places(*ports[2 * number : 2 * number + 2]),
+                *_places(host, *ports[2 * number : 2 * number + 2]),
                 *("--cores", "1", "--memory", "1g"),
                 *("--work-dir", str(directory / f"work-{number}"), self.url),
             )
-            for number in range(workers)
+            for number, host in enumerate(hosts)
         ]
 
     def __enter__(self) -> Self:
@@ -127,5 +127,5 @@ def _scala_version() -> str:
     return core.name.partition("_")[2].partition("-")[0]
 
 
-def _places(port: int, web: int) -> tuple[str, ...]:
-    return ("--host", HOST, "--port", str(port), "--webui-port", str(web))
+def _places(host: str, port: int, web: int) -> tuple[str, ...]:
+    return ("--host", host, "--port", str(port), "--webui-port", str(web))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TypeVar
 
+from connectors.kafka.backlog import measured
 from connectors.kafka.discovery import Look, OffsetFact, SourceCluster
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import Edge, PartitionKey
@@ -24,9 +25,9 @@ from connectors.kafka.splits import (
     next_range,
     vanished,
 )
-from runtime.contracts import Clock
+from runtime.contracts import Backlog, Clock
 from runtime.errors import ConfigError, SourceChangedError, StreamError
-from runtime.model import SplitRange
+from runtime.model import SplitKey, SplitRange
 
 __all__ = ["KafkaSplitEnumerator"]
 
@@ -233,6 +234,12 @@ class KafkaSplitEnumerator:
         if not self._latest:
             return None
         return backlog_records({key_of(s): s.end_offset for s in positions}, self._latest)
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """See `SplitEnumerator.measure`."""
+        return measured(self._cluster, positions, self._ends, timeout_s=timeout_s)
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises: nothing of ours reads them."""

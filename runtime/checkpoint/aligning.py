@@ -74,7 +74,7 @@ def next_trigger_s(book: Book) -> float | None:
     interval_s = book.settings.interval_s
     if interval_s is None or book.is_over or not _has_room(book):
         return None
-    is_behind = any(region.is_behind(book.settings) for region in book.regions.values())
+    is_behind = any(region.is_behind(book.settings) for region in book.standing().values())
     is_due = is_behind or book.last_barrier_s is None
     by_interval = float("-inf") if is_due else (book.last_barrier_s or 0.0) + interval_s
     pause_s = book.settings.min_pause_s
@@ -99,7 +99,8 @@ def _require_running(book: Book) -> None:
 def barrier_polled(book: Book, event: BarrierPolled) -> None:
     """Give the region its barrier, ask it to cut, or say that nothing is due."""
     region = region_of(book.regions, event.region)
-    if book.is_over and book.error is None and event.generation == region.generation:
+    is_good_end = book.is_over and (book.error is None or book.is_finished)
+    if is_good_end and event.generation == region.generation:
         book.out.append(NothingDue())  # a good end: the query idles until it is stopped
         return
     _require_running(book)
@@ -150,7 +151,7 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
     region.pace.is_behind = False
     if event.finished:
         checkpoint.finished.add(event.region)
-    if checkpoint.state is State.ARMED and all(r.finished for r in book.regions.values()):
+    if checkpoint.state is State.ARMED and all(r.finished for r in book.standing().values()):
         book.force(checkpoint, now_s)  # nothing will ever come again: the final one
     if checkpoint.state is State.ALIGNING:
         checkpoint.acks[event.region] = None
@@ -193,7 +194,8 @@ def _open_for(book: Book, region: str) -> PendingCheckpoint | None:
 
 
 def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
-    """Give new splits to the least loaded regions that read the source."""
+    """Give new splits to the least loaded regions that read the source; to parked ones, where they
+    lie unread, only if no other reads it."""
     readers = {
         name: region
         for name, region in book.regions.items()
@@ -203,7 +205,8 @@ def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
     new = [split for split in event.splits if split.key not in known]
     if not readers or not new:
         return
-    for name, splits in to_least_loaded(new, _loads(readers.values())).items():
+    takers = [region for region in readers.values() if region.parked is None]
+    for name, splits in to_least_loaded(new, _loads(takers or readers.values())).items():
         readers[name].discovered |= {split.key: split for split in splits}
         if splits:
             readers[name].finished = False

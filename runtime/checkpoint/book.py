@@ -80,9 +80,13 @@ class Book:
             progress = replace(progress, pending_ratios=self.pending_ratios(now_s))
         self.out.append(Report(progress=progress))
 
+    def standing(self) -> dict[str, RegionState]:
+        """All regions that are not parked: those that checkpoints are about."""
+        return {name: found for name, found in self.regions.items() if found.parked is None}
+
     def pending_ratios(self, now_s: float) -> dict[str, float]:
-        """Of each region that ever got a barrier, see `PendingTime.ratio`."""
-        found = {name: region.pending.ratio(now_s) for name, region in self.regions.items()}
+        """Of each region that ever got a barrier, see `PendingTime.ratio`; not of parked ones."""
+        found = {name: region.pending.ratio(now_s) for name, region in self.standing().items()}
         return {name: ratio for name, ratio in found.items() if ratio is not None}
 
     def create(self, kind: CheckpointKind, asked_by: str, *, forced: bool) -> PendingCheckpoint:
@@ -234,9 +238,11 @@ class Book:
         self.last_end_s = now_s
 
     def alignment(self, checkpoint: PendingCheckpoint, now_s: float) -> Alignment:
-        """Who has acknowledged, for the job's handler."""
+        """Who has acknowledged, for the job's handler; nobody waits for regions that are parked."""
         missing = {
-            name: found for name, found in self.regions.items() if name not in checkpoint.acks
+            name: found
+            for name, found in self.standing().items()
+            if name not in checkpoint.acks and name not in checkpoint.excused
         }
         return Alignment(
             kind=checkpoint.kind,
@@ -250,10 +256,11 @@ class Book:
     def may_decide(self, kind: CheckpointKind) -> bool:
         """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
         that could not would take down the regions that have come back already."""
-        closed = {name: found for name, found in self.regions.items() if not found.is_open}
+        standing = self.standing()
+        closed = {name: found for name, found in standing.items() if not found.is_open}
         alignment = Alignment(
             kind=kind,
-            acknowledged=frozenset(self.regions.keys() - closed.keys()),
+            acknowledged=frozenset(standing.keys() - closed.keys()),
             failed=frozenset(closed),
             carried={name: found.carried for name, found in closed.items()},
         )

@@ -23,14 +23,17 @@ from runtime.checkpoint.messages import (
     Action,
     AskCut,
     BarrierPolled,
+    CommandAccepted,
     GiveBarrier,
     RegionFailed,
     RegionRegistered,
     RestartAsked,
+    RestartCommanded,
     TriggerAsked,
 )
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, StartedJob
 from runtime.checkpoint.progress import ListenerThread, ProgressListener
+from runtime.checkpoint.region_watch import RegionsSeen, RegionWatch
 from runtime.checkpoint.repairs import Repairer
 from runtime.checkpoint.run_threads import RunThreads
 from runtime.checkpoint.serial import SerialSink, SerialSource
@@ -117,6 +120,7 @@ class BarrierCoordinator:
         )
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
+        self._watch: RegionWatch | None = None
         self._stop_once = threading.Lock()
         self._stopped = False
 
@@ -220,6 +224,16 @@ class BarrierCoordinator:
             clock=self._clock,
         )
         self._threads.start()
+        if not self._settings.is_external:
+            self._watch = RegionWatch(
+                lambda: self._ask(_regions_seen(self._clock)),
+                sources=self._sources,
+                interval_s=self._settings.look_interval_s,
+                alarm_s=self._settings.pressure_alarm_s,
+                timeout_s=self._settings.call_timeout_s,
+                clock=self._clock,
+            )
+            self._watch.start()
 
     def add_listener(self, listener: ProgressListener) -> None:
         """Tell one more listener of everything from now on."""
@@ -245,6 +259,8 @@ class BarrierCoordinator:
                 return
             self._stopped = True
             self.cancel()
+            if self._watch is not None:
+                self._watch.stop(timeout_s=_JOIN_S)
             if self._threads is not None:
                 self._threads.stop()
             self._listeners.stop(timeout_s=_JOIN_S)
@@ -366,6 +382,22 @@ class BarrierCoordinator:
             clock=self._clock,
         )
 
+    def restart_regions(self, regions: Sequence[str] = ()) -> tuple[str, ...]:
+        """Let these regions begin new lives, parked or not; none named: all that are parked.
+
+        Returns which; whoever runs them finds out by `is_live` and `is_parked`.
+
+        Raises:
+            ConfigError: none is named, and none is parked.
+            WrongJobError: the job has no such region; none was touched.
+            StreamError: the job has ended.
+        """
+        actions = self._running().step(RestartCommanded(regions=tuple(regions)))
+        (accepted,) = (action for action in actions if isinstance(action, CommandAccepted))
+        log.warning("regions restarted by command: regions=%s", ",".join(accepted.regions))
+        self._running().sweep_soon()
+        return accepted.regions
+
     def trigger(
         self, kind: CheckpointKind, *, asked_by: str, timeout_s: float | None = None
     ) -> int:
@@ -402,6 +434,14 @@ class BarrierCoordinator:
         """Whether this life of the region has not ended: failed, expired or restarted."""
         return self._ask(lambda core: core.is_live(region, generation))
 
+    def is_parked(self, region: str) -> bool:
+        """Whether the region has failed for good, and nobody has asked for its next life."""
+        return self._ask(lambda core: core.is_parked(region))
+
+    def why_ended(self, region: str) -> BaseException | None:
+        """What ended the region's last life; None: its first one lives."""
+        return self._ask(lambda core: core.why_ended(region))
+
     @property
     def last_committed(self) -> int:
         """Newest checkpoint that is committed on record."""
@@ -415,7 +455,8 @@ class BarrierCoordinator:
 
     def status(self) -> JobStatus:
         """A picture for people; answered within milliseconds, whatever is under way."""
-        return self._ask(lambda core: core.status(now_s=self._clock(), now_ms=_wall_ms()))
+        status = self._ask(lambda core: core.status(now_s=self._clock(), now_ms=_wall_ms()))
+        return status if self._watch is None else self._watch.told(status)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -432,6 +473,14 @@ class BarrierCoordinator:
 
 def _answer(actions: Sequence[Action]) -> GiveBarrier | AskCut | None:
     return next((a for a in actions if isinstance(a, GiveBarrier | AskCut)), None)
+
+
+def _regions_seen(clock: Clock) -> Callable[[CoordinatorCore], RegionsSeen]:
+    return lambda core: RegionsSeen(
+        positions=core.positions(),
+        parked=[name for name in core.positions() if core.is_parked(name)],
+        ratios=core.pending_ratios(clock()),
+    )
 
 
 def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:

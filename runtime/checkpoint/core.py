@@ -1,10 +1,10 @@
 """The coordinator's decisions: a pure state machine. Events and the clock in, actions out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.checkpoint import aligning, rulings, settling
+from runtime.checkpoint import aligning, parking, rulings, settling
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -21,6 +21,7 @@ from runtime.checkpoint.messages import (
     RegionRegistered,
     Repaired,
     RestartAsked,
+    RestartCommanded,
     SplitsDiscovered,
     StepFailed,
     StopAsked,
@@ -35,9 +36,17 @@ from runtime.checkpoint.regions import Fate, RegionState, region_of
 from runtime.checkpoint.states import State
 from runtime.contracts import RegisteredAttempt, SweepView
 from runtime.errors import FencedError
-from runtime.model import Assignment, BatchKey, RegionRecord
+from runtime.failover.attempt_history import first_line
+from runtime.model import Assignment, BatchKey, RegionRecord, SplitRange
 
-__all__ = ["AttemptView", "CheckpointStatus", "CoordinatorCore", "JobStatus", "RegionStatusView"]
+__all__ = [
+    "AttemptView",
+    "CheckpointStatus",
+    "CoordinatorCore",
+    "JobStatus",
+    "ParkedView",
+    "RegionStatusView",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,14 @@ class AttemptView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedView:
+    """A region that has failed for good, for people: since when (wall clock), and why."""
+
+    since_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStatusView:
     """A region, for people.
 
@@ -72,6 +89,13 @@ class RegionStatusView:
         ended: lives that have ended in this run.
         attempts: the newest of them, oldest first.
         pending_ratio, pressure: see `runtime.checkpoint.pressure`; None before its first barrier.
+        parked: it has failed for good and waits for a command; None: it is not.
+        snapshot_age_s: since the decision of the last checkpoint that it completed in this run.
+        lags: records not read yet, by split; where known. Of a parked region they are asked for
+            every few seconds, of others they are those behind the last cut.
+        lag_records: their sum; None: of no split known.
+        lost_records: of them, those that retention has deleted already; parked regions only.
+        has_alarm: its pressure has been high for too long.
     """
 
     region: str
@@ -84,6 +108,12 @@ class RegionStatusView:
     attempts: tuple[AttemptView, ...]
     pending_ratio: float | None
     pressure: str | None
+    parked: ParkedView | None = None
+    snapshot_age_s: float | None = None
+    lags: Mapping[str, int] = field(default_factory=dict)
+    lag_records: int | None = None
+    lost_records: int = 0
+    has_alarm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +231,22 @@ class CoordinatorCore:
         found = self._book.regions[region]
         return found.is_open and found.generation == generation
 
+    def is_parked(self, region: str) -> bool:
+        """Whether the region has failed for good, and nobody has asked for its next life."""
+        return self._book.regions[region].parked is not None
+
+    def why_ended(self, region: str) -> BaseException | None:
+        """What ended the region's last life; None: its first one lives."""
+        return self._book.regions[region].ended_by
+
+    def pending_ratios(self, now_s: float) -> dict[str, float]:
+        """See `runtime.checkpoint.pressure.PendingTime.ratio`, by region; not of parked ones."""
+        return self._book.pending_ratios(now_s)
+
+    def positions(self) -> dict[str, tuple[SplitRange, ...]]:
+        """Where each region's next cut starts; for a parked one, where its next life goes on."""
+        return {name: region.positions() for name, region in self._book.regions.items()}
+
     def is_decided(self, batch: BatchKey) -> bool:
         """Whether a decided checkpoint contains this batch, or a later one of its region."""
         region = self._book.regions.get(batch.region)
@@ -303,29 +349,45 @@ class CoordinatorCore:
                 for p in book.pending.values()
             ),
             regions=tuple(
-                RegionStatusView(
-                    region=name,
-                    generation=region.generation,
-                    is_open=region.is_open,
-                    batch_id=region.record.batch_id,
-                    splits={split.name: split.end_offset for split in region.positions()},
-                    begins_ms=None if region.begins_s is None else wall_ms(region.begins_s),
-                    ended=region.history.count,
-                    attempts=tuple(
-                        AttemptView(
-                            generation=attempt.generation,
-                            ended_ms=wall_ms(attempt.ended_s),
-                            why=attempt.why,
-                            committed_after_s=attempt.committed_after_s,
-                        )
-                        for attempt in region.history.attempts
-                    ),
-                    pending_ratio=ratios.get(name),
-                    pressure=Pressure.of(ratios[name]).value if name in ratios else None,
-                )
+                _region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
                 for name, region in book.regions.items()
             ),
         )
+
+
+def _region_view(
+    name: str,
+    region: RegionState,
+    ratio: float | None,
+    *,
+    now_s: float,
+    wall_ms: Callable[[float], int],
+) -> RegionStatusView:
+    completed_s, parked = region.completed_s, region.parked
+    return RegionStatusView(
+        region=name,
+        generation=region.generation,
+        is_open=region.is_open,
+        batch_id=region.record.batch_id,
+        splits={split.name: split.end_offset for split in region.positions()},
+        begins_ms=None if region.begins_s is None else wall_ms(region.begins_s),
+        ended=region.history.count,
+        attempts=tuple(
+            AttemptView(
+                generation=attempt.generation,
+                ended_ms=wall_ms(attempt.ended_s),
+                why=attempt.why,
+                committed_after_s=attempt.committed_after_s,
+            )
+            for attempt in region.history.attempts
+        ),
+        pending_ratio=ratio,
+        pressure=None if ratio is None else Pressure.of(ratio).value,
+        parked=None
+        if parked is None
+        else ParkedView(since_ms=wall_ms(parked.since_s), why=first_line(parked.cause)),
+        snapshot_age_s=None if completed_s is None else now_s - completed_s,
+    )
 
 
 def _completed_in(record: RegionRecord, last_decided: int) -> int:
@@ -374,7 +436,14 @@ def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
         book.cancel_waiting(name, error)
 
 
-_ASKING = (BarrierPolled, Acknowledged, RegionRegistered, RestartAsked, TriggerAsked)
+_ASKING = (
+    BarrierPolled,
+    Acknowledged,
+    RegionRegistered,
+    RestartAsked,
+    RestartCommanded,
+    TriggerAsked,
+)
 """Somebody waits for an answer, if only for an error."""
 
 _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
@@ -387,6 +456,7 @@ _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     RegionFailed: rulings.region_failed,
     RegionRegistered: _registered,
     RestartAsked: rulings.restart_asked,
+    RestartCommanded: parking.restart_commanded,
     Published: settling.published,
     CommitReported: settling.commit_reported,
     Repaired: settling.repaired,

@@ -1,7 +1,7 @@
 """From a decided record to what the committers of its sinks are told."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.checkpoint.plan import JobPlan
 from runtime.checkpoint.regional import RegionalCommitter
@@ -38,11 +38,13 @@ class DecidedWork:
         checkpoint_id: its place.
         regions: as its record has them, with every repair applied.
         entries: committables of them that are not known to be committed.
+        carried: why regions were carried, where that is known: a record does not say.
     """
 
     checkpoint_id: int
     regions: tuple[RegionRecord, ...]
     entries: tuple[StateEntry, ...] = ()
+    carried: Mapping[str, FailureReason] = field(default_factory=dict)
 
 
 class SharedCommitters:
@@ -86,35 +88,33 @@ def completed_work(
 
 
 def failed_detail(
-    checkpoint_id: int, regions: Iterable[RegionRecord], writers: Collection[str]
+    decided: DecidedWork, writers: Collection[str]
 ) -> RegionCheckpointFailedDetail | None:
     """Who of a sink's writers did not complete a checkpoint, as its record tells; None: all did.
 
-    A record does not say why. Nothing of a job stands down stream of a sink.
+    Why, a record does not say; after a crash it is an error. Nothing of a job stands down stream of
+    a sink.
     """
     failed = tuple(
         FailedTask(
             subtask_id=0,
             task_name=region.region,
-            reason=FailureReason.ERROR,
+            reason=decided.carried.get(region.region, FailureReason.ERROR),
             message=f"carried from checkpoint {region.carried_from}",
         )
-        for region in regions
+        for region in decided.regions
         if region.status is RegionStatus.CARRIED and region.region in writers
     )
     if not failed:
         return None
     return RegionCheckpointFailedDetail(
-        checkpoint_id=checkpoint_id, scope=FailedScope.UP_STREAM, failed_tasks=failed
+        checkpoint_id=decided.checkpoint_id, scope=FailedScope.UP_STREAM, failed_tasks=failed
     )
 
 
 def is_left_out(committers: SharedCommitters, operator_id: str, decided: DecidedWork) -> bool:
     """Whether a sink's committer is told of writers that did not complete the decision."""
-    return (
-        failed_detail(decided.checkpoint_id, decided.regions, committers.writers(operator_id))
-        is not None
-    )
+    return failed_detail(decided, committers.writers(operator_id, decided.regions)) is not None
 
 
 def region_progress(
@@ -159,9 +159,7 @@ def notify(
     _require_named(committer, decided.checkpoint_id, named)
     work = {region: tuple(e for e in mine if e not in later) for region, mine in named.items()}
     committer.pre_committed(decided.checkpoint_id, work)
-    detail = failed_detail(
-        decided.checkpoint_id, decided.regions, committers.writers(operator_id, decided.regions)
-    )
+    detail = failed_detail(decided, committers.writers(operator_id, decided.regions))
     if detail is None:
         return committer.notify_checkpoint_complete(
             decided.checkpoint_id, timeout_s=timeout_s, after_crash=after_crash

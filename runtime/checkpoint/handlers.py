@@ -33,7 +33,7 @@ class Ruling(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """What a handler may know of a checkpoint that waits.
+    """What a handler may know of a checkpoint that waits. Parked regions are in no part of it.
 
     Attributes:
         kind: why it was taken.

@@ -27,6 +27,7 @@ __all__ = [
     "Action",
     "AskCut",
     "BarrierPolled",
+    "CommandAccepted",
     "Commit",
     "CommitReported",
     "CoreEvent",
@@ -43,12 +44,14 @@ __all__ = [
     "Published",
     "RegionCut",
     "RegionFailed",
+    "RegionParked",
     "RegionRegistered",
     "RegionRestarted",
     "Repair",
     "Repaired",
     "Report",
     "RestartAsked",
+    "RestartCommanded",
     "Retire",
     "ReturnBatches",
     "SplitsDiscovered",
@@ -140,6 +143,14 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartCommanded:
+    """Somebody wants these regions to begin new lives, parked or not; none named: all that are
+    parked."""
+
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """Answer to `Publish`."""
 
@@ -212,6 +223,7 @@ CoreEvent = (
     | RegionFailed
     | RegionRegistered
     | RestartAsked
+    | RestartCommanded
     | Published
     | CommitReported
     | Repaired
@@ -283,12 +295,14 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Step 5: commit what is not committed yet; ``regions`` as decided, and since repaired."""
+    """Step 5: commit what is not committed yet; ``regions`` as decided, and since repaired;
+    ``carried``: those that it was decided without, and why."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
     after_crash: bool
     regions: tuple[RegionRecord, ...]
+    carried: Mapping[str, FailureReason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,8 +387,25 @@ class RegionRestarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegionParked:
+    """A region has failed for good, and the job goes on without it."""
+
+    region: str
+    cause: BaseException
+    positions: tuple[SplitRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAccepted:
+    """Answer to `RestartCommanded`: these regions begin new lives."""
+
+    regions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
-    """The job is over: by an error, by a stop, or ``finished``: everything there was is read."""
+    """The job is over: by an error, by a stop, or ``finished``: everything there was is read,
+    except, with an error, in regions that are parked."""
 
     error: BaseException | None
     finished: bool = False
@@ -438,6 +469,8 @@ Action = (
     | SweepOrphans
     | FailBatches
     | RegionRestarted
+    | RegionParked
+    | CommandAccepted
     | EndJob
     | Report
 )

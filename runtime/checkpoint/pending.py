@@ -38,6 +38,8 @@ class PendingCheckpoint:
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
         carried: regions that it is decided without, and why.
+        excused: regions that were parked when it was under way, and are not any more: it does not
+            wait for them.
         must_sweep: failed ones among them may have left work open.
         looked_s: clock when it was last looked at for acknowledgements.
         finished: regions whose bounded sources end with it.
@@ -64,6 +66,7 @@ class PendingCheckpoint:
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     carried: dict[str, FailureReason] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
     looked_s: float = 0.0
     finished: set[str] = field(default_factory=set)

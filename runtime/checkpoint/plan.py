@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointSettings",
     "JobPlan",
     "OnLost",
+    "OnRegionFailure",
     "RegionPlan",
     "RestartedRegion",
     "StartedJob",
@@ -29,6 +30,13 @@ class OnLost(enum.Enum):
 
     FAIL = "fail"
     REPAIR = "repair"
+
+
+class OnRegionFailure(enum.Enum):
+    """What becomes of a job when one of its regions has failed for good."""
+
+    FAIL = "fail"
+    PARK = "park"  # it is left out until somebody restarts it; the others go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +123,9 @@ class CheckpointSettings:
             only without a ``restart_strategy``.
         restart_strategy: whether and when a region that failed begins again, for each region by
             itself; None: at once, until it were too many ``tolerable_failures``.
+        on_region_failure: what becomes of the job when a region has failed for good: by one of the
+            two limits above, or with an error that would come again. The last region that is left
+            ends the job in any case.
         retained: newest decided checkpoints that are kept.
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
@@ -130,6 +141,9 @@ class CheckpointSettings:
         discovery_interval_s: how often sources are asked for new splits; None: never.
         sweep_interval_s: how often orphaned work is aborted.
         renew_interval_s: how often the owner record is renewed.
+        look_interval_s: how often regions are looked at for their lag and their pressure.
+        pressure_alarm_s: a region whose pressure is high for so long is told in the log; None:
+            never.
         call_timeout_s: of one call to a committer, source or sink.
         retry_s: first pause before an unanswered step is tried again; doubles up to
             ``max_retry_s``.
@@ -144,6 +158,7 @@ class CheckpointSettings:
     min_pause_s: float = 0.0
     tolerable_failures: int = TOLERABLE_FAILURES
     restart_strategy: RestartStrategy | None = None
+    on_region_failure: OnRegionFailure = OnRegionFailure.FAIL
     retained: int = 3
     max_concurrent: int = 1
     on_lost: OnLost = OnLost.FAIL
@@ -155,6 +170,8 @@ class CheckpointSettings:
     discovery_interval_s: float | None = 10.0
     sweep_interval_s: float = 10.0
     renew_interval_s: float = 5.0
+    look_interval_s: float = 5.0
+    pressure_alarm_s: float | None = 60.0
     call_timeout_s: float = 10.0
     retry_s: float = 0.05
     max_retry_s: float = 2.0
@@ -170,6 +187,7 @@ class CheckpointSettings:
             "call_timeout_s": self.call_timeout_s,
             "sweep_interval_s": self.sweep_interval_s,
             "renew_interval_s": self.renew_interval_s,
+            "look_interval_s": self.look_interval_s,
             "retry_s": self.retry_s,
             "settle_timeout_s": self.settle_timeout_s,
         }
@@ -179,6 +197,7 @@ class CheckpointSettings:
             "min_pause_s": self.min_pause_s,
             "tolerable_failures": self.tolerable_failures,
             "discovery_interval_s": self.discovery_interval_s or 0,
+            "pressure_alarm_s": self.pressure_alarm_s or 0,
         }
         wrong |= {name: value for name, value in not_negative.items() if value < 0}
         if wrong:

@@ -3,9 +3,10 @@ region was still at work. Pure."""
 
 import enum
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["PendingTime", "Pressure"]
+__all__ = ["PendingTime", "Pressure", "PressureAlarm"]
 
 _WINDOW_S = 60.0
 _MOST_EPOCHS = 1_000
@@ -59,3 +60,34 @@ class PendingTime:
         spans = [*self._over, (self._open_s, now_s)] if self._open_s is not None else self._over
         pending_s = sum(max(0.0, end_s - max(due_s, from_s)) for due_s, end_s in spans)
         return pending_s / (now_s - from_s)
+
+
+class PressureAlarm:
+    """Which regions have been under high pressure for too long. Pure but for what it remembers.
+
+    Args:
+        limit_s: so long; None: no region ever is.
+    """
+
+    def __init__(self, *, limit_s: float | None) -> None:
+        self.limit_s = float("inf") if limit_s is None else limit_s
+        self._high_since_s: dict[str, float] = {}
+        self.alarmed: frozenset[str] = frozenset()
+
+    def look(
+        self, now_s: float, ratios: Mapping[str, float]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Regions whose alarm begins now, and whose ends; a region without a ratio has none.
+
+        Args:
+            now_s: monotonic seconds.
+            ratios: of pending time, by region, each in [0, 1].
+        """
+        high = [name for name, ratio in ratios.items() if Pressure.of(ratio) is Pressure.HIGH]
+        self._high_since_s = {name: self._high_since_s.get(name, now_s) for name in high}
+        due = frozenset(
+            name for name, at_s in self._high_since_s.items() if now_s - at_s >= self.limit_s
+        )
+        begun, ended = due - self.alarmed, self.alarmed - due
+        self.alarmed = due
+        return tuple(sorted(begun)), tuple(sorted(ended))

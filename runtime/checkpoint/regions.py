@@ -21,7 +21,7 @@ from runtime.model import (
     SplitRange,
 )
 
-__all__ = ["Fate", "RegionState", "region_of"]
+__all__ = ["Fate", "Parked", "RegionState", "region_of"]
 
 
 class Fate(enum.Enum):
@@ -31,6 +31,14 @@ class Fate(enum.Enum):
     SETTLED = "settled"  # committed on record: what it opened and did not name is an orphan
     DISCARDED = "discarded"  # will never be decided
     OUTDATED = "outdated"  # of an older generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """Why a region stands still, and since when (clock of the core)."""
+
+    cause: BaseException
+    since_s: float
 
 
 @dataclass(slots=True)
@@ -56,6 +64,11 @@ class RegionState:
         restarts: what the restart strategy remembers of it.
         begins_s: clock before which the next life may not begin; None: it may.
         history: of the lives that have ended.
+        parked: it failed for good, and has no next life until somebody asks for one.
+        is_fenced_off: parked, and its old life is settled: the generation is already that of the
+            record that ended it, in which nothing ever ran, so a sweep takes all that is older.
+        needs_sweep: no decision was taken behind a sweep since it was parked.
+        completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         pace: how large its epochs may be.
         pending: how far it is behind its barriers.
@@ -81,6 +94,10 @@ class RegionState:
     restarts: Restarts = field(default_factory=Restarts)
     begins_s: float | None = None
     history: AttemptHistory = field(default_factory=AttemptHistory)
+    parked: Parked | None = None
+    is_fenced_off: bool = False
+    needs_sweep: bool = False
+    completed_s: float | None = None
     again_s: float | None = field(init=False, default=None)
     pending: PendingTime = field(init=False, default_factory=PendingTime)
     work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
@@ -212,7 +229,7 @@ class RegionState:
         for split in record.splits:
             self.discovered.pop(split.key, None)
         if record.status is RegionStatus.CARRIED:
-            self.carried += 1
+            self.carried += self.parked is None
             return
         self.carried, self.completed_in = 0, checkpoint_id
         # Also those of a checkpoint that was decided without it: its batch has joined this one.
@@ -229,14 +246,36 @@ class RegionState:
             self.fence = fence
         return held
 
+    def park(self, cause: BaseException, now_s: float) -> None:
+        """Stand still; the life has been ended."""
+        self.parked = Parked(cause=cause, since_s=now_s)
+        self.needs_sweep = True
+        self.begins_s = None
+        self.pace.is_behind = False
+        self.pending = PendingTime()
+
+    def unpark(self) -> None:
+        """It may begin again, as if it had never failed."""
+        self.parked = None
+        self.is_fenced_off = False
+        self.carried = 0
+        self.restarts = Restarts()
+        self.begins_s = None
+
+    def fence_off(self) -> None:
+        """The fence is durable and the old life settled: its id is the generation from now on."""
+        if self.fence is None:
+            raise AssertionError("a region is fenced off without a fence")
+        self.generation, self.fence = self.fence, None
+        self.cuts.clear()
+        self.is_fenced_off = True
+
     def reopen(self) -> None:
         """Begin the next life behind the fence; its generation is the fence's id."""
-        if self.fence is None:
-            raise AssertionError("a region is reopened without a fence")
-        self.generation, self.fence = self.fence, None
+        self.fence_off()
+        self.is_fenced_off = self.needs_sweep = False
         self.is_open, self.restart_asked, self.finished = True, False, False
         self.begins_s = None
-        self.cuts.clear()
         self._ask_at_once()
 
 

@@ -19,6 +19,7 @@ from runtime.checkpoint.messages import (
     NothingDue,
     Progress,
     Publish,
+    RegionParked,
     RegionRestarted,
     Repair,
     Report,
@@ -138,8 +139,8 @@ class ActionRoutes:
                 self._sweep(action.checkpoint_id)
             case Triggered() | RegionRestarted():
                 self._answer(action)
-            case Report():
-                self._report(action.progress)
+            case Report() | RegionParked():
+                self._report(action)
             case EndJob():
                 self._end(action)
 
@@ -171,7 +172,13 @@ class ActionRoutes:
                 RestartedRegion(generation=action.generation, restored=action.restored)
             )
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, action: Report | RegionParked) -> None:
+        if isinstance(action, RegionParked):
+            _log_parked(action)
+        else:
+            self._report_progress(action.progress)
+
+    def _report_progress(self, progress: Progress) -> None:
         self._listeners.tell(progress)
         if progress.state is State.MARKED:
             log.info(
@@ -208,7 +215,7 @@ class ActionRoutes:
         for answer in waiting:
             answer.set_exception(reason)
         if action.finished:
-            self._steps.call(self._finish_visible)
+            self._steps.call(lambda: self._finish_visible(action.error))
         else:
             self._finish(action.error)
 
@@ -216,14 +223,16 @@ class ActionRoutes:
         self._error = error
         self._done.set()
 
-    def _finish_visible(self) -> None:
-        """A good end is one that readers can see (rule 24). In the step thread, behind the rest."""
+    def _finish_visible(self, error: BaseException | None) -> None:
+        """A good end is one that readers can see (rule 24), also where parked regions are missing.
+        In the step thread, behind the rest."""
         try:
-            self._finish(self._await_visible())
+            invisible = self._await_visible()
         except StreamError as err:
-            self._finish(err)
+            invisible = err
+        self._finish(error or invisible)
 
-    def _await_visible(self) -> UnreachableError | None:
+    def _await_visible(self) -> StreamError | None:
         deadline_s = self._clock() + self._visible_timeout_s
         entries = [entry for found in self._recent.values() for entry in found]
         for operator_id, positions in by_sink(self._sinks, entries).items():
@@ -237,6 +246,20 @@ class ActionRoutes:
                         "Nothing is lost. Are all brokers of the output's partitions up?",
                     )
         return None
+
+
+def _log_parked(action: RegionParked) -> None:
+    """What a human has to know: the job looks well, and reads less."""
+    log.error(
+        "region parked, the job goes on without it: region=%s splits=%s cause=%s: %s. "
+        "Nothing is read from there on until it is restarted, and retention goes on: remove the "
+        "cause, then `sluice job restart PATH --region %s`, or restart the job.",
+        action.region,
+        ",".join(f"{split.name}:{split.end_offset}" for split in action.positions),
+        type(action.cause).__name__,
+        action.cause,
+        action.region,
+    )
 
 
 def _log_failures(progress: Progress) -> None:

@@ -1,5 +1,7 @@
 """Regions that do not acknowledge: the handler's ruling, expiry, failure, return. Pure."""
 
+from collections.abc import Sequence
+
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.handlers import Ruling
 from runtime.checkpoint.messages import (
@@ -9,6 +11,7 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
     RestartAsked,
 )
+from runtime.checkpoint.parking import end_or_park, fence
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
 from runtime.checkpoint.regions import region_of
 from runtime.checkpoint.states import Event, State
@@ -17,6 +20,7 @@ from runtime.errors import (
     CheckpointFailedError,
     FencedError,
     RegionGivenUpError,
+    RestartCommandedError,
     StorageUnreachableError,
 )
 from runtime.model import CheckpointKind
@@ -31,7 +35,9 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         alignment = book.alignment(checkpoint, now_s)
         ruling = book.settings.handler.rule(alignment, timeout_s=book.settings.timeout_s)
         if ruling is Ruling.DECIDE:
-            _complete(book, checkpoint, alignment.left_out(), now_s)
+            parked = [n for n in book.regions if n not in checkpoint.acks]
+            reasons = dict.fromkeys(parked, FailureReason.PARKED) | alignment.left_out()
+            _complete(book, checkpoint, reasons, now_s)
         elif ruling is Ruling.GIVE_UP:
             expired = alignment.waiting and _is_late(book, checkpoint, now_s)
             if alignment.failed and not expired:
@@ -57,7 +63,8 @@ def _complete(
             book.regions[name].late = checkpoint.barriers[name]
             book.regions[name].pace.late()
     book.move(checkpoint, Event.REST_CARRIED if left_out else Event.ALL_ACKED, now_s)
-    is_last = len(checkpoint.finished) == len(book.regions) and not left_out
+    whole = book.standing().keys()
+    is_last = checkpoint.finished >= whole and whole <= checkpoint.acks.keys()
     if is_last and checkpoint.kind is CheckpointKind.CHECKPOINT:
         checkpoint.kind, checkpoint.asked_by = CheckpointKind.FINAL, "end"
 
@@ -79,7 +86,9 @@ def _give_up(book: Book, checkpoint: PendingCheckpoint, failed: list[str], now_s
         return  # each of them was counted when it failed
     # An outage is not counted; beside another failure it says nothing about that one.
     causes.sort(key=lambda cause: isinstance(cause, StorageUnreachableError))
-    _count_failure(book, causes[0] if causes else error, now_s)
+    counted = [cause for cause in causes if not isinstance(cause, RestartCommandedError)]
+    if counted or not causes:
+        _count_failure(book, counted[0] if counted else error, now_s, blamed=failed)
 
 
 def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -109,31 +118,36 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in late:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+    slow = [name for name in missing if name not in checkpoint.carried]
     if book.settings.restart_strategy is None:
-        _count_failure(book, error, now_s)
+        _count_failure(book, error, now_s, blamed=slow)
     else:
-        slow = [name for name in missing if name not in checkpoint.carried]
         # All acknowledged, and it was still too late: no region is to blame more than another.
         for name in slow or checkpoint.acks:
-            _ask_strategy(book, name, error, now_s)
+            _ask_strategy(book, name, error, now_s, is_blamed=bool(slow))
 
 
-def _count_failure(book: Book, error: BaseException, now_s: float) -> None:
+def _count_failure(
+    book: Book, error: BaseException, now_s: float, *, blamed: Sequence[str]
+) -> None:
     if isinstance(error, StorageUnreachableError):
         return  # an outage: the engine waits, and how long
     book.failures += 1
     if book.failures > book.settings.tolerable_failures:
-        book.end(error, now_s)
+        book.failures = 0  # those that are left begin anew
+        end_or_park(book, blamed, error, now_s)
 
 
-def _ask_strategy(book: Book, name: str, error: BaseException, now_s: float) -> None:
-    """When the region may begin again; the job ends if that is never."""
+def _ask_strategy(
+    book: Book, name: str, error: BaseException, now_s: float, *, is_blamed: bool = True
+) -> None:
+    """When the region may begin again; if never, the job ends, or goes on without it."""
     strategy, region = book.settings.restart_strategy, book.regions[name]
     if strategy is None or book.is_over or isinstance(error, StorageUnreachableError):
         return  # an outage: the engine waits, and how long
     after = strategy.after_failure(region.restarts, now_s, draw=book.draw())
     if after is None:
-        book.end(_given_up(book, name, error), now_s)
+        end_or_park(book, [name] if is_blamed else (), _given_up(book, name, error), now_s)
         return
     region.restarts = after
     if not region.is_open:
@@ -149,7 +163,8 @@ def _given_up(book: Book, name: str, cause: BaseException) -> RegionGivenUpError
             "strategy": str(book.settings.restart_strategy),
             "cause": f"{type(cause).__name__}: {cause}",
         },
-        "Nothing undecided became visible. Remove the cause and start the job again.",
+        "Nothing undecided became visible. Remove the cause and start the job, or the "
+        "parked region, again.",
     )
     error.__cause__ = cause
     return error
@@ -164,7 +179,7 @@ def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
     if event.generation != region.generation or not region.is_open:
         return  # the echo of an end that is known already
     if event.permanent:
-        book.end(event.error, now_s)
+        end_or_park(book, [event.region], event.error, now_s)
         return
     is_regional = book.settings.handler.is_regional
     # By a checkpoint that contains it, carries it, or is given up and counted.
@@ -182,7 +197,7 @@ def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
     if book.settings.restart_strategy is not None:
         _ask_strategy(book, event.region, event.error, now_s)
     elif not is_shown:
-        _count_failure(book, event.error, now_s)
+        _count_failure(book, event.error, now_s, blamed=[event.region])
 
 
 def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
@@ -246,22 +261,25 @@ def _stopped(name: str) -> FencedError:
 
 def drive_restart(book: Book, name: str, now_s: float) -> None:
     """A region returns behind a durable record of ours, its old work settled (rule 12), when its
-    restart strategy lets it. What its old life left is aborted without waiting for that."""
+    restart strategy lets it. What its old life left is aborted without waiting for that; of one
+    that is parked nothing else is done."""
     region = book.regions[name]
-    if not region.restart_asked or book.is_over:
+    if book.is_over or region.is_fenced_off:
+        return
+    if not region.restart_asked and region.parked is None:
         return
     if region.begins_s is not None and now_s >= region.begins_s:
         region.begins_s = None
     if region.fence is None:
-        # An idle one holds a place that nothing may ever fill: the others may have nothing to cut.
-        idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
-        fence = idle or book.create(CheckpointKind.CHECKPOINT, "restart", forced=False)
-        fence.reason = f"region {name} is restarted"
-        book.move(fence, Event.REGION_FAILED, now_s)
-        region.fence = fence.checkpoint_id
+        why = "is restarted" if region.parked is None else "is parked"
+        fence(book, name, now_s, reason=why)
         return
     is_busy = region.fence in book.pending or any(p.touches(name) for p in book.pending.values())
-    if region.fence <= book.last_place and not is_busy and region.begins_s is None:
+    if region.fence > book.last_place or is_busy:
+        return
+    if region.parked is not None:
+        region.fence_off()
+    elif region.begins_s is None:
         region.reopen()
         book.out.append(
             RegionRestarted(region=name, generation=region.generation, restored=region.record)

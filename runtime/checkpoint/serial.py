@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from runtime.contracts import (
+    Backlog,
     CommitOutcome,
     CommitReport,
     Committer,
@@ -14,7 +15,7 @@ from runtime.contracts import (
     SplitEnumerator,
     SweepView,
 )
-from runtime.model import SplitRange, StateEntry
+from runtime.model import SplitKey, SplitRange, StateEntry
 
 __all__ = ["SerialSink", "SerialSource"]
 
@@ -62,6 +63,13 @@ class SerialSource:
         """See `SplitEnumerator.lag_records`."""
         with self._lock:
             return self._source.lag_records(positions)
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """See `SplitEnumerator.measure`."""
+        with self._lock:
+            return self._source.measure(positions, timeout_s=timeout_s)
 
     def close(self) -> None:
         """See `SplitEnumerator.close`."""

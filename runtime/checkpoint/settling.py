@@ -26,6 +26,7 @@ from runtime.checkpoint.messages import (
     TellPositions,
 )
 from runtime.checkpoint.moving import choose_moves
+from runtime.checkpoint.parking import is_the_end, parked_at_the_end
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
 from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
@@ -108,7 +109,10 @@ def next_step_s(book: Book) -> float | None:
 
 
 def _start_deciding(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
-    if checkpoint.must_sweep:
+    unswept = [name for name in checkpoint.carried if book.regions[name].needs_sweep]
+    if checkpoint.must_sweep or unswept:
+        for name in unswept:
+            book.regions[name].needs_sweep = False
         checkpoint.in_flight = True
         book.out.append(SweepOrphans(checkpoint_id=checkpoint.checkpoint_id))
         return
@@ -185,7 +189,10 @@ def published(book: Book, event: Published, now_s: float) -> None:
     book.assignment = checkpoint.assignment or book.assignment
     handed_over = hand_over(checkpoint.regions, book.assignment)
     for record, goes_on in zip(checkpoint.regions, handed_over, strict=True):
-        book.regions[record.region].decided(event.checkpoint_id, record, goes_on)
+        region = book.regions[record.region]
+        region.decided(event.checkpoint_id, record, goes_on)
+        if record.region not in checkpoint.carried:
+            region.completed_s = now_s
     checkpoint.remaining = committables_of(checkpoint.regions)
 
 
@@ -224,6 +231,7 @@ def _settle(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
                 committables=checkpoint.remaining,
                 after_crash=checkpoint.after_crash,
                 regions=checkpoint.regions,
+                carried=dict(checkpoint.carried),
             )
         )
 
@@ -369,9 +377,9 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
         TellPositions(checkpoint_id=event.checkpoint_id, positions=positions),
         Retire(retained=book.settings.retained),
     ]
-    if checkpoint.kind is CheckpointKind.FINAL:
+    if checkpoint.kind is CheckpointKind.FINAL and is_the_end(book, checkpoint):
         book.is_finished = True
-        book.end(None, now_s)
+        book.end(parked_at_the_end(book, checkpoint), now_s)
 
 
 def _tell_histories(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:

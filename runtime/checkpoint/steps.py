@@ -299,6 +299,7 @@ class Hands:
                 checkpoint_id=action.checkpoint_id,
                 regions=action.regions,
                 entries=action.committables,
+                carried=action.carried,
             ),
             timeout_s=self._settings.call_timeout_s,
             after_crash=action.after_crash,

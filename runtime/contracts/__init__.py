@@ -16,6 +16,7 @@ from runtime.contracts.committing import (
 )
 from runtime.contracts.coordination import Coordinator
 from runtime.contracts.operators import (
+    Backlog,
     DeadLetterSink,
     EventTimeSink,
     FrameSink,
@@ -58,6 +59,7 @@ from runtime.contracts.writing import (
 
 __all__ = [
     "AttemptRegistry",
+    "Backlog",
     "Clock",
     "CommitOutcome",
     "CommitReport",

@@ -1,14 +1,16 @@
 """Sources and sinks as a Job takes them, and the driver's side of a source."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
 from runtime.contracts.committing import SinkCoordinator
 from runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
 from runtime.event_time import EventTime
-from runtime.model import SplitRange, StateEntry
+from runtime.model import SplitKey, SplitRange, StateEntry
 
 __all__ = [
+    "Backlog",
     "DeadLetterSink",
     "EventTimeSink",
     "FrameSink",
@@ -17,6 +19,19 @@ __all__ = [
     "SplitEnumerator",
     "TaskSink",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Records of a split that are not read yet.
+
+    Attributes:
+        records: up to the end that readers may see, or a bounded run's end; >= 0.
+        lost_records: of them, those that the source does not have any more; >= 0.
+    """
+
+    records: int
+    lost_records: int = 0
 
 
 class SplitEnumerator(Protocol):
@@ -53,6 +68,18 @@ class SplitEnumerator(Protocol):
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """Records not read yet, if cheaply known from the last cut."""
+        ...
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """What lies behind each position now: asked for, and nothing is cut or remembered.
+
+        Splits that the source cannot see at the moment are left out.
+
+        Raises:
+            UnreachableError: nobody answers.
+        """
         ...
 
     def close(self) -> None:

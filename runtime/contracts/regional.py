@@ -34,6 +34,7 @@ class FailureReason(enum.Enum):
 
     ERROR = "error"  # it failed: what it pre-committed is aborted, its range is read again
     EXPIRED = "expired"  # it was late: it lives, and its batch may join the next checkpoint
+    PARKED = "parked"  # it failed for good, and is carried until somebody restarts it
 
 
 class FailedScope(enum.Enum):

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["AttemptHistory", "RegionAttempt"]
+__all__ = ["AttemptHistory", "RegionAttempt", "first_line"]
 
 _KEPT = 20
 _LONGEST_REASON = 300
@@ -42,7 +42,7 @@ class AttemptHistory:
     def ended(self, generation: int, error: BaseException, now_s: float) -> None:
         """A life is over."""
         self.count += 1
-        attempt = RegionAttempt(generation=generation, ended_s=now_s, why=_first_line(error))
+        attempt = RegionAttempt(generation=generation, ended_s=now_s, why=first_line(error))
         self._kept.append(attempt)
 
     def committed(self, generation: int, now_s: float) -> None:
@@ -58,7 +58,8 @@ class AttemptHistory:
         return tuple(self._kept)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Class and first line of an error, of bounded length."""
     lines = str(error).splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

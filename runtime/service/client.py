@@ -5,7 +5,7 @@ Imported by every Python worker, so it loads urllib3 and the value types, and no
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +109,23 @@ class CoordinatorClient:
     def status(self) -> Mapping[str, Any]:
         """State of the job, its checkpoints and regions, as JSON."""
         return self._send("GET", "/v1/status")
+
+    def restart(
+        self, regions: Sequence[str], *, exclude_hosts: Sequence[str] = (), timeout_s: float
+    ) -> Mapping[str, Any]:
+        """Let regions begin new lives, off these hosts; none named: all that are parked.
+
+        Returns the names under ``regions``, and the number under ``executors_ended``. Asked once:
+        to repeat it would restart what has just begun.
+        """
+        body = {
+            "job_uid": self._address.job_uid,
+            "leader_session_id": self._address.leader_session_id,
+            "regions": list(regions),
+            "exclude_hosts": list(exclude_hosts),
+        }
+        path = "/v1/regions/restart"
+        return self._send("POST", path, body=body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `runtime.service.server.QueryHandler` (drop-in).

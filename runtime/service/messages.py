@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["AttemptBody", "BarrierBody", "BatchQuery", "QueryBody"]
+__all__ = ["AttemptBody", "BarrierBody", "BatchQuery", "QueryBody", "RestartBody"]
 
 
 class _Envelope(BaseModel):
@@ -48,3 +48,10 @@ class QueryBody(_Envelope):
     """``POST /v1/queries/{key}/{call}``."""
 
     payload: dict[str, Any]
+
+
+class RestartBody(_Envelope):
+    """``POST /v1/regions/restart``; without regions: all that are parked."""
+
+    regions: list[str] = []
+    exclude_hosts: list[str] = []

@@ -1,13 +1,18 @@
 """The job's checkpoints as Prometheus metrics. They only listen; nothing is decided by them."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from runtime.checkpoint.core import JobStatus
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.states import State
 
-__all__ = ["CheckpointMetrics"]
+__all__ = ["CheckpointMetrics", "RegionMetrics"]
 
 _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -73,3 +78,64 @@ class CheckpointMetrics:
         for stage, seconds in stages.items():
             if seconds is not None:
                 self._seconds.labels(stage).observe(seconds)
+
+
+class _TellsStatus(Protocol):
+    @property
+    def started(self) -> object | None: ...
+
+    def status(self) -> JobStatus: ...
+
+
+class RegionMetrics(Collector):
+    """A job's regions as they are when somebody asks; also while no checkpoint is committed."""
+
+    def __init__(self, coordinator: _TellsStatus) -> None:
+        self._coordinator = coordinator
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing is asked while the collector is registered."""
+        yield from _families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One value for each region, or split."""
+        parked, age, alarm, lag, lost = _families()
+        regions = self._coordinator.status().regions if self._coordinator.started else ()
+        for region in regions:
+            parked.add_metric([region.region], float(region.parked is not None))
+            alarm.add_metric([region.region], float(region.has_alarm))
+            lost.add_metric([region.region], region.lost_records)
+            if region.snapshot_age_s is not None:
+                age.add_metric([region.region], region.snapshot_age_s)
+            for split, records in region.lags.items():
+                lag.add_metric([region.region, split], records)
+        yield from (parked, age, alarm, lag, lost)
+
+
+def _families() -> tuple[GaugeMetricFamily, ...]:
+    by_region = ["region"]
+    return (
+        GaugeMetricFamily(
+            "sluice_region_parked", "1: failed for good, and left out", labels=by_region
+        ),
+        GaugeMetricFamily(
+            "sluice_region_snapshot_age_seconds",
+            "Since the decision of the last checkpoint that the region completed",
+            labels=by_region,
+        ),
+        GaugeMetricFamily(
+            "sluice_region_pressure_alarm",
+            "1: under high pressure for longer than pressure_alarm_s",
+            labels=by_region,
+        ),
+        GaugeMetricFamily(
+            "sluice_region_lag_records",
+            "Records not read yet: behind the last cut, of parked regions as they are now",
+            labels=["region", "split"],
+        ),
+        GaugeMetricFamily(
+            "sluice_region_lost_records",
+            "Records of parked regions that retention deleted unread",
+            labels=by_region,
+        ),
+    )

@@ -21,6 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
@@ -34,8 +35,8 @@ from runtime.errors import (
 from runtime.model import BatchKey
 from runtime.service import wire
 from runtime.service.client import CoordinatorAddress
-from runtime.service.messages import AttemptBody, BarrierBody, BatchQuery, QueryBody
-from runtime.service.metrics import CheckpointMetrics
+from runtime.service.messages import AttemptBody, BarrierBody, BatchQuery, QueryBody, RestartBody
+from runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 __all__ = ["CoordinatorService", "QueryHandler"]
 
@@ -47,6 +48,7 @@ _START_S = 10.0
 _STOP_S = 5.0
 _LONGEST_POLL_S = 5.0
 _POLL_S = 0.005
+_FOR_PEOPLE = frozenset({"/v1/status", "/v1/regions/restart", "/metrics"})
 
 
 class QueryHandler(Protocol):
@@ -68,6 +70,7 @@ class CoordinatorService:
         registry: what ``/metrics`` shows.
         checkpoint_uri: of the coordinator's directory: clients who can read it find there who
             leads the job when nobody answers.
+        commands: what people may command; None: nothing.
     """
 
     def __init__(
@@ -79,8 +82,11 @@ class CoordinatorService:
         token: str | None = None,
         registry: CollectorRegistry | None = None,
         checkpoint_uri: str = "",
+        commands: JobCommands | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._commands = commands
+        self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._host = host
         self._token = token or secrets.token_urlsafe(32)
@@ -88,6 +94,7 @@ class CoordinatorService:
         self._registry = registry or CollectorRegistry()
         if coordinator is not None:
             coordinator.add_listener(CheckpointMetrics(self._registry))
+            self._registry.register(RegionMetrics(coordinator))
         self._handlers: dict[str, QueryHandler] = {}
         self._socket = _listen(host, port)
         self._port: int = self._socket.getsockname()[1]
@@ -122,6 +129,12 @@ class CoordinatorService:
             job_uid="" if started is None else started.job_uid,
             checkpoint_uri=self._checkpoint_uri,
         )
+
+    @property
+    def command_address(self) -> CoordinatorAddress:
+        """The same for people: its token is good for the status, the metrics and commands alone,
+        so that whoever reads it cannot speak for a task."""
+        return dataclasses.replace(self.coordinator_address, token=self._command_token)
 
     def mount(self, query_key: str, handler: QueryHandler) -> None:
         """Serve ``/v1/queries/{query_key}/…`` by this handler, from now on."""
@@ -181,12 +194,19 @@ class CoordinatorService:
         app.post("/v1/attempts")(self._attempts)
         app.get("/v1/batches/decided")(self._decided)
         app.get("/v1/status")(self._status)
+        app.post("/v1/regions/restart")(self._restart)
         app.post("/v1/queries/{key}/{call}")(self._query)
         app.get("/metrics")(self._metrics)
         return app
 
-    async def _authorize(self, authorization: Annotated[str, Header()] = "") -> None:
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+    async def _authorize(
+        self, request: Request, authorization: Annotated[str, Header()] = ""
+    ) -> None:
+        tokens = [self._token]
+        if request.url.path in _FOR_PEOPLE:
+            tokens.append(self._command_token)
+        given = authorization.encode()
+        if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):
             raise AuthenticationError(
                 "the coordinator refused a request without its token",
                 {"address": self.address},
@@ -224,6 +244,14 @@ class CoordinatorService:
             "queries": sorted(self._handlers),
             "job": dataclasses.asdict(status) if status else None,
         }
+
+    def _restart(self, body: RestartBody) -> dict[str, Any]:
+        self._of(body.leader_session_id, body.job_uid)
+        if self._commands is None:
+            raise ConfigError(
+                "nothing can be commanded here", {}, "Only a Job's regions are restarted."
+            )
+        return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
 
     def _query(self, key: str, call: str, body: QueryBody) -> dict[str, Any]:
         self._require_session(body.leader_session_id)

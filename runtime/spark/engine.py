@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore, Leader
@@ -17,9 +18,11 @@ from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import FrameSink, RegionLife, Sink, Source
 from runtime.errors import ConfigError
 from runtime.job import Job, Pipeline, Recovery
+from runtime.service.command_file import announced
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
 from runtime.spark.frames import chained_schema, source_frame, transformed
+from runtime.spark.hosts import HostExclusion, SparkExecutors
 from runtime.spark.interrupts import Interrupts, ended_by_signals
 from runtime.spark.job_graph import Region, job_plan, regions_of
 from runtime.spark.job_source import probe_for
@@ -133,13 +136,20 @@ def _run_regions(
     interrupts: Interrupts,
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
+    hosts = HostExclusion(SparkExecutors(job.spark))
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
-            CoordinatorService(coordinator, host=job.host, checkpoint_uri=store.fs.uri)
+            CoordinatorService(
+                coordinator,
+                host=job.host,
+                checkpoint_uri=store.fs.uri,
+                commands=JobCommands(coordinator, hosts=hosts),
+            )
         )
         FileLeaderStore(store.fs).announce(
             Leader(leader_session_id=started.session, address=service.address)
         )
+        stack.enter_context(announced(store.fs, service.command_address))
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},
@@ -167,6 +177,7 @@ def _run_regions(
                 while not coordinator.wait(timeout_s=_WATCH_S):
                     interrupts.check()
                     lives.watch()
+                    hosts.look()
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed

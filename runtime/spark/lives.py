@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.checkpoint.plan import RestartedRegion
 from runtime.contracts import Clock, LifeState, LifeStatus, RegionHandle, RegionLife
 from runtime.errors import (
@@ -56,7 +57,8 @@ class RegionLives:
     A life that failed, or whose checkpoint expired, is told to the coordinator, which stops the job
     when it were too many (`CheckpointSettings.tolerable_failures`, or its ``restart_strategy``) or
     the error would come again. Otherwise the life is stopped, its open work aborted, and one of a
-    new generation goes on at the last decision (rules 9 and 12).
+    new generation goes on at the last decision (rules 9 and 12). A region that the coordinator has
+    parked stays stopped until somebody asks for it.
 
     No region waits for another one: a life is stopped in the background, and what a new one has to
     wait for (the others' open epoch, an outage, an answer) is only looked at, when `watch` comes
@@ -141,7 +143,7 @@ class RegionLives:
     def _look(self, watched: _Watched) -> None:
         life = watched.life
         if not self._coordinator.is_live(life.region, life.generation):
-            watched.why = "its checkpoint failed"
+            watched.why = self._coordinator.why_ended(life.region) or "its checkpoint failed"
         else:
             status = watched.handle.status(timeout_s=_CALL_S)
             if status.generation == life.generation and status.state not in _ENDED:
@@ -155,7 +157,7 @@ class RegionLives:
         region = watched.life.region
         try:
             if watched.asked is None:
-                if self._is_too_early(watched):
+                if self._is_too_early(watched) or self._coordinator.is_parked(region):
                     return
                 self._register(watched)
                 watched.asked = self._coordinator.ask_restart(region)
@@ -186,10 +188,10 @@ class RegionLives:
         self._try_start(successor)
 
     def _try_start(self, watched: _Watched) -> None:
-        """A file system that is away ends a life before it began."""
+        """A file system that is away, or what would come again, ends a life before it began."""
         try:
             self._start(watched)
-        except StorageUnreachableError as err:
+        except (StorageUnreachableError, *PERMANENT_ERRORS) as err:
             watched.is_begun, watched.why = True, err
             self._coordinator.fail(watched.life.region, watched.life.generation, err)
 

@@ -62,8 +62,11 @@ class FileSystem(Protocol):
         """Sync a file that somebody else wrote or placed, and its name in the directory."""
         ...
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Write a small file whole, over an older one; readers see one of the two."""
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
+        """Write a small file whole, over an older one; readers see one of the two.
+
+        ``is_private``: at no moment can anybody read it but its owner (mode 600).
+        """
         ...
 
     def length_bytes(self, path: str) -> int | None:

@@ -90,12 +90,20 @@ class HadoopFileSystem:
     def write_temporary(self, path: str, data: bytes) -> None:
         """See `FileSystem.write_temporary`: on disk at the DataNodes before it returns."""
         with self._translated("write", path):
-            stream = self._fs.create(self._at(path), True)
-            try:
-                stream.write(data)
-                stream.hsync()
-            finally:
-                stream.close()
+            self._write(self._fs.create(self._at(path), True), data)
+
+    def _write(self, stream: Any, data: bytes) -> None:  # noqa: ANN401 - a Java object
+        try:
+            stream.write(data)
+            stream.hsync()
+        finally:
+            stream.close()
+
+    def _private_stream(self, path: str) -> Any:  # noqa: ANN401 - a Java object
+        """Of a new file whose mode is set while it is empty, whatever the umask."""
+        hadoop = self._jvm.org.apache.hadoop
+        mode = hadoop.fs.permission.FsPermission("600")
+        return hadoop.fs.FileSystem.create(self._fs, self._at(path), mode)
 
     def place(self, temporary: str, path: str) -> bool:
         """See `FileSystem.place`."""
@@ -113,11 +121,15 @@ class HadoopFileSystem:
     def make_durable(self, path: str) -> None:
         """See `FileSystem.make_durable`: the NameNode answers only what its edit log holds."""
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """See `FileSystem.replace`."""
         directory, _, name = path.rpartition("/")
         temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/")
-        self.write_temporary(temporary, data)
+        if is_private:
+            with self._translated("write", path):
+                self._write(self._private_stream(temporary), data)
+        else:
+            self.write_temporary(temporary, data)
         with self._translated("write", path):
             self._fs.rename(self._at(temporary), self._at(path), self._overwriting())
 

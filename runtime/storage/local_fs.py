@@ -93,12 +93,15 @@ class LocalFileSystem:
                 os.fsync(file.fileno())
             _sync_directory(target.parent)
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """See `FileSystem.replace`."""
         target = self._at(path)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         with self._translated("write", path):
             try:
+                if is_private:
+                    _make_directories(temporary.parent)
+                    temporary.touch(mode=0o600, exist_ok=False)  # before there is anything in it
                 self.write_temporary(temporary.relative_to(self._root).as_posix(), data)
                 temporary.replace(target)
             finally:

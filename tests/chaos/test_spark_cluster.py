@@ -1,13 +1,19 @@
 """Single points of a Spark cluster: a host that dies, and one that hangs and comes back."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import EndWatch
 from runtime.embedded.program import Program
+from runtime.errors import ConfigError
+from runtime.job_cli import app as job_commands
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
@@ -16,6 +22,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
+HOSTS = ("127.0.0.1", "127.0.0.2")
 _LOST_AFTER_S = 10
 _CONF = {
     "spark.executor.memory": "512m",
@@ -28,8 +35,8 @@ _CONF = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Two workers of one core each; the last test takes one away."""
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as made:
+    """Two workers of one core each, on hosts of different names; the last test takes one away."""
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), hosts=HOSTS) as made:
         yield made
 
 
@@ -80,6 +87,45 @@ def test_rule_4_a_host_that_hangs_and_goes_on_adds_nothing(
 
     assert "region restarted" not in program.log()
     scenario.finish_running(program)
+
+
+def test_a_region_comes_back_off_a_host_by_command(
+    scenario: Scenario, cluster: SparkCluster
+) -> None:
+    """In the middle of an epoch; nothing of the job runs there any more, and nothing is lost or
+    doubled. A host that Spark does not know, and the last one, are refused by name."""
+    program = started(scenario, cluster)
+    await_open_transactions(scenario)
+    (region,) = [found["region"] for found in status_of(scenario)["regions"]]
+
+    def restart(*hosts: str) -> Result:
+        excluded = [word for host in hosts for word in ("--exclude-host", host)]
+        place = str(scenario.checkpoint)
+        return CliRunner().invoke(job_commands, ["restart", place, "--region", region, *excluded])
+
+    refused = restart("127.0.0.3")
+    assert isinstance(refused.exception, ConfigError)
+    assert "known=127.0.0.1,127.0.0.2" in str(refused.exception)
+    none_left = restart(*HOSTS)
+    assert "no executor would be left" in str(none_left.exception)
+    assert "region restarted" not in program.log()
+
+    done = restart(HOSTS[1])
+    assert done.output.splitlines()[-1] == "executors ended on excluded hosts: 1", done.output
+    wait_for(lambda: not cluster.has_tasks(1), timeout_s=START_S, what="no task on the host")
+    wait_for(lambda: "region restarted" in program.log(), timeout_s=START_S, what="a new life")
+    sees_more(scenario)
+    assert cluster.has_tasks(0)
+    assert not cluster.has_tasks(1)
+    assert [found["ended"] for found in status_of(scenario)["regions"]] == [1]
+    scenario.finish_running(program)
+
+
+def status_of(scenario: Scenario) -> dict[str, Any]:
+    """What `sluice job status` says."""
+    shown = CliRunner().invoke(job_commands, ["status", str(scenario.checkpoint), "--json"])
+    found: dict[str, Any] = json.loads(shown.output)["job"]
+    return found
 
 
 def test_rule_4_a_host_that_dies_costs_its_tasks_alone(

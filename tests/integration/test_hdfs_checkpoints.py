@@ -191,6 +191,19 @@ def test_unreachable_name_node_is_a_typed_error_in_time(hadoop_client: Any) -> N
     assert time.monotonic() - began < _BAD_INPUT_BOUND_S
 
 
+def test_a_private_file_is_its_owners_alone(uri: str, hadoop_client: Any) -> None:
+    """Whatever the umask, also when it takes the place of an older one."""
+    fs = HadoopFileSystem(uri, hadoop_client)
+    fs.replace("_command", b"for everybody")
+    fs.replace("_command", b"a token", is_private=True)
+    assert fs.read("_command") == b"a token"
+    hadoop = hadoop_client.org.apache.hadoop
+    path = hadoop.fs.Path(f"{uri}/_command")
+    status = path.getFileSystem(hadoop.conf.Configuration()).getFileStatus(path)
+    assert status.getPermission().toString() == "rw-------"
+    assert [entry.name for entry in fs.entries("")] == ["_command"]
+
+
 def test_missing_permission_is_its_own_error(
     store: CheckpointStore, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

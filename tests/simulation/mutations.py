@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint import aligning, moving, rescaling, rulings, settling, startup
+from runtime.checkpoint import (
+    aligning,
+    moving,
+    parking,
+    rescaling,
+    rulings,
+    settling,
+    startup,
+)
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
@@ -235,6 +243,28 @@ def begin_again_before_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rulings, "drive_restart", broken)
 
 
+def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
+    """Rule 12 holds for a command, too: the parked region's old work is settled first."""
+    fence = parking.fence
+
+    def broken(book: Any, name: str, now_s: float, *, reason: str) -> None:
+        fence(book, name, now_s, reason=reason)
+        if reason == "is restarted by command":
+            region = book.regions[name]
+            region.reopen()
+            restarted = RegionRestarted(
+                region=name, generation=region.generation, restored=region.record
+            )
+            book.out.append(restarted)
+
+    patch.setattr(parking, "fence", broken)
+
+
+def end_without_parked_regions(patch: pytest.MonkeyPatch) -> None:
+    """A bounded job that has not read everything says so: nobody starts it again otherwise."""
+    patch.setattr(settling, "parked_at_the_end", lambda book, checkpoint: None)
+
+
 def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
     """Rule 9: the batch under way of a region that did not complete may have the split in it."""
     patch.setattr(moving, "may_move", lambda region, checkpoint: True)
@@ -289,6 +319,8 @@ def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Book, "undecidable", broken)
 
 
+_LONG_RUNS: Mapping[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
+
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "sweep before the seal": (sweep_before_the_seal, {"pause": 0.03, "start": 0.06}),
     "no seal": (no_seal, {"pause": 0.03, "start": 0.06}),
@@ -313,6 +345,31 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "begin again before the end": (
         begin_again_before_the_end,
         {"regional": True, "regions": 3, "fail_region": 0.03, "delayed": True},
+    ),
+    "come back at a word": (
+        come_back_at_a_word,
+        {
+            "regions": 4,
+            "partitions": 5,
+            "park": True,
+            "command": 0.02,
+            "fail_region": 0.02,
+            "regional": True,
+            "max_concurrent": 2,
+            "steps": 700,
+            **_LONG_RUNS,
+        },
+    ),
+    "end without parked regions": (
+        end_without_parked_regions,
+        {
+            "regions": 4,
+            "partitions": 5,
+            "park": True,
+            "fail_region": 0.01,
+            "steps": 700,
+            **_LONG_RUNS,
+        },
     ),
     "move splits of carried regions": (
         move_splits_of_carried_regions,

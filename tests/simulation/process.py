@@ -21,6 +21,7 @@ from runtime.checkpoint.messages import (
     Repair,
     Report,
     RestartAsked,
+    RestartCommanded,
     Retire,
     ReturnBatches,
     StepFailed,
@@ -38,6 +39,7 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import (
+    ConfigError,
     StorageError,
     StreamError,
     UnreachableError,
@@ -54,10 +56,14 @@ from tests.simulation.spark import Life
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Process"]
+__all__ = ["Process", "RegionBrokenError"]
 
 _REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
 _START_S = 60.0
+
+
+class RegionBrokenError(Exception):
+    """What would come again."""
 
 
 class Process:
@@ -91,6 +97,7 @@ class Process:
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
         self.left_out: list[FailureReason] = []
+        self.parked: list[str] = []
         self._sweeps_asked: list[SweepOrphans] = []
         self._sweeps_begun: list[SweepOrphans] = []
         self._restarting: set[str] = set()
@@ -183,8 +190,41 @@ class Process:
         movers += [lambda: self.tell(Tick()), self._sweep, self._restart_dead]
         if living and self.world.roll(self.world.profile.fail_region):
             life = self.world.random.choice(living)
-            movers = [lambda: life.fail(RuntimeError("a task failed four times"))]
+            movers = [lambda: self._fail(life)]
+        elif self._is_commanded():
+            movers = [self._command]
         return movers
+
+    def _fail(self, life: Life) -> None:
+        """A failure, at times one that would come again."""
+        is_for_good = self.world.profile.park and self.world.roll(0.3)
+        error = RegionBrokenError("no use") if is_for_good else RuntimeError("failed four times")
+        life.fail(error, permanent=is_for_good)
+
+    def _is_commanded(self) -> bool:
+        """Whether somebody types `sluice job restart` now; in the calm he does so in every other
+        world."""
+        if not self.world.profile.park or self.core.is_over:
+            return False
+        if self.world.calm:
+            is_watched = self.world.seed % 2 and any(map(self.core.is_parked, self._names))
+            return bool(is_watched) and self.world.random.random() < 0.1
+        return self.world.roll(self.world.profile.command)
+
+    def _command(self) -> None:
+        names = self.world.random.sample(self._names, self.world.random.randint(0, 2))
+        try:
+            self.core.is_over or self._commanded(RestartCommanded(regions=tuple(names)))
+        except ConfigError:
+            return  # none is named, and none is parked
+
+    def _commanded(self, event: RestartCommanded) -> None:
+        self.parked += [name for name in self._names if self.core.is_parked(name)]
+        self.tell(event, raises=True)
+
+    @property
+    def _names(self) -> list[str]:
+        return [plan.name for plan in self.world.plan.regions]
 
     def _work(self) -> None:
         """The step thread: one remote step up to its next point."""
@@ -214,7 +254,8 @@ class Process:
                 self.tell(OrphansSwept(checkpoint_id=asked.checkpoint_id))
 
     def _restart_dead(self) -> None:
-        for life in [life for life in self.lives if life.dead]:
+        dead = [life for life in self.lives if life.dead]
+        for life in [life for life in dead if not self.core.is_parked(life.region)]:
             if life.region not in self._restarting and not self.core.is_over:
                 self._restarting.add(life.region)
                 self.tell(
@@ -257,7 +298,7 @@ class Process:
             self._live(action.restored, action.generation)
         elif isinstance(action, EndJob):
             self.error = action.error
-            self.finished = action.finished
+            self.finished = action.finished and action.error is None
 
     def repair(
         self,

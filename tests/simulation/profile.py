@@ -22,6 +22,8 @@ class Profile:
         regional: checkpoints are decided without regions that failed or are late.
         shared_output: all regions write one output partition.
         delayed: a region that failed begins again after growing delays, by its restart strategy.
+        park: a region that fails a second time, or for good, is parked.
+        command: the chance that somebody restarts regions, parked ones or others.
         move: the chance that a decision moves a split, and then the next one.
         rescale: each start has one to so many regions; 0: all have ``regions``.
     """
@@ -47,5 +49,7 @@ class Profile:
     regional: bool = False
     shared_output: bool = False
     delayed: bool = False
+    park: bool = False
+    command: float = 0.0
     move: float = 0.0
     rescale: int = 0

@@ -100,12 +100,17 @@ class Life:
         except StreamError as err:
             self.fail(err)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, *, permanent: bool = False) -> None:
         """Spark gives the batch up; its tasks may go on writing for a while."""
         self.orphan()
         self.dead = True
         self._process.tell(
-            RegionFailed(region=self.region, generation=self.generation, error=error)
+            RegionFailed(
+                region=self.region,
+                generation=self.generation,
+                error=error,
+                permanent=permanent,
+            )
         )
 
     def orphan(self) -> None:

@@ -5,6 +5,7 @@ that the worlds would notice a broken rule.
 """
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from runtime.contracts import FailureReason
-from runtime.errors import StreamError
+from runtime.errors import RegionsParkedError, StreamError
 from runtime.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
@@ -27,6 +28,8 @@ from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "30"))
 MUTANT_SEEDS = 200
+
+_LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 
 PROFILES = {
     "ordinary": Profile(),
@@ -52,6 +55,34 @@ PROFILES = {
     ),
     "others go on without regions that come back after delays": Profile(
         regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
+    ),
+    "regions are parked": Profile(
+        regions=4, partitions=5, park=True, command=0.003, fail_region=0.01, steps=700, **_LONG_RUNS
+    ),
+    "parked beside carried regions of one output": Profile(
+        regions=4,
+        partitions=5,
+        park=True,
+        command=0.005,
+        fail_region=0.02,
+        regional=True,
+        max_concurrent=2,
+        shared_output=True,
+        steps=700,
+        **_LONG_RUNS,
+    ),
+    "stateful regions are parked": Profile(
+        regions=3, park=True, command=0.01, fail_region=0.02, stateful=True, steps=700, **_LONG_RUNS
+    ),
+    "splits move past parked regions": Profile(
+        regions=4,
+        partitions=6,
+        park=True,
+        command=0.005,
+        fail_region=0.01,
+        move=0.6,
+        steps=700,
+        **_LONG_RUNS,
     ),
     "transactions expire and are repaired": Profile(expire=0.05, kill=0.03, processes=8),
     "splits move": Profile(regions=3, partitions=4, move=0.6, steps=800),
@@ -135,6 +166,19 @@ def test_worlds_bring_regions_back() -> None:
     away_s = [found.committed_after_s for found in attempts if found.committed_after_s is not None]
     assert len(away_s) > 20
     assert sum(seconds > 0.2 for seconds in away_s) > 10, "the shortest delay is 0.1 s"
+
+
+def test_worlds_park_regions() -> None:
+    """Decisions do leave parked regions out, commands bring them back, bounded runs end without
+    them, and with an error; or those worlds prove little."""
+    worlds = [World(seed, PROFILES["regions are parked"]) for seed in range(20)]
+    for world in worlds:
+        world.run()
+    processes = [process for world in worlds for process in world.processes]
+    reasons = [reason for process in processes for reason in process.left_out]
+    assert reasons.count(FailureReason.PARKED) > 20
+    assert sum(len(process.parked) for process in processes) > 20
+    assert sum(isinstance(process.error, RegionsParkedError) for process in processes) > 2
 
 
 def test_rule_9_worlds_move_splits() -> None:

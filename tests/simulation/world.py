@@ -11,13 +11,25 @@ from collections.abc import Iterator
 
 from runtime.checkpoint.assignment import hand_over
 from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
+from runtime.checkpoint.plan import (
+    CheckpointSettings,
+    JobPlan,
+    OnLost,
+    OnRegionFailure,
+    RegionPlan,
+)
 from runtime.errors import (
     FencedError,
+    RegionGivenUpError,
+    RegionsParkedError,
     StorageError,
     UnreachableError,
 )
-from runtime.failover.restart_strategies import ExponentialDelayRestart
+from runtime.failover.restart_strategies import (
+    ExponentialDelayRestart,
+    FixedDelayRestart,
+    RestartStrategy,
+)
 from runtime.model import Assignment, CheckpointRecord, RegionStatus, SplitRange, Verdict
 from tests.fakes import (
     FakeBroker,
@@ -27,7 +39,7 @@ from tests.fakes import (
     TransactionState,
 )
 from tests.simulation.moves import RandomMoves, owners
-from tests.simulation.process import Process
+from tests.simulation.process import Process, RegionBrokenError
 from tests.simulation.profile import Profile
 from tests.simulation.spark import SparkLog, Writer
 
@@ -39,6 +51,13 @@ _REGIONAL = RegionalCheckpointHandler(
 _DELAYED = ExponentialDelayRestart(
     initial_backoff_s=0.2, max_backoff_s=3.0, reset_backoff_threshold_s=5.0, jitter_factor=0.5
 )
+_SECOND_IS_FOR_GOOD = FixedDelayRestart(attempts=1, delay_s=0.1)
+
+
+def _strategy(profile: Profile) -> RestartStrategy | None:
+    if profile.park:
+        return _SECOND_IS_FOR_GOOD
+    return _DELAYED if profile.delayed else None
 
 
 class World:
@@ -75,7 +94,8 @@ class World:
             max_concurrent=profile.max_concurrent,
             on_lost=OnLost.REPAIR if profile.expire else OnLost.FAIL,
             handler=_REGIONAL if profile.regional else GlobalCheckpointHandler(),
-            restart_strategy=_DELAYED if profile.delayed else None,
+            restart_strategy=_strategy(profile),
+            on_region_failure=OnRegionFailure.PARK if profile.park else OnRegionFailure.FAIL,
             balancer=RandomMoves(self) if profile.move else None,
         )
 
@@ -275,7 +295,13 @@ class World:
         """Nobody may stop for lost or unknown transactions: nothing here loses any."""
         for process in self.processes:
             error = process.error
-            tolerated = (FencedError, StorageError, UnreachableError)
+            tolerated: tuple[type[BaseException], ...] = (
+                FencedError,
+                StorageError,
+                UnreachableError,
+            )
+            if self.profile.park:  # the last one that is left ends the job, and so do parked ones
+                tolerated += (RegionGivenUpError, RegionsParkedError, RegionBrokenError)
             assert error is None or isinstance(error, tolerated), self.story(repr(error))
         assert self.broker.aborts_of_committed == 0, self.story("a committed one was aborted")
 

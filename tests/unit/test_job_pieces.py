@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime import offsets
-from runtime.checkpoint.plan import CheckpointSettings, OnLost
+from runtime.checkpoint.plan import CheckpointSettings, OnLost, OnRegionFailure
 from runtime.contracts import StagedFrame
 from runtime.errors import (
     ConfigError,
@@ -264,9 +264,13 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
         "tolerable_failures": 9,
         "retained": 8,
         "discovery_interval_s": 6.0,
+        "pressure_alarm_s": 5.0,
     }
-    made = Job("j", nowhere, checkpoint_dir="/c", on_lost="repair", **given).settings
-    assert made == CheckpointSettings(on_lost=OnLost.REPAIR, **given)
+    words: dict[str, Any] = {"on_lost": "repair", "on_region_failure": "park"}
+    made = Job("j", nowhere, checkpoint_dir="/c", **words, **given).settings
+    assert made == CheckpointSettings(
+        on_lost=OnLost.REPAIR, on_region_failure=OnRegionFailure.PARK, **given
+    )
     assert Job("j", nowhere, checkpoint_dir="/c").settings == CheckpointSettings()
     assert CheckpointSettings().on_lost is OnLost.FAIL
     assert CheckpointSettings().retained == 3
@@ -277,6 +281,8 @@ def test_a_jobs_settings_are_its_coordinators() -> None:
         Job("j", nowhere, checkpoint_dir="/c", restart_strategy=strategy, tolerable_failures=0)
     with pytest.raises(ConfigError, match="on_lost"):
         Job("j", nowhere, checkpoint_dir="/c", on_lost="ignore")
+    with pytest.raises(ConfigError, match="on_region_failure=ignore known=fail, park"):
+        Job("j", nowhere, checkpoint_dir="/c", on_region_failure="ignore")
 
 
 def test_functions_of_both_kinds_in_one_pipeline_are_refused() -> None:

@@ -1,9 +1,12 @@
 """The driver's side of a Kafka source, on a cluster in memory."""
 
+from dataclasses import replace
+
 import pytest
 
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
+from runtime.contracts import Backlog
 from runtime.errors import ConfigError, DataLostError, SourceChangedError
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
@@ -164,6 +167,33 @@ def test_unbounded_source_is_never_finished_and_knows_its_lag() -> None:
     cut = bench.cut(start)
     assert bench.enumerator.lag_records(cut) == 15
     assert not bench.enumerator.is_finished(cut)
+
+
+def test_what_nobody_reads_is_measured_as_it_is_now() -> None:
+    """Also what retention took of it; a topic that was made anew has no number, and nothing of a
+    later cut is changed by the question."""
+    bench = Bench(maxOffsetsPerTrigger="15")
+    first, second = bench.start()
+    bench.cluster.log("orders", 0).latest = 1000
+    bench.cluster.log("orders", 0).earliest = 300
+    found = bench.enumerator.measure((first, second), timeout_s=TIMEOUT_S)
+    assert found == {
+        first.key: Backlog(records=1000, lost_records=300),
+        second.key: Backlog(records=20),
+    }
+    assert bench.enumerator.lag_records((first,)) is None
+    other = replace(first, topic_id="another one")
+    assert bench.enumerator.measure((other,), timeout_s=TIMEOUT_S) == {}
+    assert bench.enumerator.measure((), timeout_s=TIMEOUT_S) == {}
+
+
+def test_the_backlog_of_a_bounded_run_ends_where_the_run_does() -> None:
+    """What came later is not missing."""
+    bench = Bench(bounded=True)
+    start = bench.start()
+    bench.cluster.log("orders", 0).latest = 1000
+    found = bench.enumerator.measure(start, timeout_s=TIMEOUT_S)
+    assert [found[split.key].records for split in start] == [10, 20]
 
 
 # --- what changes under a running source --------------------------------------------------------

@@ -9,9 +9,11 @@ import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
 from runtime.contracts import LifeStatus, RegionHandle, RegionLife, RegionRegistration
 from runtime.errors import (
+    DamagedCheckpointError,
+    DeliveryError,
     RegionGivenUpError,
     RegionUnansweredError,
     StorageUnreachableError,
@@ -203,6 +205,49 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
     watched.coordinator.cancel()
     assert watched.lives_of("left") == 1
     assert watched.coordinator.wait(20.0)
+
+
+def test_a_parked_region_stays_stopped_until_a_command_brings_it_back(watched: Watched) -> None:
+    """Its query is stopped once and not begun again; the other one goes on; then nothing of either
+    is missing, and nothing is there twice."""
+    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.PARK)
+    watched.begin("left", "right", settings=settings)
+
+    def break_for_good(barrier: Barrier) -> None:
+        raise DeliveryError("too large", {"topic": "t"}, "Make room.")
+
+    watched.regions.before_ack["left"] = break_for_good
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    left = watched.regions.queries["left"][0]
+    wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
+    assert watched.coordinator.is_parked("left")
+    watched.job.source.ends[1] = 9
+    wait_for(lambda: watched.lives_of("left") and len(watched.job.visible()[1]) == 9, poll_s=0.005)
+    assert watched.lives_of("left") == watched.lives_of("right") == 1
+    assert watched.job.visible()[0] == []
+    assert not watched.job.broker.ongoing(), "rule 17: it holds back no reader"
+    del watched.regions.before_ack["left"]
+    watched.coordinator.restart_regions()
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+    assert watched.lives_of("right") == 1, "it is never touched"
+
+
+def test_a_region_that_cannot_begin_for_good_is_parked(watched: Watched) -> None:
+    """The life that could not begin counts as one that failed at once."""
+    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.PARK)
+    watched.begin("left", "right", settings=settings)
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    watched.regions.error = DamagedCheckpointError("Spark's log is damaged", {}, "Restore.")
+    wait_for(
+        lambda: watched.lives_of("left") and watched.coordinator.is_parked("left"), poll_s=0.005
+    )
+    watched.coordinator.restart_regions(["left"])
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
 class LosingHandle:

@@ -1,0 +1,248 @@
+"""Commands to a running job: the file, the service, the command line, over fakes."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import urllib3
+from typer.testing import CliRunner
+
+from runtime.checkpoint.commands import JobCommands
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.plan import OnRegionFailure
+from runtime.checkpoint.store import open_store
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeliveryError,
+    StreamError,
+    UnreachableError,
+    WrongJobError,
+)
+from runtime.job_cli import app
+from runtime.service.client import CoordinatorClient
+from runtime.service.command_file import COMMAND_FILE, announced, command_address
+from runtime.service.server import CoordinatorService
+from runtime.storage.local_fs import LocalFileSystem
+from tests.checkpoint_records import record
+from tests.coordinated_job import QUICK, Job
+from tests.waiting import wait_for
+
+PARKING = replace(
+    QUICK,
+    handler=RegionalCheckpointHandler(),
+    on_region_failure=OnRegionFailure.PARK,
+    look_interval_s=0.02,
+)
+NO_USE = DeliveryError("too large", {"topic": "t"}, "Make room.")
+
+
+class Hosts:
+    """A `HostControl` that knows one host."""
+
+    def __init__(self) -> None:
+        self.excluded: list[str] = []
+
+    def require(self, hosts: Sequence[str]) -> None:
+        if list(hosts) != ["bad"]:
+            raise ConfigError("Spark never ran anything there", {"hosts": hosts}, "Look again.")
+
+    def exclude(self, hosts: Sequence[str]) -> int:
+        self.excluded += hosts
+        return 3
+
+
+@pytest.fixture
+def coordinator(job: Job) -> BarrierCoordinator:
+    job.regions = ("left", "right")
+    return job.started(PARKING)[0]
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    return Hosts()
+
+
+@pytest.fixture
+def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> Iterator[Path]:
+    """The checkpoint directory of a job that runs."""
+    open_store(str(tmp_path)).publish(record(0), timeout_s=5)
+    commands = JobCommands(coordinator, hosts=hosts)
+    with (
+        CoordinatorService(coordinator, commands=commands) as service,
+        announced(LocalFileSystem(tmp_path), service.command_address),
+    ):
+        yield tmp_path
+
+
+def park(coordinator: BarrierCoordinator, region: str = "left") -> None:
+    started = coordinator.started
+    assert started is not None
+    coordinator.fail(region, started.generation, NO_USE)
+    assert coordinator.is_parked(region)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_parked_region_is_shown_with_its_growing_lag(
+    coordinator: BarrierCoordinator, job: Job, directory: Path
+) -> None:
+    """Its source is asked, for nobody cuts it; what retention took is told, too."""
+    park(coordinator)
+    job.source.ends[0] = 7
+    wait_for(lambda: "lag=7 records" in run("status", str(directory)), poll_s=0.02)
+    job.source.ends[0] = 1234
+    job.source.first[0] = 11
+    wait_for(lambda: "lag=1,234 records" in run("status", str(directory)), poll_s=0.02)
+    shown = run("status", str(directory))
+    assert "left  parked" in shown
+    assert "parked: DeliveryError: too large" in shown
+    assert "deleted by retention, unread: 11 records" in shown
+    assert "right  running" in shown
+    found = json.loads(run("status", str(directory), "--json"))["job"]["regions"][0]
+    assert found["lags"] == {"input-0": 1234}
+
+
+def test_metrics_show_what_is_parked(coordinator: BarrierCoordinator, job: Job) -> None:
+    """When they are asked for, not when a checkpoint comes."""
+    park(coordinator)
+    job.source.ends[0] = 7
+    with CoordinatorService(coordinator) as service:
+        address = service.command_address
+        headers = {"Authorization": f"Bearer {address.token}"}
+
+        def scraped() -> str:
+            answer = urllib3.request("GET", f"{address.address}/metrics", headers=headers)
+            return answer.data.decode()
+
+        wanted = 'sluice_region_lag_records{region="left",split="input-0"} 7.0'
+        wait_for(lambda: wanted in scraped(), poll_s=0.02)
+        text = scraped()
+    assert 'sluice_region_parked{region="left"} 1.0' in text
+    assert 'sluice_region_parked{region="right"} 0.0' in text
+    assert 'sluice_region_pressure_alarm{region="right"} 0.0' in text
+
+
+def test_restart_brings_all_parked_regions_back(
+    coordinator: BarrierCoordinator, directory: Path
+) -> None:
+    """Whoever runs them asks for their next lives."""
+    park(coordinator)
+    assert run("restart", str(directory)) == "restarted: left\n"
+    assert not coordinator.is_parked("left")
+    asked = coordinator.ask_restart("left")
+    restarted = wait_for(asked.poll, poll_s=0.01)
+    assert coordinator.is_live("left", restarted.generation)
+
+
+def test_a_running_region_is_restarted_off_a_host(
+    coordinator: BarrierCoordinator, hosts: Hosts, directory: Path
+) -> None:
+    """On purpose, and by name."""
+    shown = run("restart", str(directory), "--region", "right", "--exclude-host", "bad")
+    assert shown == "restarted: right\nexecutors ended on excluded hosts: 3\n"
+    assert hosts.excluded == ["bad"]
+    started = coordinator.started
+    assert started is not None
+    assert not coordinator.is_live("right", started.generation)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "why"),
+    [
+        ((), ConfigError, "no region of the job is parked"),
+        (("--region", "middle"), WrongJobError, "known=left,right"),
+        (("--region", "left", "--exclude-host", "god"), ConfigError, "never ran anything"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_whole(
+    coordinator: BarrierCoordinator,
+    hosts: Hosts,
+    directory: Path,
+    arguments: tuple[str, ...],
+    error: type[StreamError],
+    why: str,
+) -> None:
+    """Nothing is restarted, nothing excluded."""
+    with pytest.raises(error, match=why):
+        run("restart", str(directory), *arguments)
+    assert not hosts.excluded
+    started = coordinator.started
+    assert started is not None
+    assert coordinator.is_live("left", started.generation)
+
+
+def test_the_file_is_its_owners_alone_and_goes_with_the_job(
+    coordinator: BarrierCoordinator, tmp_path: Path
+) -> None:
+    """The umask has no say; another run's file is left where it is."""
+    fs = LocalFileSystem(tmp_path)
+    before = os.umask(0)
+    try:
+        with CoordinatorService(coordinator) as service:
+            with announced(fs, service.command_address):
+                assert (tmp_path / COMMAND_FILE).stat().st_mode & 0o777 == 0o600
+                assert command_address(fs).token != service.coordinator_address.token
+            assert not (tmp_path / COMMAND_FILE).exists()
+            newer = announced(fs, replace(service.command_address, leader_session_id="newer"))
+            with announced(fs, service.command_address):
+                newer.__enter__()
+            assert command_address(fs).leader_session_id == "newer"
+            newer.__exit__(None, None, None)
+            assert not (tmp_path / COMMAND_FILE).exists()
+    finally:
+        os.umask(before)
+
+
+def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
+    """Whoever reads the file may restart regions, and cannot speak for a task."""
+    with (
+        CoordinatorService(coordinator) as service,
+        CoordinatorClient(service.command_address, deadline_s=5.0) as client,
+    ):
+        assert client.status()["job"]["state"] == "running"
+        with pytest.raises(AuthenticationError):
+            client.poll_barrier("left", 0, wait_s=0.0)
+        with pytest.raises(ConfigError, match="nothing can be commanded here"):
+            client.restart([], timeout_s=5.0)
+
+
+def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
+    """Also one that was killed, and left its file."""
+    open_store(str(tmp_path)).publish(record(0), timeout_s=5)
+    with pytest.raises(UnreachableError, match="no job runs with this checkpoint directory"):
+        run("restart", str(tmp_path))
+    fs = LocalFileSystem(tmp_path)
+    dead = {
+        "format_version": 1,
+        "address": "http://127.0.0.1:9",
+        "token": "x",
+        "leader_session_id": "s",
+        "job_uid": "u",
+    }
+    fs.replace(COMMAND_FILE, json.dumps(dead).encode(), is_private=True)
+    with pytest.raises(UnreachableError, match="the job does not answer"):
+        run("restart", str(tmp_path))
+
+
+def test_a_command_of_an_older_run_is_refused(
+    coordinator: BarrierCoordinator, directory: Path
+) -> None:
+    """Its file names another leader."""
+    park(coordinator)
+    address = command_address(LocalFileSystem(directory))
+    older = replace(address, leader_session_id="older")
+    with (
+        CoordinatorClient(older, deadline_s=5.0) as client,
+        pytest.raises(StreamError, match="another coordinator"),
+    ):
+        client.restart([], timeout_s=5.0)
+    assert coordinator.is_parked("left")

@@ -1,0 +1,411 @@
+"""Regions that failed for good: parked, carried in every checkpoint, restarted by command."""
+
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
+from runtime.checkpoint.messages import (
+    AbortWork,
+    BarrierPolled,
+    Commit,
+    EndJob,
+    NothingDue,
+    Publish,
+    RegionFailed,
+    RegionParked,
+    RegionRestarted,
+    RestartAsked,
+    RestartCommanded,
+    SplitsDiscovered,
+    SweepOrphans,
+)
+from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
+from runtime.contracts import FailureReason
+from runtime.errors import (
+    ConfigError,
+    DeliveryError,
+    FencedError,
+    RegionGivenUpError,
+    RegionsParkedError,
+    StorageUnreachableError,
+    WrongJobError,
+)
+from runtime.failover.restart_strategies import FixedDelayRestart
+from runtime.model import CheckpointKind, RegionRecord, RegionStatus, Verdict
+from tests.core_driver import FAST, TWO, CoreDriver, split
+
+PARK = replace(FAST, on_region_failure=OnRegionFailure.PARK)
+REGIONAL = replace(PARK, handler=RegionalCheckpointHandler(max_failed_ratio=0.5))
+BOTH = pytest.mark.parametrize("settings", [PARK, REGIONAL], ids=["global", "regional"])
+NO_USE = DeliveryError("too large", {"topic": "t"}, "Make room.")
+
+
+def break_for_good(driver: CoreDriver, region: str = "main", generation: int = 0) -> None:
+    driver.tell(RegionFailed(region=region, generation=generation, error=NO_USE, permanent=True))
+
+
+def parked(settings: CheckpointSettings = PARK) -> CoreDriver:
+    """``main`` has failed in the middle of its first epoch, for good; ``side`` has acknowledged."""
+    driver = CoreDriver(settings, regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    break_for_good(driver)
+    return driver
+
+
+def side_epoch(driver: CoreDriver, end: int) -> None:
+    driver.tick(1.0)
+    driver.ack(driver.poll(end, region="side"), region="side")
+
+
+def decided(driver: CoreDriver) -> list[Publish]:
+    return [found for found in driver.seen(Publish) if found.verdict is Verdict.DECIDED]
+
+
+def record_of(driver: CoreDriver, region: str) -> RegionRecord:
+    return next(r for r in decided(driver)[-1].regions if r.region == region)
+
+
+# --- parked ---------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_an_error_that_would_come_again_parks_its_region_alone(
+    settings: CheckpointSettings,
+) -> None:
+    """The epoch under way is decided without it, and so is every later one: its record stays where
+    it was, whatever the handler says of ratios and of checkpoints in a row."""
+    strict = replace(settings, tolerable_failures=0)
+    driver = parked(strict)
+    for end in range(6, 60, 3):
+        side_epoch(driver, end)
+    assert not driver.seen(EndJob)
+    assert len(decided(driver)) >= 18
+    main, side = record_of(driver, "main"), record_of(driver, "side")
+    assert (main.status, main.carried_from) == (RegionStatus.CARRIED, 0)
+    assert [found.end_offset for found in main.splits] == [0]
+    assert [found.end_offset for found in side.splits] == [57]
+    (told,) = driver.seen(RegionParked)
+    assert (told.region, told.cause) == ("main", NO_USE)
+
+
+def test_without_the_setting_it_ends_the_job() -> None:
+    """As ever."""
+    driver = parked(FAST)
+    assert driver.seen(EndJob)[0].error is NO_USE
+    assert not driver.seen(RegionParked)
+
+
+@BOTH
+def test_the_last_region_that_is_left_ends_the_job(settings: CheckpointSettings) -> None:
+    """With nobody to go on there is nothing to wait for."""
+    driver = parked(settings)
+    break_for_good(driver, "side")
+    assert driver.seen(EndJob)[0].error is NO_USE
+
+
+def test_a_strategy_that_gives_a_region_up_parks_it() -> None:
+    """With the region's name, attempts and last cause."""
+    driver = CoreDriver(
+        replace(REGIONAL, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
+    )
+    driver.tell(RegionFailed(region="main", generation=0, error=ValueError("the cause")))
+    assert not driver.seen(EndJob)
+    (told,) = driver.seen(RegionParked)
+    assert isinstance(told.cause, RegionGivenUpError)
+    assert "region=main attempts=1" in str(told.cause)
+    assert "cause=ValueError: the cause" in str(told.cause)
+
+
+@BOTH
+def test_one_failure_more_than_the_job_tolerates_parks_who_failed(
+    settings: CheckpointSettings,
+) -> None:
+    """The count begins anew for the others."""
+    driver = CoreDriver(replace(settings, tolerable_failures=1), regions=TWO)
+    generation = 0
+    for _ in range(2):
+        driver.tell(RegionFailed(region="main", generation=generation, error=ValueError("again")))
+        if not driver.core.is_parked("main"):
+            generation = driver.restart()
+    assert driver.core.is_parked("main")
+    driver.tell(RegionFailed(region="side", generation=0, error=ValueError("once")))
+    assert not driver.core.is_parked("side")
+    assert not driver.seen(EndJob)
+
+
+def test_an_epoch_that_never_comes_parks_the_slow_region() -> None:
+    """The one that acknowledged is not to blame."""
+    driver = CoreDriver(replace(PARK, tolerable_failures=0), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    driver.tick(10.0)
+    assert driver.core.is_parked("main")
+    assert not driver.core.is_parked("side")
+    assert not driver.seen(EndJob)
+
+
+def test_an_outage_parks_nobody() -> None:
+    """The engine waits for it."""
+    away = StorageUnreachableError("a file system is away", {}, "Wait.")
+    driver = CoreDriver(replace(PARK, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO)
+    driver.tell(RegionFailed(region="main", generation=0, error=away))
+    assert not driver.core.is_parked("main")
+
+
+# --- its old life ---------------------------------------------------------------------------------
+
+
+@BOTH
+def test_rule_17_what_a_parked_region_left_open_is_swept_before_the_first_decision_without_it(
+    settings: CheckpointSettings,
+) -> None:
+    """Once: later decisions do not pay for it."""
+    driver = parked(settings)
+    for end in (6, 9):
+        side_epoch(driver, end)
+    order = [type(found) for found in driver.log if isinstance(found, SweepOrphans | Publish)]
+    first = next(
+        at
+        for at, found in enumerate(f for f in driver.log if isinstance(f, SweepOrphans | Publish))
+        if isinstance(found, Publish) and found.verdict is Verdict.DECIDED
+    )
+    assert SweepOrphans in order[:first]
+    assert order.count(SweepOrphans) == 1
+
+
+@BOTH
+def test_rule_12_a_parked_regions_old_life_is_over(settings: CheckpointSettings) -> None:
+    """Its messages are refused, its callbacks woken, and a durable record stands behind it, so that
+    a sweep takes everything that this life ever opened, also what it opens later."""
+    driver = parked(settings)
+    side_epoch(driver, 6)
+    with pytest.raises(FencedError):
+        driver.tell(BarrierPolled(region="main", generation=0))
+    with pytest.raises(FencedError):
+        driver.ack(region="main")
+    fence = driver.core.sweep_view("uid", ()).generations["main"]
+    assert fence > 0
+    verdicts = {found.checkpoint_id: found.verdict for found in driver.seen(Publish)}
+    assert verdicts[fence] is Verdict.ABORTED
+    assert not driver.core.is_live("main", 0)
+    assert not driver.core.is_live("main", fence)
+
+
+def test_what_it_had_acknowledged_is_decided_with_the_others() -> None:
+    """It is pre-committed; only what comes behind it is missing."""
+    driver = CoreDriver(REGIONAL, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    side = driver.poll(3, region="side")
+    break_for_good(driver)
+    driver.ack(side, region="side")
+    assert [found.end_offset for found in record_of(driver, "main").splits] == [3]
+    side_epoch(driver, 6)
+    assert record_of(driver, "main").carried_from == decided(driver)[0].checkpoint_id
+
+
+def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
+    """A batch that no barrier asked for, acknowledged, and never decided."""
+    driver = CoreDriver(PARK, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.ack(region="main")
+    break_for_good(driver)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    aborted = [entry.payload for found in driver.seen(AbortWork) for entry in found.committables]
+    assert aborted == [b"main.0.2"]
+
+
+def test_committers_are_told_that_it_is_parked() -> None:
+    """Not just that it failed: they may wait for it for ever."""
+    driver = parked(REGIONAL)
+    side_epoch(driver, 6)
+    assert driver.seen(Commit)[-1].carried == {"main": FailureReason.PARKED}
+
+
+def test_its_splits_stay_and_new_ones_go_to_others() -> None:
+    """A partition that was discovered shall be read."""
+    driver = parked(REGIONAL)
+    driver.tell(SplitsDiscovered(source_id="source", splits=(split(7, 5, 5), split(8, 5, 5))))
+    side_epoch(driver, 6)
+    assert {found.partition for found in record_of(driver, "main").splits} == {0}
+    assert {found.partition for found in record_of(driver, "side").splits} == {1, 7, 8}
+
+
+def test_it_is_shown() -> None:
+    """Since when and why; it has no pressure, and the end of its attempt is told."""
+    driver = parked(REGIONAL)
+    side_epoch(driver, 6)
+    main, side = driver.status().regions
+    assert main.parked is not None
+    assert (main.parked.since_ms, main.parked.why.split(":")[0]) == (0, "DeliveryError")
+    assert main.pressure is None
+    assert side.parked is None
+    assert side.snapshot_age_s == 0.0
+
+
+# --- by command -----------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_parked_region_comes_back_where_it_stood(settings: CheckpointSettings) -> None:
+    """Behind another record, from its last good snapshot, with all its attempts; nobody else is
+    touched, and the next checkpoints contain it."""
+    driver = parked(replace(settings, tolerable_failures=0))
+    side_epoch(driver, 6)
+    driver.tell(RestartCommanded())
+    assert not driver.core.is_parked("main")
+    assert not driver.seen(RegionRestarted), "whoever runs it asks"
+    generation = driver.restart()
+    assert driver.seen(RegionRestarted)[-1].restored.splits[0].end_offset == 0
+    driver.tick(1.0)
+    driver.ack(driver.poll(9, generation=generation), generation=generation)
+    driver.ack(driver.poll(9, region="side"), region="side")
+    assert record_of(driver, "main").status is RegionStatus.COMPLETED
+    assert record_of(driver, "main").splits[0].end_offset == 9
+    assert driver.core.is_live("side", 0)
+
+
+@BOTH
+def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
+    settings: CheckpointSettings,
+) -> None:
+    """It began without it; it is not given up either."""
+    driver = parked(replace(settings, tolerable_failures=0))
+    driver.tick(1.0)
+    barrier = driver.poll(6, region="side")
+    driver.tell(RestartCommanded(regions=("main",)))
+    driver.tell(RestartAsked(region="main"))
+    driver.ack(barrier, region="side")
+    assert not driver.seen(EndJob)
+    assert decided(driver)[-1].checkpoint_id == (barrier.checkpoint_id if barrier else None)
+    assert driver.seen(RegionRestarted)
+
+
+def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> None:
+    """Rule 12 holds for a person, too."""
+    driver = CoreDriver(REGIONAL, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.auto = False
+    driver.ack(driver.poll(3, region="side"), region="side")
+    break_for_good(driver)
+    driver.tell(RestartCommanded())
+    driver.tell(RestartAsked(region="main"))
+    assert not driver.seen(RegionRestarted), "the decision that contains it is under way"
+    driver.auto = True
+    for step in list(driver.held):
+        driver.answer(step)
+    (restarted,) = driver.seen(RegionRestarted)
+    assert restarted.restored.splits[0].end_offset == 3
+
+
+@pytest.mark.parametrize("handler", [GlobalCheckpointHandler(), RegionalCheckpointHandler()])
+def test_a_region_that_runs_is_restarted_without_a_failure_counted(
+    handler: GlobalCheckpointHandler | RegionalCheckpointHandler,
+) -> None:
+    """Somebody has a reason."""
+    driver = CoreDriver(replace(FAST, handler=handler, tolerable_failures=0), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.ack(driver.poll(3, region="side"), region="side")
+    driver.tell(RestartCommanded(regions=("main",)))
+    generation = driver.restart()
+    assert not driver.seen(EndJob)
+    assert driver.core.is_live("main", generation)
+    (attempt,) = driver.status().regions[0].attempts
+    assert attempt.why.startswith("RestartCommandedError: the region is restarted by command")
+
+
+def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
+    """And has all its attempts again."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=3600.0)
+    driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=TWO)
+    driver.tell(RegionFailed(region="main", generation=0, error=ValueError("one")))
+    driver.tell(RestartAsked(region="main"))
+    assert not driver.seen(RegionRestarted)
+    driver.tell(RestartCommanded(regions=("main",)))
+    generation = driver.seen(RegionRestarted)[-1].generation
+    driver.tell(RegionFailed(region="main", generation=generation, error=ValueError("two")))
+    assert not driver.core.is_parked("main")
+
+
+def test_commands_that_make_no_sense_are_refused_and_change_nothing() -> None:
+    """Nobody is parked; a region of another job; a job that has ended."""
+    driver = CoreDriver(REGIONAL, regions=TWO)
+    with pytest.raises(ConfigError, match="no region of the job is parked"):
+        driver.tell(RestartCommanded())
+    with pytest.raises(WrongJobError, match="known=main,side"):
+        driver.tell(RestartCommanded(regions=("main", "other")))
+    assert driver.core.is_live("main", 0)
+    driver.stop()
+    with pytest.raises(FencedError):
+        driver.tell(RestartCommanded(regions=("main",)))
+
+
+# --- bounded jobs ---------------------------------------------------------------------------------
+
+
+def read_all(driver: CoreDriver) -> None:
+    """``side`` reads its end with a last checkpoint."""
+    driver.tick(1.0)
+    driver.ack(driver.poll(6, region="side", finished=True), region="side")
+
+
+@BOTH
+def test_a_bounded_job_ends_with_what_is_missing(settings: CheckpointSettings) -> None:
+    """After a final checkpoint of the others: nothing stays open, and nothing is silent."""
+    driver = parked(settings)
+    read_all(driver)
+    (end,) = driver.seen(EndJob)
+    assert end.finished, "readers see the others' work before anybody is told"
+    assert isinstance(end.error, RegionsParkedError)
+    assert "regions=main not_written_from=input-0:0" in str(end.error)
+    assert "DeliveryError" in str(end.error)
+    assert decided(driver)[-1].kind is CheckpointKind.FINAL
+    assert record_of(driver, "side").splits[0].end_offset == 6
+    assert driver.status().state == "failed"
+    told = driver.tell(BarrierPolled(region="side", generation=0))
+    assert told == [NothingDue()], "the others idle until they are stopped"
+
+
+def test_a_region_that_was_restarted_before_the_end_is_read() -> None:
+    """A final checkpoint that began without it is not the last one."""
+    driver = parked(REGIONAL)
+    driver.tick(1.0)
+    last = driver.poll(6, region="side", finished=True)
+    driver.auto = False
+    driver.ack(last, region="side")
+    driver.tell(RestartCommanded())
+    driver.tell(RestartAsked(region="main"))
+    driver.auto = True
+    for step in list(driver.held):
+        driver.answer(step)
+    assert not driver.seen(EndJob)
+    generation = driver.seen(RegionRestarted)[-1].generation
+    driver.tick(1.0)
+    driver.poll(6, region="side", finished=True)
+    driver.ack(driver.poll(6, generation=generation, finished=True), generation=generation)
+    driver.poll(6, region="side", finished=True)
+    driver.tick(1.0)
+    driver.poll(6, generation=generation, finished=True)
+    driver.poll(6, region="side", finished=True)
+    (end,) = driver.seen(EndJob)
+    assert end.finished
+    assert end.error is None
+    assert record_of(driver, "main").splits[0].end_offset == 6
+
+
+def test_a_region_that_is_parked_behind_its_last_batch_is_missing_nothing() -> None:
+    """All of it is decided."""
+    driver = CoreDriver(REGIONAL, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    driver.ack(driver.poll(3, region="side", finished=True), region="side")
+    (end,) = driver.seen(EndJob)
+    assert end.finished
+    assert end.error is None

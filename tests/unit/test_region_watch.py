@@ -1,0 +1,116 @@
+"""Pressure that lasts, and the lag of regions, as they are told."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.checkpoint.pressure import PressureAlarm
+from runtime.checkpoint.region_watch import RegionsSeen, RegionWatch
+from runtime.errors import UnreachableError
+from runtime.model import SplitRange
+from tests.core_driver import split
+from tests.fakes import FakeSource, ManualClock
+
+
+def test_an_alarm_begins_after_the_limit_and_ends_at_once() -> None:
+    """Half of the time is still low pressure; each is told once."""
+    alarm = PressureAlarm(limit_s=60.0)
+    assert alarm.look(0.0, {"a": 0.6, "b": 0.5}) == ((), ())
+    assert alarm.look(59.0, {"a": 0.9, "b": 0.5}) == ((), ())
+    assert alarm.look(60.0, {"a": 0.51, "b": 0.5}) == (("a",), ())
+    assert alarm.look(90.0, {"a": 1.0, "b": 0.5}) == ((), ())
+    assert alarm.look(95.0, {"a": 0.5, "b": 0.5}) == ((), ("a",))
+    assert alarm.look(96.0, {"a": 0.9}) == ((), ())
+    assert alarm.look(155.0, {"a": 0.9}) == ((), ())
+
+
+def test_a_region_that_is_parked_meanwhile_has_no_alarm() -> None:
+    """It has no pressure; what is wrong with it is told otherwise."""
+    alarm = PressureAlarm(limit_s=0.0)
+    assert alarm.look(0.0, {"a": 0.9}) == (("a",), ())
+    assert alarm.look(1.0, {}) == ((), ("a",))
+
+
+def test_without_a_limit_there_is_none() -> None:
+    alarm = PressureAlarm(limit_s=None)
+    assert alarm.look(0.0, {"a": 1.0}) == alarm.look(1e9, {"a": 1.0}) == ((), ())
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), max_size=30), st.floats(0, 100))
+def test_beginnings_and_ends_take_turns(looks: list[tuple[float, float]], limit_s: float) -> None:
+    """Whatever a region does; and an alarm needs all of the limit without a lower look."""
+    alarm, now_s, is_on, since_s = PressureAlarm(limit_s=limit_s), 0.0, False, None
+    for pause_s, ratio in looks:
+        now_s += pause_s
+        begun, ended = alarm.look(now_s, {"a": ratio})
+        since_s = (now_s if since_s is None else since_s) if ratio > 0.5 else None
+        expected = since_s is not None and now_s - since_s >= limit_s
+        assert begun == (("a",) if expected and not is_on else ())
+        assert ended == (("a",) if is_on and not expected else ())
+        is_on = expected
+
+
+class Seen:
+    """The core's answers, and a watch of them on a manual clock."""
+
+    def __init__(self) -> None:
+        self.source = FakeSource("source", {0: 0, 1: 0})
+        self.clock = ManualClock()
+        self.ratios: Mapping[str, float] = {}
+        self.parked: Sequence[str] = ("left",)
+        self.positions: dict[str, Sequence[SplitRange]] = {
+            "left": (split(0, 0, 5),),
+            "right": (split(1, 0, 5),),
+        }
+        self.watch = RegionWatch(
+            lambda: RegionsSeen(positions=self.positions, parked=self.parked, ratios=self.ratios),
+            sources={"source": self.source},
+            interval_s=1.0,
+            alarm_s=10.0,
+            timeout_s=1.0,
+            clock=self.clock,
+        )
+
+
+def test_pressure_is_told_once_when_it_begins_and_once_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A human may act in between, and is not asked every few seconds."""
+    seen = Seen()
+    seen.parked = ()
+    seen.source.ends |= {0: 5, 1: 5}
+    with caplog.at_level(logging.WARNING):
+        for ratio in (0.9, 0.9, 0.9, 0.9, 0.1, 0.1):
+            seen.ratios = {"right": ratio}
+            seen.watch.look()
+            seen.clock.advance(5.0)
+    told = [entry.getMessage().partition(":")[0] for entry in caplog.records]
+    assert told == ["region is under high pressure", "region is no longer under high pressure"]
+
+
+def test_a_source_that_does_not_answer_leaves_a_parked_regions_lag_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Which is said; the other regions' lag comes from their cuts."""
+    seen = Seen()
+    seen.source.error = UnreachableError("no broker answers", {}, "Wait.")
+    with caplog.at_level(logging.WARNING):
+        seen.watch.look()
+    assert "lag of a parked region is not known: region=left" in caplog.text
+
+
+def test_what_retention_takes_from_a_parked_region_is_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Told when it begins, and each time that it has doubled."""
+    seen = Seen()
+    seen.source.ends |= {0: 1000, 1: 5}
+    with caplog.at_level(logging.ERROR):
+        for first in range(105):
+            seen.source.first[0] = first
+            seen.watch.look()
+    lost = [entry.getMessage().rpartition("=")[2] for entry in caplog.records]
+    assert lost == ["1", "3", "7", "15", "31", "63"]
