@@ -13,6 +13,7 @@ from connectors.kafka.options import SourceOptions
 from connectors.kafka.reader import KafkaSplitReader
 from runtime.contracts import SplitEnumerator, SplitReader
 from runtime.errors import ConfigError
+from runtime.rate_limit import PidRateLimit
 from runtime.spelling import refuse_misspelt
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -41,6 +42,8 @@ class KafkaSource:
         uid: stable id of the operator; set it to rename the source later.
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
         oauth_token: gives tokens for SASL OAUTHBEARER.
+        rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
+            None: a backlog is read in epochs of about ten intervals.
     Raises:
         ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
     """
@@ -61,6 +64,7 @@ class KafkaSource:
         uid: str | None = None,
         options: Mapping[str, str] | None = None,
         oauth_token: TokenFunction | None = None,
+        rate_limit: PidRateLimit | None = None,
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
@@ -75,6 +79,7 @@ class KafkaSource:
         )
         self._bounded = bounded
         self._uid = uid
+        self._rate_limit = rate_limit
         self._name = name or f"kafka-{self._options.subscription}"
         self._columns = tuple(columns or columns_with(headers=include_headers))
         schema_of(self._columns)  # refuses unknown names
@@ -93,6 +98,11 @@ class KafkaSource:
     def bounded(self) -> bool:
         """Whether the run ends by itself."""
         return self._bounded
+
+    @property
+    def rate_limit(self) -> PidRateLimit | None:
+        """See `runtime.contracts.RateLimitedSource`."""
+        return self._rate_limit
 
     @property
     def yields_only_committed(self) -> bool:
@@ -141,6 +151,7 @@ class KafkaSource:
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
             "group.id": self._group_id(),
+            "rate_limit": str(self._rate_limit or "none"),
         }
 
     def _cluster(self) -> KafkaCluster:

@@ -35,6 +35,7 @@ from runtime.checkpoint.states import State
 from runtime.contracts import RegisteredAttempt, SweepView
 from runtime.errors import FencedError
 from runtime.model import Assignment, BatchKey, RegionRecord
+from runtime.rate_limit import RateEstimator
 
 __all__ = ["AttemptView", "CheckpointStatus", "CoordinatorCore", "JobStatus", "RegionStatusView"]
 
@@ -71,6 +72,7 @@ class RegionStatusView:
         ended: lives that have ended in this run.
         attempts: the newest of them, oldest first.
         pending_ratio, pressure: see `runtime.checkpoint.pressure`; None before its first barrier.
+        rate_limit: records per second that it may read now; None: no limit.
     """
 
     region: str
@@ -83,6 +85,7 @@ class RegionStatusView:
     attempts: tuple[AttemptView, ...]
     pending_ratio: float | None
     pressure: str | None
+    rate_limit: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,7 @@ class CoordinatorCore:
                     generation=generation,
                     record=records[plan.name],
                     pace=Pace(limit=settings.first_epoch_records),
+                    rate=_estimator(plan, settings),
                     completed_in=_completed_in(records[plan.name], last_decided),
                 )
                 for plan in plans
@@ -321,10 +325,17 @@ class CoordinatorCore:
                     ),
                     pending_ratio=ratios.get(name),
                     pressure=Pressure.of(ratios[name]).value if name in ratios else None,
+                    rate_limit=None if region.rate is None else region.rate.rate,
                 )
                 for name, region in book.regions.items()
             ),
         )
+
+
+def _estimator(plan: RegionPlan, settings: CheckpointSettings) -> RateEstimator | None:
+    if plan.rate_limit is None or not settings.interval_s:
+        return None
+    return RateEstimator(plan.rate_limit, settings.interval_s)
 
 
 def _completed_in(record: RegionRecord, last_decided: int) -> int:

@@ -381,6 +381,7 @@ class Progress:
         counts: of its batches, by name of the function that counts.
         pending_ratios: of each region's time, once marked: how much of the last minute a barrier
             was due and it was still at work.
+        rate_limits: records per second that each limited region may read now, once marked.
         attempts: lives of each region in this run, with the present one; empty while it is new.
     """
 
@@ -398,6 +399,7 @@ class Progress:
     reason: str = ""
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
+    rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandl
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.model import OperatorNode, RegionRecord
+from runtime.rate_limit import PidRateLimit
 
 __all__ = [
     "TOLERABLE_FAILURES",
@@ -46,6 +47,7 @@ class RegionPlan:
         bounded: it ends when its sources do.
         keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
         max_records: at most so many records per epoch, None for all there are.
+        rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
     """
 
     name: str
@@ -57,6 +59,7 @@ class RegionPlan:
     bounded: bool = False
     keeps_logs: bool = False
     max_records: int | None = None
+    rate_limit: PidRateLimit | None = None
 
     @property
     def batch_ids_continue(self) -> bool:

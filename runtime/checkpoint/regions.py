@@ -20,6 +20,7 @@ from runtime.model import (
     SplitKey,
     SplitRange,
 )
+from runtime.rate_limit import RateEstimator
 
 __all__ = ["Fate", "RegionState", "region_of"]
 
@@ -58,6 +59,7 @@ class RegionState:
         history: of the lives that have ended.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         pace: how large its epochs may be.
+        rate: how many records per second it may read; None: as many as it can.
         pending: how far it is behind its barriers.
         work: of each split, what the last cut took and what it left behind, as far as known.
     """
@@ -66,6 +68,7 @@ class RegionState:
     generation: int
     record: RegionRecord
     pace: Pace
+    rate: RateEstimator | None = None
     completed_in: int = 0
     carried: int = 0
     late: Barrier | None = None
@@ -116,13 +119,16 @@ class RegionState:
 
     def epoch_limit(self, settings: CheckpointSettings) -> int | None:
         """At most so many records per cut; the user's own limit stands above what was learnt."""
-        if self.plan.max_records is not None or not settings.pace_epochs:
-            return self.plan.max_records
-        return self.pace.limit
+        limits = [None if self.rate is None else self.rate.most_records, self.plan.max_records]
+        if self.plan.max_records is None and settings.pace_epochs:
+            limits.append(self.pace.limit)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def is_behind(self, settings: CheckpointSettings) -> bool:
         """Whether our own limit, not the user's, left records behind at the last cut."""
-        return self.plan.max_records is None and settings.pace_epochs and self.pace.is_behind
+        if self.plan.max_records is not None or self.rate is not None:
+            return False
+        return settings.pace_epochs and self.pace.is_behind
 
     def positions(self) -> tuple[SplitRange, ...]:
         """Where the next cut starts: the end of each split's last range."""
@@ -225,6 +231,8 @@ class RegionState:
             self.discarded.append(held)
         self.is_open = self.finished = False
         self.late = None
+        if self.rate is not None:
+            self.rate.given_up()
         if fence is not None and self.fence is None:
             self.fence = fence
         return held

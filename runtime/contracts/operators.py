@@ -7,11 +7,13 @@ from runtime.contracts.committing import SinkCoordinator
 from runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
 from runtime.event_time import EventTime
 from runtime.model import SplitRange, StateEntry
+from runtime.rate_limit import PidRateLimit
 
 __all__ = [
     "DeadLetterSink",
     "EventTimeSink",
     "FrameSink",
+    "RateLimitedSource",
     "Sink",
     "Source",
     "SplitEnumerator",
@@ -101,6 +103,16 @@ class Source(Protocol):
 
     def settings(self) -> Mapping[str, str]:
         """Settings for ``_metadata``, secrets redacted."""
+        ...
+
+
+@runtime_checkable
+class RateLimitedSource(Source, Protocol):
+    """A source whose regions may be kept from reading more than they can write in time."""
+
+    @property
+    def rate_limit(self) -> PidRateLimit | None:
+        """For each region of its own; None: there is no limit."""
         ...
 
 

@@ -42,6 +42,12 @@ class CheckpointMetrics:
             ["region"],
             registry=registry,
         )
+        self._rate_limit = Gauge(
+            "sluice_region_rate_limit",
+            "Records per second that the region may read now",
+            ["region"],
+            registry=registry,
+        )
         self._seconds = Histogram(
             "sluice_checkpoint_seconds",
             "Seconds from the barrier to a stage",
@@ -64,6 +70,8 @@ class CheckpointMetrics:
         self._last.set(progress.checkpoint_id)
         for region, ratio in progress.pending_ratios.items():
             self._pending.labels(region).set(ratio)
+        for region, rate in progress.rate_limits.items():
+            self._rate_limit.labels(region).set(rate)
         stages = {
             "acknowledged": progress.acked_s,
             "decided": progress.decided_s,

@@ -8,7 +8,7 @@ from typing import cast
 
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.contracts import FrameSink, Sink, Source, TaskSink
+from runtime.contracts import FrameSink, RateLimitedSource, Sink, Source, TaskSink
 from runtime.errors import ConfigError
 from runtime.failover import (
     Distribution,
@@ -22,6 +22,7 @@ from runtime.failover import (
 from runtime.job import BatchFunction, Pipeline, Step
 from runtime.model import OperatorNode
 from runtime.poison import ChainedFunction
+from runtime.rate_limit import PidRateLimit
 from runtime.spark.dead_letter_sinks import (
     dead_letter_sink,
     require_dead_letters_possible,
@@ -243,6 +244,7 @@ def job_plan(
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained,
                 bounded=region.pipeline.source.bounded,
+                rate_limit=_rate_limit(region.pipeline.source, checkpoints),
             )
             for region in regions
         ),
@@ -252,6 +254,17 @@ def job_plan(
         sluice_version=version("sluice"),
         spark_version=spark_version,
     )
+
+
+def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit | None:
+    limit = source.rate_limit if isinstance(source, RateLimitedSource) else None
+    if limit is not None and not checkpoints.interval_s:
+        raise ConfigError(
+            "a rate limit keeps epochs as short as the interval, and there is none",
+            {"source": source.name, "interval_s": checkpoints.interval_s},
+            "Give the job an interval_s above 0, or the source no rate limit.",
+        )
+    return limit
 
 
 def _text(value: object) -> str:
