@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Never
 
 from runtime.checkpoint.balance import Balancer
@@ -16,6 +16,7 @@ from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandl
 from runtime.checkpoint.plan import TOLERABLE_FAILURES, CheckpointSettings, OnLost
 from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import Sink, Source
+from runtime.drops import AT_MOST_ONCE, DropLimit
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.interpreter import use_this_interpreter
@@ -203,7 +204,13 @@ class Job:
             default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
             and then the region begins a new life; ``single-point``: the same, and a session that
-            would give a task one attempt alone, as ``local[N]`` does, is refused.
+            would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
+            what the failed task had to read of its epoch is dropped instead of being read again:
+            at most once for failed tasks, without waiting for them. For chained pipelines alone.
+        max_dropped_records: of ``approximate``, which needs it: at most so many offsets in one
+            checkpoint. A task that had more to read is tried again as usual, and an epoch whose
+            failed tasks had more together is read again as a whole; >= 1.
+        max_dropped_in_all: the same for the life of the checkpoint directory; None: no such bound.
         load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
             decisions of checkpoints; None: each split stays in its region. Regions that keep state,
             or write files, keep their splits.
@@ -233,6 +240,8 @@ class Job:
         regions: int = 1,
         checkpoint_handler: CheckpointHandler | None = None,
         recovery: str = "region",
+        max_dropped_records: int | None = None,
+        max_dropped_in_all: int | None = None,
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         restore_from: int | None = None,
@@ -262,6 +271,7 @@ class Job:
             on_lost=_on_lost(on_lost),
             handler=checkpoint_handler or GlobalCheckpointHandler(),
             balancer=load_balancer,
+            drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
         )
         if regions < 1:
             raise ConfigError(
@@ -297,7 +307,8 @@ class Job:
         """
         from runtime.spark.job_graph import view_of_pipelines
 
-        return view_of_pipelines(self._pipelines, parts=self.regions)
+        view = view_of_pipelines(self._pipelines, parts=self.regions)
+        return view if self.settings.drop_limit is None else replace(view, recovery=AT_MOST_ONCE)
 
     def run(self) -> JobResult:
         """Run until every source has reached its end, or the job fails, or Ctrl-C.
@@ -322,6 +333,7 @@ class Recovery(enum.Enum):
 
     REGION = "region"  # its region's epoch, where Spark does not try the task again
     SINGLE_POINT = "single-point"  # the task alone
+    APPROXIMATE = "approximate"  # what the task had to read
 
 
 def _recovery(text: str) -> Recovery:
@@ -331,8 +343,29 @@ def _recovery(text: str) -> Recovery:
         raise ConfigError(
             "recovery has a value that does not exist",
             {"recovery": text, "known": ", ".join(choice.value for choice in Recovery)},
-            "Use region, or single-point to have tasks retried alone.",
+            "Use region, single-point to have tasks retried alone, or approximate to have what "
+            "they had to read dropped.",
         ) from err
+
+
+def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropLimit | None:
+    settings = {"max_dropped_records": records, "max_dropped_in_all": in_all}
+    if _recovery(recovery) is not Recovery.APPROXIMATE:
+        given = {name: value for name, value in settings.items() if value is not None}
+        if given:
+            raise ConfigError(
+                "only approximate recovery drops anything",
+                {"recovery": recovery, **given},
+                "Leave the bound out, or use recovery='approximate'.",
+            )
+        return None
+    if records is None:
+        raise ConfigError(
+            "approximate recovery needs a bound",
+            {"recovery": recovery, "missing": "max_dropped_records"},
+            "Say how many records a checkpoint may lose where tasks fail.",
+        )
+    return DropLimit(per_checkpoint=records, in_all=in_all)
 
 
 def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:

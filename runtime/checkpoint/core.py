@@ -33,6 +33,7 @@ from runtime.checkpoint.pressure import Pressure
 from runtime.checkpoint.regions import Fate, RegionState, region_of
 from runtime.checkpoint.states import State
 from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.drops import DropLimit, dropped_in_all
 from runtime.errors import FencedError
 from runtime.model import Assignment, BatchKey, RegionRecord
 from runtime.rate_limit import RateEstimator
@@ -73,6 +74,7 @@ class RegionStatusView:
         attempts: the newest of them, oldest first.
         pending_ratio, pressure: see `runtime.checkpoint.pressure`; None before its first barrier.
         rate_limit: records per second that it may read now; None: no limit.
+        dropped: offsets that approximate recovery has left out, in the life of the directory.
     """
 
     region: str
@@ -86,13 +88,18 @@ class RegionStatusView:
     pending_ratio: float | None
     pressure: str | None
     rate_limit: float | None
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """The job, for people: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``."""
+    """The job, for people: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
+
+    ``drop_limit``: what approximate recovery may leave out; None: nothing is ever left out.
+    """
 
     state: str
+    drop_limit: DropLimit | None
     error: str
     last_decided: int
     last_committed: int
@@ -292,6 +299,7 @@ class CoordinatorCore:
 
         return JobStatus(
             state=_state_of(book),
+            drop_limit=book.settings.drop_limit,
             error="" if book.error is None else str(book.error),
             last_decided=book.last_decided,
             last_committed=book.last_committed,
@@ -326,6 +334,7 @@ class CoordinatorCore:
                     pending_ratio=ratios.get(name),
                     pressure=Pressure.of(ratios[name]).value if name in ratios else None,
                     rate_limit=None if region.rate is None else region.rate.rate,
+                    dropped=dropped_in_all(region.record.operator_states),
                 )
                 for name, region in book.regions.items()
             ),

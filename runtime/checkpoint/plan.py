@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from runtime.checkpoint.balance import Balancer
 from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
+from runtime.drops import DropLimit
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.model import OperatorNode, RegionRecord
@@ -115,6 +116,7 @@ class CheckpointSettings:
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
         handler: what becomes of a checkpoint that not every region acknowledges.
+        drop_limit: what approximate recovery may leave out; None: nothing is ever left out.
         balancer: moves splits between regions; None: they stay where they are. Only for one
             checkpoint at a time, since no epoch may be under way beside the one that is decided.
         pace_epochs: limit an epoch to what its region writes in about ten intervals (ten seconds
@@ -144,6 +146,7 @@ class CheckpointSettings:
     max_concurrent: int = 1
     on_lost: OnLost = OnLost.FAIL
     handler: CheckpointHandler = field(default_factory=GlobalCheckpointHandler)
+    drop_limit: DropLimit | None = None
     balancer: Balancer | None = None
     pace_epochs: bool = True
     first_epoch_records: int = 100_000

@@ -8,6 +8,7 @@ from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
 from runtime.checkpoint.pressure import PendingTime
 from runtime.counts import COUNTS_KIND
+from runtime.drops import DROPS_KIND
 from runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from runtime.failover.attempt_history import AttemptHistory
 from runtime.failover.restart_strategies import Restarts
@@ -93,7 +94,8 @@ class RegionState:
 
     def _ask_at_once(self) -> None:
         """What a sink wanted is not on record; one that keeps a state is asked, once."""
-        keeps_state = any(entry.kind != COUNTS_KIND for entry in self.record.operator_states)
+        kinds = {entry.kind for entry in self.record.operator_states}
+        keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
 
     def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:

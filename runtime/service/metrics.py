@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.states import State
+from runtime.drops import offsets_in
 
 __all__ = ["CheckpointMetrics"]
 
@@ -24,6 +25,11 @@ class CheckpointMetrics:
         )
         self._records = Counter(
             "sluice_offsets_committed", "Source offsets in committed epochs", registry=registry
+        )
+        self._dropped = Counter(
+            "sluice_offsets_dropped",
+            "Source offsets of committed epochs that approximate recovery left out",
+            registry=registry,
         )
         self._by_function = Counter(
             "sluice_function_records",
@@ -64,6 +70,7 @@ class CheckpointMetrics:
             return
         self._committed.inc()
         self._records.inc(progress.records)
+        self._dropped.inc(offsets_in(progress.dropped))
         for operator, counts in progress.counts.items():
             for outcome, records in asdict(counts).items():
                 self._by_function.labels(operator, outcome).inc(records)

@@ -29,7 +29,7 @@ from runtime.spark.dead_letter_sinks import (
     taking_dead_letters,
 )
 
-__all__ = ["Region", "job_plan", "regions_of", "view_of_pipelines"]
+__all__ = ["Region", "job_plan", "regions_of", "require_chained", "view_of_pipelines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +126,22 @@ def regions_of(
         if any(subtask.vertex_id == nodes[source].operator_id for subtask in each.subtasks)
     )
     return nodes, regions
+
+
+def require_chained(pipelines: Sequence[Pipeline]) -> None:
+    """Approximate recovery drops what one task reads, applies and writes by itself.
+
+    Raises:
+        ConfigError: what a task of a pipeline reads goes on to others: state, or a shuffle.
+    """
+    others = [p.source.name for p in pipelines if not p.is_chained]
+    if others:
+        raise ConfigError(
+            "recovery='approximate' is for chained pipelines, and there is a transform",
+            {"sources": ",".join(others)},
+            "Use map_batches, or recovery='single-point': a failed task of a transform is then "
+            "retried alone, and exactly.",
+        )
 
 
 def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> GraphView:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pyspark import cloudpickle
 
 from runtime.contracts import Coordinator, SplitReader
+from runtime.drops import DropBudget, dropped_in_all
 from runtime.job import Job
 from runtime.model import RegionRecord
 from runtime.service.client import CoordinatorAddress
@@ -42,6 +43,7 @@ class RegionLauncher:
         job_uid: str,
         address: CoordinatorAddress,
         batches_to_retain: int,
+        drops: DropBudget | None = None,
     ) -> None:
         self._job = job
         self._regions = regions
@@ -50,6 +52,7 @@ class RegionLauncher:
         self._job_uid = job_uid
         self._address = address
         self._batches_to_retain = batches_to_retain
+        self._drops = drops
 
     def launch(
         self, name: str, generation: int, restored: RegionRecord, *, after: int
@@ -63,6 +66,8 @@ class RegionLauncher:
             StorageUnreachableError: a file system is away; try again when it is back.
         """
         region = self._regions[name]
+        if self._drops is not None:
+            self._drops.restored(name, dropped_in_all(restored.operator_states))
         location = location_of(region, generation)
         make_ready(self._fs, region, location, restored)
         tasks = RegionTasks(
@@ -89,6 +94,7 @@ class RegionLauncher:
                 operator_states=restored.operator_states,
                 event_times=times,
                 functions=region.functions or (),
+                drops=self._drops,
             ),
             self._coordinator,
             self._fs,
@@ -144,6 +150,7 @@ class RegionLauncher:
                 functions=region.functions,
                 job_name=self._job.name,
                 passing=passing,
+                most_dropped=0 if self._drops is None else self._drops.left(),
             )
             # Spark sends along the broadcast variables that this thread has pickled.
             chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from runtime import offsets
 from runtime.contracts import Coordinator, FrameWriter, StagedFrame, TaskScope
 from runtime.counts import added, totals_after
+from runtime.drops import DropBudget, drops_after
 from runtime.errors import FencedError, StorageError, StorageUnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import (
@@ -68,6 +69,7 @@ class RegionSpec:
         operator_states: in the record that this life begins with.
         event_times: how far its records are, where a sink asks for it.
         functions: of a chained region.
+        drops: what may be left out of its batches; None: nothing.
     """
 
     tasks: RegionTasks
@@ -81,6 +83,7 @@ class RegionSpec:
     operator_states: tuple[StateEntry, ...] = ()
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
+    drops: DropBudget | None = None
 
 
 class RegionQuery:
@@ -220,6 +223,8 @@ class RegionQuery:
         require_other_topics(spec.functions, barrier.splits)
         region = self._pre_commit(frame, batch, barrier)
         self._coordinator.await_committed(batch)
+        if spec.drops is not None:
+            spec.drops.committed(tasks.region)
         self._operator_states = region.operator_states
         failpoint("before-return")
 
@@ -235,6 +240,7 @@ class RegionQuery:
         if self._spec.chained:
             require_each_range_once(results, barrier)
         counts = self._counted(results, barrier)
+        dropped = self._dropped(results, barrier)
         splits, least_watermark_ms = self._splits_after(barrier)
         region = RegionRecord(
             region=batch.region,
@@ -248,6 +254,7 @@ class RegionQuery:
             operator_states=(
                 *(e for part in staged for e in part.operator_states),
                 *totals_after(self._operator_states, counts),
+                *drops_after(self._operator_states, dropped),
             ),
         )
         self._coordinator.acknowledge(
@@ -264,6 +271,7 @@ class RegionQuery:
                     for function in self._spec.functions
                     if function.operator_id in counts
                 ),
+                dropped=dropped,
             )
         )
         return region
@@ -279,6 +287,13 @@ class RegionQuery:
         where = {"region": barrier.region, "checkpoint_id": barrier.checkpoint_id}
         require_within_limits(functions, counts, examples, where)
         return counts
+
+    def _dropped(self, results: Sequence[TaskResult], barrier: Barrier) -> tuple[SplitRange, ...]:
+        """What second attempts left out; DropLimitError where that is too much."""
+        dropped = tuple(split for result in results if result.dropped for split in result.ranges)
+        if self._spec.drops is not None:
+            self._spec.drops.claim(barrier.region, barrier.checkpoint_id, dropped)
+        return dropped
 
     def _splits_after(self, barrier: Barrier) -> tuple[tuple[SplitRange, ...], int | None]:
         if self._spec.event_times is None:
