@@ -15,7 +15,7 @@ from runtime.checkpoint.balance import Balancer
 from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
 from runtime.checkpoint.plan import TOLERABLE_FAILURES, CheckpointSettings, OnLost
 from runtime.checkpoint.progress import ProgressListener
-from runtime.contracts import Sink, Source
+from runtime.contracts import DeserializingSource, Sink, Source
 from runtime.drops import AT_MOST_ONCE, DropLimit
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
@@ -151,6 +151,12 @@ class Stream:
                 "a function is added behind a sink",
                 {"source": pipeline.source.name, "function": kind},
                 "Add functions first, sinks last; start another pipeline for another branch.",
+            )
+        if kind != "map_batches" and _own_steps(pipeline.source):
+            raise ConfigError(
+                "a source with deserializers feeds a transform",
+                {"source": pipeline.source.name, "added": kind},
+                "Leave them out, and use from_json or from_avro in the transform.",
             )
         if pipeline.steps and pipeline.steps[-1].kind != kind:
             raise ConfigError(
@@ -291,7 +297,7 @@ class Job:
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
-        pipeline = Pipeline(source)
+        pipeline = Pipeline(source, steps=_own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
@@ -334,6 +340,22 @@ class Recovery(enum.Enum):
     REGION = "region"  # its region's epoch, where Spark does not try the task again
     SINGLE_POINT = "single-point"  # the task alone
     APPROXIMATE = "approximate"  # what the task had to read
+
+
+def _own_steps(source: Source) -> list[Step]:
+    """What a source wants done before all functions of its pipeline."""
+    if not isinstance(source, DeserializingSource):
+        return []
+    return [
+        Step(
+            kind="map_batches",
+            name=each.name,
+            uid=each.uid,
+            function=each.function,
+            policy=each.policy,
+        )
+        for each in source.functions
+    ]
 
 
 def _recovery(text: str) -> Recovery:

@@ -17,11 +17,13 @@ from runtime.contracts.committing import (
 from runtime.contracts.coordination import Coordinator
 from runtime.contracts.operators import (
     DeadLetterSink,
+    DeserializingSource,
     EventTimeSink,
     FrameSink,
     RateLimitedSource,
     Sink,
     Source,
+    SourceFunction,
     SplitEnumerator,
     TaskSink,
 )
@@ -58,6 +60,7 @@ __all__ = [
     "Coordinator",
     "DeadLetterSink",
     "DeadLetterWriter",
+    "DeserializingSource",
     "EventTimeSink",
     "FailedScope",
     "FailedTask",
@@ -79,6 +82,7 @@ __all__ = [
     "SinkCoordinator",
     "SinkWriter",
     "Source",
+    "SourceFunction",
     "SplitEnumerator",
     "SplitReader",
     "StagedFrame",
