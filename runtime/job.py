@@ -89,6 +89,7 @@ class Stream:
         name: str | None = None,
         uid: str | None = None,
         on_error: OnError = "fail",
+        deterministic: bool = True,
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
@@ -101,8 +102,20 @@ class Stream:
                 counted; `DeadLetters`: written to another topic in the output's transaction. Such
                 a function, and those before and behind it, must be deterministic and row-wise
                 (``docs/poison-records.md``).
+            deterministic: False says that a replay may give other rows. Then a lost transaction
+                stops the job, also with ``on_lost="repair"``; with several sinks, or with
+                ``skip`` or dead letters, it is refused.
         """
-        return self._add("map_batches", function, name, uid, policy=policy_of(on_error))
+        policy = policy_of(on_error)
+        if policy is not None and not deterministic:
+            raise ConfigError(
+                "a function that is not deterministic leaves out records that it fails for",
+                {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
+                "They are found by calling it again: use on_error='fail'.",
+            )
+        return self._add(
+            "map_batches", function, name, uid, deterministic=deterministic, policy=policy
+        )
 
     def transform(
         self,
@@ -220,7 +233,8 @@ class Job:
         load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
             decisions of checkpoints; None: each split stays in its region. Regions that keep state,
             or write files, keep their splits.
-        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted.
+        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted; chained
+            regions of deterministic functions can be repaired, each lost transaction by itself.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed.
         host: address at which executors reach this process.

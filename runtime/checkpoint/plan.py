@@ -44,7 +44,8 @@ class RegionPlan:
         stateful_sink_ids: those that may keep state in its records; None: all.
         stateful: Spark keeps state for it: it takes part in every interval, also without records,
             and its batch ids go on over restarts.
-        chained: its records are a function of the ranges read: a lost transaction can be repaired.
+        chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        deterministic: the user's word that a replay gives the same records.
         bounded: it ends when its sources do.
         keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
         max_records: at most so many records per epoch, None for all there are.
@@ -57,10 +58,16 @@ class RegionPlan:
     stateful_sink_ids: tuple[str, ...] | None = None
     stateful: bool = False
     chained: bool = False
+    deterministic: bool = True
     bounded: bool = False
     keeps_logs: bool = False
     max_records: int | None = None
     rate_limit: PidRateLimit | None = None
+
+    @property
+    def can_repair(self) -> bool:
+        """Whether a lost transaction can be written again by itself, and exactly (rule 11)."""
+        return self.chained and self.deterministic
 
     @property
     def batch_ids_continue(self) -> bool:

@@ -129,10 +129,9 @@ class Settlement:
         if not by_region:
             return False  # somebody has repaired it since it was read
         plans = {region.name: region for region in self.plan.regions}
-        chained = all(plans[found.region.region].chained for found in by_region)
-        if self.settings.on_lost is not OnLost.REPAIR or not chained:
-            details = {report.detail for report in reports if report.detail}
-            raise lost_error(record.checkpoint_id, by_region, details)
+        can = all(plans[found.region.region].can_repair for found in by_region)
+        if self.settings.on_lost is not OnLost.REPAIR or not can:
+            raise lost_error(record.checkpoint_id, by_region, reports)
         began_s = self.clock()
         action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
         outcome, replaced = yield from self.repairs.run(action)

@@ -259,6 +259,7 @@ def job_plan(
                 stateful_sink_ids=tuple(region.frame_sinks),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained,
+                deterministic=all(step.deterministic for step in region.pipeline.steps),
                 bounded=region.pipeline.source.bounded,
                 rate_limit=_rate_limit(region.pipeline.source, checkpoints),
             )
