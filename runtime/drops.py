@@ -64,7 +64,7 @@ class Drops:
 
     Attributes:
         in_all: offsets, since the first start.
-        ranges: of the epoch that this record decides.
+        ranges: of the region's last batch in this record; one without a batch repeats them.
     """
 
     in_all: int
