@@ -49,6 +49,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         scenario.finish()
 
 
+@pytest.mark.long
 def test_of_several_regions_exactly_the_lost_slices_are_written_again(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
