@@ -14,6 +14,7 @@ __all__ = [
     "DamagedCheckpointError",
     "DataLostError",
     "DeliveryError",
+    "DropLimitError",
     "FencedError",
     "FunctionFailedError",
     "IllegalTransitionError",
@@ -109,6 +110,10 @@ class FunctionFailedError(StreamError):
 
 class PoisonRecordsError(StreamError):
     """A function failed for more records of an epoch than its policy lets through."""
+
+
+class DropLimitError(StreamError):
+    """Approximate recovery would leave out more than it may; the epoch is read again."""
 
 
 class DeliveryError(StreamError):

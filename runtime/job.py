@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Never
 
 from runtime.checkpoint.balance import Balancer
 from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
 from runtime.checkpoint.plan import TOLERABLE_FAILURES, CheckpointSettings, OnLost, OnRegionFailure
 from runtime.checkpoint.progress import ProgressListener
-from runtime.contracts import Sink, Source
+from runtime.contracts import DeserializingSource, Sink, Source
+from runtime.drops import AT_MOST_ONCE, DropLimit
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.interpreter import use_this_interpreter
@@ -88,6 +89,7 @@ class Stream:
         name: str | None = None,
         uid: str | None = None,
         on_error: OnError = "fail",
+        deterministic: bool = True,
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
@@ -100,8 +102,20 @@ class Stream:
                 counted; `DeadLetters`: written to another topic in the output's transaction. Such
                 a function, and those before and behind it, must be deterministic and row-wise
                 (``docs/poison-records.md``).
+            deterministic: False says that a replay may give other rows. Then a lost transaction
+                stops the job, also with ``on_lost="repair"``; with several sinks, or with
+                ``skip`` or dead letters, it is refused.
         """
-        return self._add("map_batches", function, name, uid, policy=policy_of(on_error))
+        policy = policy_of(on_error)
+        if policy is not None and not deterministic:
+            raise ConfigError(
+                "a function that is not deterministic leaves out records that it fails for",
+                {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
+                "They are found by calling it again: use on_error='fail'.",
+            )
+        return self._add(
+            "map_batches", function, name, uid, deterministic=deterministic, policy=policy
+        )
 
     def transform(
         self,
@@ -150,6 +164,12 @@ class Stream:
                 "a function is added behind a sink",
                 {"source": pipeline.source.name, "function": kind},
                 "Add functions first, sinks last; start another pipeline for another branch.",
+            )
+        if kind != "map_batches" and _own_steps(pipeline.source):
+            raise ConfigError(
+                "a source with deserializers feeds a transform",
+                {"source": pipeline.source.name, "added": kind},
+                "Leave them out, and use from_json or from_avro in the transform.",
             )
         if pipeline.steps and pipeline.steps[-1].kind != kind:
             raise ConfigError(
@@ -211,11 +231,18 @@ class Job:
             default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
             and then the region begins a new life; ``single-point``: the same, and a session that
-            would give a task one attempt alone, as ``local[N]`` does, is refused.
+            would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
+            what the failed task had to read of its epoch is dropped instead of being read again:
+            at most once for failed tasks, without waiting for them. For chained pipelines alone.
+        max_dropped_records: of ``approximate``, which needs it: at most so many offsets in one
+            checkpoint. A task that had more to read is tried again as usual, and an epoch whose
+            failed tasks had more together is read again as a whole; >= 1.
+        max_dropped_in_all: the same for the life of the checkpoint directory; None: no such bound.
         load_balancer: a `LoadBalancer` relieves chained regions that lag behind of splits, with the
             decisions of checkpoints; None: each split stays in its region. Regions that keep state,
             or write files, keep their splits.
-        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted.
+        on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted; chained
+            regions of deterministic functions can be repaired, each lost transaction by itself.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed.
         host: address at which executors reach this process.
@@ -243,6 +270,8 @@ class Job:
         regions: int = 1,
         checkpoint_handler: CheckpointHandler | None = None,
         recovery: str = "region",
+        max_dropped_records: int | None = None,
+        max_dropped_in_all: int | None = None,
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         restore_from: int | None = None,
@@ -274,6 +303,7 @@ class Job:
             on_lost=_on_lost(on_lost),
             handler=checkpoint_handler or GlobalCheckpointHandler(),
             balancer=load_balancer,
+            drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
         )
         self.regions = _regions(regions)
         self.recovery = _recovery(recovery)
@@ -289,7 +319,7 @@ class Job:
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
-        pipeline = Pipeline(source)
+        pipeline = Pipeline(source, steps=_own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
@@ -305,7 +335,8 @@ class Job:
         """
         from runtime.spark.job_graph import view_of_pipelines
 
-        return view_of_pipelines(self._pipelines, parts=self.regions)
+        view = view_of_pipelines(self._pipelines, parts=self.regions)
+        return view if self.settings.drop_limit is None else replace(view, recovery=AT_MOST_ONCE)
 
     def run(self) -> JobResult:
         """Run until every source has reached its end, or the job fails, or Ctrl-C.
@@ -330,6 +361,23 @@ class Recovery(enum.Enum):
 
     REGION = "region"  # its region's epoch, where Spark does not try the task again
     SINGLE_POINT = "single-point"  # the task alone
+    APPROXIMATE = "approximate"  # what the task had to read
+
+
+def _own_steps(source: Source) -> list[Step]:
+    """What a source wants done before all functions of its pipeline."""
+    if not isinstance(source, DeserializingSource):
+        return []
+    return [
+        Step(
+            kind="map_batches",
+            name=each.name,
+            uid=each.uid,
+            function=each.function,
+            policy=each.policy,
+        )
+        for each in source.functions
+    ]
 
 
 def _regions(number: int) -> int:
@@ -345,8 +393,29 @@ def _recovery(text: str) -> Recovery:
         raise ConfigError(
             "recovery has a value that does not exist",
             {"recovery": text, "known": ", ".join(choice.value for choice in Recovery)},
-            "Use region, or single-point to have tasks retried alone.",
+            "Use region, single-point to have tasks retried alone, or approximate to have what "
+            "they had to read dropped.",
         ) from err
+
+
+def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropLimit | None:
+    settings = {"max_dropped_records": records, "max_dropped_in_all": in_all}
+    if _recovery(recovery) is not Recovery.APPROXIMATE:
+        given = {name: value for name, value in settings.items() if value is not None}
+        if given:
+            raise ConfigError(
+                "only approximate recovery drops anything",
+                {"recovery": recovery, **given},
+                "Leave the bound out, or use recovery='approximate'.",
+            )
+        return None
+    if records is None:
+        raise ConfigError(
+            "approximate recovery needs a bound",
+            {"recovery": recovery, "missing": "max_dropped_records"},
+            "Say how many records a checkpoint may lose where tasks fail.",
+        )
+    return DropLimit(per_checkpoint=records, in_all=in_all)
 
 
 def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:

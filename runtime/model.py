@@ -443,6 +443,7 @@ class Acknowledgement:
         region: the region as it shall stand in the record: splits, committables, state.
         again_in_s: a sink wants a batch again after so long, also if there are no records then.
         counts: of the batch, by name of the function that counts.
+        dropped: ranges of the batch that approximate recovery left out.
     """
 
     batch: BatchKey
@@ -450,3 +451,4 @@ class Acknowledgement:
     region: RegionRecord
     again_in_s: float | None = None
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
+    dropped: tuple[SplitRange, ...] = ()

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from connectors.kafka.handles import TransactionHandle, TransactionIdentity, decode_handle
 from connectors.kafka.verdicts import Judgement, is_visible, judge
@@ -54,9 +55,10 @@ class KafkaCommitter:
             verdict_first=after_crash,
             deadline=self._clock() + timeout_s,
         )
-        for handle, report in zip(handles, reports, strict=True):
+        for at, (handle, report) in enumerate(zip(handles, reports, strict=True)):
             if report.outcome in (CommitOutcome.ABORTED, CommitOutcome.UNKNOWN):
                 _log_lost(handle, report)
+                reports[at] = replace(report, ranges=tuple(map(str, handle.sources)))
         return reports
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:

@@ -150,6 +150,9 @@ class SourceRange:
     start_offset: int
     end_offset: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}:[{self.start_offset},{self.end_offset})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionHandle:

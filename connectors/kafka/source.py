@@ -11,8 +11,15 @@ from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.reader import KafkaSplitReader
-from runtime.contracts import SplitEnumerator, SplitReader
+from connectors.kafka.serde.deserializing import (
+    DeserializedColumn,
+    Deserializer,
+    require_deserializable,
+)
+from runtime.contracts import SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError
+from runtime.on_error import OnError, policy_of
+from runtime.rate_limit import PidRateLimit
 from runtime.spelling import refuse_misspelt
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -41,6 +48,11 @@ class KafkaSource:
         uid: stable id of the operator; set it to rename the source later.
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
         oauth_token: gives tokens for SASL OAUTHBEARER.
+        key_deserializer, value_deserializer: turn the column's bytes into values, in the tasks and
+            before all functions; not in front of a transform.
+        on_error: what becomes of a record that they fail for, as of ``map_batches``.
+        rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
+            None: a backlog is read in epochs of about ten intervals.
     Raises:
         ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
     """
@@ -61,6 +73,10 @@ class KafkaSource:
         uid: str | None = None,
         options: Mapping[str, str] | None = None,
         oauth_token: TokenFunction | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        on_error: OnError = "fail",
+        rate_limit: PidRateLimit | None = None,
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
@@ -75,9 +91,20 @@ class KafkaSource:
         )
         self._bounded = bounded
         self._uid = uid
+        self._rate_limit = rate_limit
         self._name = name or f"kafka-{self._options.subscription}"
         self._columns = tuple(columns or columns_with(headers=include_headers))
         schema_of(self._columns)  # refuses unknown names
+        deserializers = {"key": key_deserializer, "value": value_deserializer}
+        require_deserializable(deserializers, self._columns)
+        self._deserializers = {name: each for name, each in deserializers.items() if each}
+        self._policy = policy_of(on_error)
+        if self._policy is not None and not self._deserializers:
+            raise ConfigError(
+                "a source without deserializers has nothing that may fail for a record",
+                {"source": self._name, "on_error": on_error},
+                "Give on_error to map_batches, whose function fails.",
+            )
 
     @property
     def name(self) -> str:
@@ -93,6 +120,24 @@ class KafkaSource:
     def bounded(self) -> bool:
         """Whether the run ends by itself."""
         return self._bounded
+
+    @property
+    def rate_limit(self) -> PidRateLimit | None:
+        """See `runtime.contracts.RateLimitedSource`."""
+        return self._rate_limit
+
+    @property
+    def functions(self) -> tuple[SourceFunction, ...]:
+        """See `runtime.contracts.DeserializingSource`."""
+        return tuple(
+            SourceFunction(
+                name=f"{self._name}-{column}",
+                uid=None if self._uid is None else f"{self._uid}-{column}",
+                function=DeserializedColumn(column=column, deserializer=deserializer),
+                policy=self._policy,
+            )
+            for column, deserializer in self._deserializers.items()
+        )
 
     @property
     def yields_only_committed(self) -> bool:
@@ -141,6 +186,7 @@ class KafkaSource:
             "isolation.level": "read_committed" if options.read_committed else "read_uncommitted",
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
             "group.id": self._group_id(),
+            "rate_limit": str(self._rate_limit or "none"),
         }
 
     def _cluster(self) -> KafkaCluster:

@@ -172,6 +172,8 @@ def _give_barrier(
     checkpoint.barriers[event.region] = barrier
     region.cuts[checkpoint.checkpoint_id] = event.splits
     region.pace.cut(event.splits, now_s)
+    if region.rate is not None:
+        region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.is_behind(book.settings) else book.settings.interval_s or 0.0
     region.pending.begin(now_s, due_in_s=due_in_s)
     region.finished = event.finished
@@ -232,6 +234,8 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.require_new_ranges(ack)
     _require_own_splits(book, ack)
     region.pending.end(now_s)
+    if region.rate is not None:
+        region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.late = None
     checkpoint = _open_for(book, ack.batch.region)

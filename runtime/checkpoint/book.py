@@ -77,12 +77,24 @@ class Book:
         lives = {name: region.history.count + 1 for name, region in self.regions.items()}
         progress = replace(checkpoint.progress(), attempts=lives)
         if event is Event.MARK_DURABLE:
-            progress = replace(progress, pending_ratios=self.pending_ratios(now_s))
+            progress = replace(
+                progress,
+                pending_ratios=self.pending_ratios(now_s),
+                rate_limits=self.rate_limits(),
+            )
         self.out.append(Report(progress=progress))
 
     def standing(self) -> dict[str, RegionState]:
         """All regions that are not parked: those that checkpoints are about."""
         return {name: found for name, found in self.regions.items() if found.parked is None}
+
+    def rate_limits(self) -> dict[str, float]:
+        """Records per second of each region that may not read more."""
+        return {
+            name: region.rate.rate
+            for name, region in self.regions.items()
+            if region.rate is not None and region.rate.rate is not None
+        }
 
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """Of each region that ever got a barrier, see `PendingTime.ratio`; not of parked ones."""

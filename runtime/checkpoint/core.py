@@ -35,9 +35,11 @@ from runtime.checkpoint.pressure import Pressure
 from runtime.checkpoint.regions import Fate, RegionState, region_of
 from runtime.checkpoint.states import State
 from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.drops import DropLimit, dropped_in_all
 from runtime.errors import FencedError
 from runtime.failover.attempt_history import first_line
 from runtime.model import Assignment, BatchKey, RegionRecord, SplitRange
+from runtime.rate_limit import RateEstimator
 
 __all__ = [
     "AttemptView",
@@ -96,6 +98,8 @@ class RegionStatusView:
         lag_records: their sum; None: of no split known.
         lost_records: of them, those that retention has deleted already; parked regions only.
         has_alarm: its pressure has been high for too long.
+        rate_limit: records per second that it may read now; None: no limit.
+        dropped: offsets that approximate recovery has left out, in the life of the directory.
     """
 
     region: str
@@ -108,6 +112,8 @@ class RegionStatusView:
     attempts: tuple[AttemptView, ...]
     pending_ratio: float | None
     pressure: str | None
+    rate_limit: float | None
+    dropped: int
     parked: ParkedView | None = None
     snapshot_age_s: float | None = None
     lags: Mapping[str, int] = field(default_factory=dict)
@@ -118,9 +124,13 @@ class RegionStatusView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """The job, for people: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``."""
+    """The job, for people: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
+
+    ``drop_limit``: what approximate recovery may leave out; None: nothing is ever left out.
+    """
 
     state: str
+    drop_limit: DropLimit | None
     error: str
     last_decided: int
     last_committed: int
@@ -160,6 +170,7 @@ class CoordinatorCore:
                     generation=generation,
                     record=records[plan.name],
                     pace=Pace(limit=settings.first_epoch_records),
+                    rate=_estimator(plan, settings),
                     completed_in=_completed_in(records[plan.name], last_decided),
                 )
                 for plan in plans
@@ -335,6 +346,7 @@ class CoordinatorCore:
 
         return JobStatus(
             state=_state_of(book),
+            drop_limit=book.settings.drop_limit,
             error="" if book.error is None else str(book.error),
             last_decided=book.last_decided,
             last_committed=book.last_committed,
@@ -387,7 +399,15 @@ def _region_view(
         if parked is None
         else ParkedView(since_ms=wall_ms(parked.since_s), why=first_line(parked.cause)),
         snapshot_age_s=None if completed_s is None else now_s - completed_s,
+        rate_limit=None if region.rate is None else region.rate.rate,
+        dropped=dropped_in_all(region.record.operator_states),
     )
+
+
+def _estimator(plan: RegionPlan, settings: CheckpointSettings) -> RateEstimator | None:
+    if plan.rate_limit is None or not settings.interval_s:
+        return None
+    return RateEstimator(plan.rate_limit, settings.interval_s)
 
 
 def _completed_in(record: RegionRecord, last_decided: int) -> int:

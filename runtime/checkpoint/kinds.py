@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 
 from runtime.checkpoint.metadata import require_known_kinds
 from runtime.counts import COUNTS_KIND, COUNTS_VERSION, decode_totals
+from runtime.drops import DROPS_KIND, DROPS_VERSION, decode_drops
 from runtime.errors import ConfigError, StreamError
 from runtime.model import CheckpointRecord, StateEntry
 
@@ -74,10 +75,17 @@ _COUNTS = EntryKind(
 )
 
 
+_DROPS = EntryKind(
+    kind=DROPS_KIND,
+    latest_version=DROPS_VERSION,
+    describe=lambda entry: asdict(decode_drops(entry)),
+)
+
+
 def installed_kinds() -> KindRegistry:
     """Our own, and what the installed connectors registered; one that cannot be loaded is left
     out."""
-    found = [_COUNTS]
+    found = [_COUNTS, _DROPS]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             named = point.load()

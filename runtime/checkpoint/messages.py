@@ -423,8 +423,10 @@ class Progress:
         acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
         reason: why it was aborted.
         counts: of its batches, by name of the function that counts.
+        dropped: ranges of its batches that approximate recovery left out.
         pending_ratios: of each region's time, once marked: how much of the last minute a barrier
             was due and it was still at work.
+        rate_limits: records per second that each limited region may read now, once marked.
         attempts: lives of each region in this run, with the present one; empty while it is new.
     """
 
@@ -441,7 +443,9 @@ class Progress:
     marked_s: float | None = None
     reason: str = ""
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
+    dropped: tuple[SplitRange, ...] = ()
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
+    rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
 
 

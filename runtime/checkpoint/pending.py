@@ -152,4 +152,5 @@ class PendingCheckpoint:
             marked_s=since(self.marked_s),
             reason=self.reason,
             counts=added(ack.counts for ack in acknowledged),
+            dropped=tuple(split for ack in acknowledged for split in ack.dropped),
         )

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from runtime.checkpoint.balance import Balancer
 from runtime.checkpoint.handlers import CheckpointHandler, GlobalCheckpointHandler
+from runtime.drops import DropLimit
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.model import OperatorNode, RegionRecord
+from runtime.rate_limit import PidRateLimit
 
 __all__ = [
     "TOLERABLE_FAILURES",
@@ -50,10 +52,12 @@ class RegionPlan:
         stateful_sink_ids: those that may keep state in its records; None: all.
         stateful: Spark keeps state for it: it takes part in every interval, also without records,
             and its batch ids go on over restarts.
-        chained: its records are a function of the ranges read: a lost transaction can be repaired.
+        chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        deterministic: the user's word that a replay gives the same records.
         bounded: it ends when its sources do.
         keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
         max_records: at most so many records per epoch, None for all there are.
+        rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
     """
 
     name: str
@@ -62,9 +66,16 @@ class RegionPlan:
     stateful_sink_ids: tuple[str, ...] | None = None
     stateful: bool = False
     chained: bool = False
+    deterministic: bool = True
     bounded: bool = False
     keeps_logs: bool = False
     max_records: int | None = None
+    rate_limit: PidRateLimit | None = None
+
+    @property
+    def can_repair(self) -> bool:
+        """Whether a lost transaction can be written again by itself, and exactly (rule 11)."""
+        return self.chained and self.deterministic
 
     @property
     def batch_ids_continue(self) -> bool:
@@ -130,6 +141,7 @@ class CheckpointSettings:
         max_concurrent: checkpoints under way at once.
         on_lost: see `OnLost`.
         handler: what becomes of a checkpoint that not every region acknowledges.
+        drop_limit: what approximate recovery may leave out; None: nothing is ever left out.
         balancer: moves splits between regions; None: they stay where they are. Only for one
             checkpoint at a time, since no epoch may be under way beside the one that is decided.
         pace_epochs: limit an epoch to what its region writes in about ten intervals (ten seconds
@@ -163,6 +175,7 @@ class CheckpointSettings:
     max_concurrent: int = 1
     on_lost: OnLost = OnLost.FAIL
     handler: CheckpointHandler = field(default_factory=GlobalCheckpointHandler)
+    drop_limit: DropLimit | None = None
     balancer: Balancer | None = None
     pace_epochs: bool = True
     first_epoch_records: int = 100_000

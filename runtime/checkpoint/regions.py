@@ -8,6 +8,7 @@ from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
 from runtime.checkpoint.pressure import PendingTime
 from runtime.counts import COUNTS_KIND
+from runtime.drops import DROPS_KIND
 from runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from runtime.failover.attempt_history import AttemptHistory
 from runtime.failover.restart_strategies import Restarts
@@ -20,6 +21,7 @@ from runtime.model import (
     SplitKey,
     SplitRange,
 )
+from runtime.rate_limit import RateEstimator
 
 __all__ = ["Fate", "Parked", "RegionState", "region_of"]
 
@@ -71,6 +73,7 @@ class RegionState:
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         pace: how large its epochs may be.
+        rate: how many records per second it may read; None: as many as it can.
         pending: how far it is behind its barriers.
         work: of each split, what the last cut took and what it left behind, as far as known.
     """
@@ -79,6 +82,7 @@ class RegionState:
     generation: int
     record: RegionRecord
     pace: Pace
+    rate: RateEstimator | None = None
     completed_in: int = 0
     carried: int = 0
     late: Barrier | None = None
@@ -107,7 +111,8 @@ class RegionState:
 
     def _ask_at_once(self) -> None:
         """What a sink wanted is not on record; one that keeps a state is asked, once."""
-        keeps_state = any(entry.kind != COUNTS_KIND for entry in self.record.operator_states)
+        kinds = {entry.kind for entry in self.record.operator_states}
+        keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
 
     def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:
@@ -133,13 +138,16 @@ class RegionState:
 
     def epoch_limit(self, settings: CheckpointSettings) -> int | None:
         """At most so many records per cut; the user's own limit stands above what was learnt."""
-        if self.plan.max_records is not None or not settings.pace_epochs:
-            return self.plan.max_records
-        return self.pace.limit
+        limits = [None if self.rate is None else self.rate.most_records, self.plan.max_records]
+        if self.plan.max_records is None and settings.pace_epochs:
+            limits.append(self.pace.limit)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def is_behind(self, settings: CheckpointSettings) -> bool:
         """Whether our own limit, not the user's, left records behind at the last cut."""
-        return self.plan.max_records is None and settings.pace_epochs and self.pace.is_behind
+        if self.plan.max_records is not None or self.rate is not None:
+            return False
+        return settings.pace_epochs and self.pace.is_behind
 
     def positions(self) -> tuple[SplitRange, ...]:
         """Where the next cut starts: the end of each split's last range."""
@@ -242,6 +250,8 @@ class RegionState:
             self.discarded.append(held)
         self.is_open = self.finished = False
         self.late = None
+        if self.rate is not None:
+            self.rate.given_up()
         if fence is not None and self.fence is None:
             self.fence = fence
         return held

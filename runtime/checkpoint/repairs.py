@@ -88,7 +88,7 @@ class Repairs:
 
     def _write(self, action: Repair) -> dict[bytes, StateEntry]:
         if self._repairer is None:
-            raise lost_error(action.checkpoint_id, action.lost, ["no engine can repair it"])
+            raise lost_error(action.checkpoint_id, action.lost, ())
         replaced: dict[bytes, StateEntry] = {}
         for lost in action.lost:
             replaced |= self._repairer.repair(

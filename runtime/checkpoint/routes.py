@@ -36,6 +36,7 @@ from runtime.checkpoint.states import State
 from runtime.checkpoint.steps import by_sink
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import Clock, SinkCoordinator
+from runtime.drops import named, offsets_in
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointKind, StateEntry
@@ -275,3 +276,10 @@ def _log_failures(progress: Progress) -> None:
                 counts.skipped,
                 counts.dead_lettered,
             )
+    if progress.dropped:
+        log.warning(
+            "records dropped by approximate recovery: checkpoint_id=%d offsets=%d ranges=%s",
+            progress.checkpoint_id,
+            offsets_in(progress.dropped),
+            named(progress.dropped),
+        )

@@ -129,10 +129,9 @@ class Settlement:
         if not by_region:
             return False  # somebody has repaired it since it was read
         heirs = [self.plan.heir_of(found.region) for found in by_region]
-        chained = all(heir is not None and heir.chained for heir in heirs)
-        if self.settings.on_lost is not OnLost.REPAIR or not chained:
-            details = {report.detail for report in reports if report.detail}
-            raise lost_error(record.checkpoint_id, by_region, details)
+        can = all(heir is not None and heir.can_repair for heir in heirs)
+        if self.settings.on_lost is not OnLost.REPAIR or not can:
+            raise lost_error(record.checkpoint_id, by_region, reports)
         began_s = self.clock()
         action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
         outcome, replaced = yield from self.repairs.run(action)

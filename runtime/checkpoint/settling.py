@@ -30,7 +30,7 @@ from runtime.checkpoint.parking import is_the_end, parked_at_the_end
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
 from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
-from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
+from runtime.contracts import CommitOutcome, CommitReport, FailureReason, PublishOutcome
 from runtime.errors import (
     CheckpointFailedError,
     FencedError,
@@ -267,15 +267,14 @@ def _lose(
 ) -> None:
     """A decided transaction is certainly gone: repair where that is exact, else stop (rule 11)."""
     by_region = lost_by_region(checkpoint.regions, lost)
-    chained = all(book.regions[found.region.region].plan.chained for found in by_region)
-    if book.settings.on_lost is OnLost.REPAIR and chained:
+    can = all(book.regions[found.region.region].plan.can_repair for found in by_region)
+    if book.settings.on_lost is OnLost.REPAIR and can:
         checkpoint.lost = tuple(lost)
         book.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
         _abort_later(book, checkpoint, by_region, now_s)
         return
     checkpoint.halted = True
-    details = {report.detail for report in event.reports if report.detail}
-    book.end(lost_error(checkpoint.checkpoint_id, by_region, details), now_s)
+    book.end(lost_error(checkpoint.checkpoint_id, by_region, event.reports), now_s)
 
 
 def _abort_later(
@@ -315,23 +314,31 @@ def lost_by_region(
 
 
 def lost_error(
-    checkpoint_id: int, lost: Iterable[LostCommittables], details: Iterable[str]
+    checkpoint_id: int, lost: Iterable[LostCommittables], reports: Iterable[CommitReport]
 ) -> TransactionLostError:
-    """The error that names the ranges (rule 11)."""
-    found = list(lost)
-    ranges = [
-        f"{split.name}:[{split.start_offset},{split.end_offset})"
-        for part in found
-        for split in part.region.splits
-        if not split.is_empty
-    ]
+    """The error that names the ranges (rule 11).
+
+    Args:
+        reports: of the lost ones, and perhaps of others. Where they tell no ranges, all that the
+            regions read is named: their lost part is in it.
+    """
+    found, told = list(lost), list(reports)
+    gone = [report for report in told if report.outcome is CommitOutcome.ABORTED]
+    ranges = sorted({each for report in gone for each in report.ranges})
+    if not ranges or not all(report.ranges for report in gone):
+        ranges = [
+            f"{split.name}:[{split.start_offset},{split.end_offset})"
+            for part in found
+            for split in part.region.splits
+            if not split.is_empty
+        ]
     return TransactionLostError(
         "a decided transaction was aborted before it could be committed: its records are missing",
         {
             "checkpoint_id": checkpoint_id,
             "regions": ",".join(part.region.region for part in found),
             "ranges": " ".join(ranges),
-            "details": "; ".join(sorted(details)),
+            "details": "; ".join(sorted({report.detail for report in told if report.detail})),
         },
         "Raise the transaction timeout. Write these ranges again, or use on_lost='repair'.",
     )

@@ -33,10 +33,14 @@ class CommitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitReport:
-    """Outcome of one committable, with words for people."""
+    """Outcome of one committable, with words for people.
+
+    ``ranges``: of one that is lost, the source ranges that it held, ``orders-0:[10,20)``, if known.
+    """
 
     outcome: CommitOutcome
     detail: str = ""
+    ranges: tuple[str, ...] = ()
 
 
 class Committer(Protocol):

@@ -1,21 +1,28 @@
 """Sources and sinks as a Job takes them, and the driver's side of a source."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
+
+import pyarrow as pa
 
 from runtime.contracts.committing import SinkCoordinator
 from runtime.contracts.writing import Frame, FrameWriter, SplitReader, WriterFactory
 from runtime.event_time import EventTime
 from runtime.model import SplitKey, SplitRange, StateEntry
+from runtime.on_error import Policy
+from runtime.rate_limit import PidRateLimit
 
 __all__ = [
     "Backlog",
     "DeadLetterSink",
+    "DeserializingSource",
     "EventTimeSink",
     "FrameSink",
+    "RateLimitedSource",
     "Sink",
     "Source",
+    "SourceFunction",
     "SplitEnumerator",
     "TaskSink",
 ]
@@ -128,6 +135,43 @@ class Source(Protocol):
 
     def settings(self) -> Mapping[str, str]:
         """Settings for ``_metadata``, secrets redacted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFunction:
+    """What a source wants done to its batches before all functions: deserializing, for example.
+
+    Attributes:
+        name: of the operator.
+        uid: its stable id, if there is one.
+        function: as one of ``map_batches``.
+        policy: for records that it raises for; None: the task fails.
+    """
+
+    name: str
+    uid: str | None
+    function: Callable[[pa.RecordBatch], pa.RecordBatch]
+    policy: Policy | None
+
+
+@runtime_checkable
+class DeserializingSource(Source, Protocol):
+    """A source with functions of its own, which run in the tasks, behind its reader."""
+
+    @property
+    def functions(self) -> Sequence[SourceFunction]:
+        """In order; none: the records are used as they are read."""
+        ...
+
+
+@runtime_checkable
+class RateLimitedSource(Source, Protocol):
+    """A source whose regions may be kept from reading more than they can write in time."""
+
+    @property
+    def rate_limit(self) -> PidRateLimit | None:
+        """For each region of its own; None: there is no limit."""
         ...
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from runtime.drops import AT_MOST_ONCE
 from runtime.failover.graph import JobGraph, Vertex
 from runtime.failover.operators import graph_of_operators, spread
 from runtime.failover.regions import FailoverRegion, failover_regions, region_name
@@ -27,11 +28,13 @@ class GraphView:
         regions: each with the subtasks that restart together; without any where a record names a
             region and does not tell what is in it.
         standings: what a checkpoint says of regions, by name; empty for a job that has not run.
+        recovery: what becomes of a failed task's records where they are not read again; else empty.
     """
 
     graph: JobGraph
     regions: tuple[FailoverRegion, ...]
     standings: Mapping[str, str] = field(default_factory=dict)
+    recovery: str = ""
 
     def text(self) -> str:
         """Three lists: operators, edges and regions."""
@@ -50,13 +53,15 @@ class GraphView:
                 _listed("Operators", ("name", "kind", "subtasks"), operators),
                 _listed("Edges", ("from", "to", "distribution"), edges),
                 _listed("Regions", ("name", "standing", "subtasks"), regions),
+                *([f"Recovery\n{_GAP}{self.recovery}"] if self.recovery else []),
             ]
         )
 
     def mermaid(self) -> str:
         """A flowchart with a frame around each region; no edge leaves one."""
         frames = (self._framed(at, region) for at, region in enumerate(self.regions))
-        return "\n".join(["flowchart LR", *chain.from_iterable(frames)])
+        notes = [f"    recovery>{_quoted(self.recovery)}]"] if self.recovery else []
+        return "\n".join(["flowchart LR", *notes, *chain.from_iterable(frames)])
 
     @property
     def _vertices(self) -> dict[str, Vertex]:
@@ -107,7 +112,17 @@ def view_of_record(record: CheckpointRecord) -> GraphView:
         regions = (replace(regions[0], name=next(iter(standings))),)
     names = {region.name for region in regions}
     unplaced = (FailoverRegion(name=each, subtasks=()) for each in standings if each not in names)
-    return replace(found, regions=(*regions, *unplaced), standings=standings)
+    return replace(
+        found,
+        regions=(*regions, *unplaced),
+        standings=standings,
+        recovery=AT_MOST_ONCE if _drops(record) else "",
+    )
+
+
+def _drops(record: CheckpointRecord) -> bool:
+    """Whether the run that wrote it had a `runtime.drops.DropLimit`."""
+    return record.settings.get("checkpoint.drop_limit", "None") != "None"
 
 
 def _with_parts(record: CheckpointRecord) -> tuple[OperatorNode, ...]:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from runtime.checkpoint.core import JobStatus
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.states import State
+from runtime.drops import offsets_in
 
 __all__ = ["CheckpointMetrics", "RegionMetrics"]
 
@@ -30,6 +31,11 @@ class CheckpointMetrics:
         self._records = Counter(
             "sluice_offsets_committed", "Source offsets in committed epochs", registry=registry
         )
+        self._dropped = Counter(
+            "sluice_offsets_dropped",
+            "Source offsets of committed epochs that approximate recovery left out",
+            registry=registry,
+        )
         self._by_function = Counter(
             "sluice_function_records",
             "Records of committed epochs in functions that go on without failed ones",
@@ -44,6 +50,12 @@ class CheckpointMetrics:
         self._pending = Gauge(
             "sluice_region_pending_ratio",
             "Share of the last minute in which a barrier was due and the region was still at work",
+            ["region"],
+            registry=registry,
+        )
+        self._rate_limit = Gauge(
+            "sluice_region_rate_limit",
+            "Records per second that the region may read now",
             ["region"],
             registry=registry,
         )
@@ -63,12 +75,15 @@ class CheckpointMetrics:
             return
         self._committed.inc()
         self._records.inc(progress.records)
+        self._dropped.inc(offsets_in(progress.dropped))
         for operator, counts in progress.counts.items():
             for outcome, records in asdict(counts).items():
                 self._by_function.labels(operator, outcome).inc(records)
         self._last.set(progress.checkpoint_id)
         for region, ratio in progress.pending_ratios.items():
             self._pending.labels(region).set(ratio)
+        for region, rate in progress.rate_limits.items():
+            self._rate_limit.labels(region).set(rate)
         stages = {
             "acknowledged": progress.acked_s,
             "decided": progress.decided_s,

@@ -6,6 +6,7 @@ from typing import TextIO
 
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.states import State
+from runtime.drops import offsets_in
 
 __all__ = ["ConsoleProgress"]
 
@@ -29,6 +30,7 @@ class ConsoleProgress:
         self._epochs = 0
         self._aborted = 0
         self._failed = 0
+        self._dropped = 0
 
     def on_progress(self, progress: Progress) -> None:
         """Count what is committed on record, and redraw at most a few times a second."""
@@ -36,6 +38,7 @@ class ConsoleProgress:
             self._records += progress.records
             self._epochs += 1
             self._failed += sum(counts.failed for counts in progress.counts.values())
+            self._dropped += offsets_in(progress.dropped)
         elif progress.state is State.ABORTED:
             self._aborted += 1
         now_s = time.monotonic()
@@ -53,6 +56,7 @@ class ConsoleProgress:
         rate = self._records / elapsed_s if elapsed_s > 0 else 0.0
         aborted = f", {self._aborted} aborted" if self._aborted else ""
         failed = f", {self._failed:,} skipped or dead letters" if self._failed else ""
+        failed += f", {self._dropped:,} dropped" if self._dropped else ""
         self._out.write(
             f"\r\x1b[K{self._job_name}: checkpoint {progress.checkpoint_id} "
             f"{progress.state.value}{aborted}; {self._records:,} records committed{failed}, "

@@ -16,6 +16,7 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import FrameSink, RegionLife, Sink, Source
+from runtime.drops import DropBudget, dropped_in_all
 from runtime.errors import ConfigError
 from runtime.job import Job, Pipeline, Recovery
 from runtime.service.command_file import announced
@@ -24,7 +25,7 @@ from runtime.spark.console import ConsoleProgress
 from runtime.spark.frames import chained_schema, source_frame, transformed
 from runtime.spark.hosts import HostExclusion, SparkExecutors
 from runtime.spark.interrupts import Interrupts, ended_by_signals
-from runtime.spark.job_graph import Region, job_plan, regions_of
+from runtime.spark.job_graph import Region, job_plan, regions_of, require_chained
 from runtime.spark.job_source import probe_for
 from runtime.spark.launcher import RegionLauncher
 from runtime.spark.lives import RegionLives
@@ -64,8 +65,10 @@ def run_job(job: Job) -> JobResult:
     """See `runtime.job.Job.run`."""
     started_at = time.monotonic()
     prepare(job.spark)
-    if job.recovery is Recovery.SINGLE_POINT:
-        require_task_retries(job.spark)
+    if job.recovery is not Recovery.REGION:
+        require_task_retries(job.spark, recovery=job.recovery.value)
+    if job.recovery is Recovery.APPROXIMATE:
+        require_chained(job.pipelines)
     graph, regions = regions_of(
         job.pipelines,
         [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines],
@@ -158,6 +161,7 @@ def _run_regions(
             job_uid=started.job_uid,
             address=service.coordinator_address,
             batches_to_retain=retain,
+            drops=_drop_budget(job, started),
         )
         lives = RegionLives(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
@@ -183,6 +187,22 @@ def _run_regions(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
             )
             raise
+
+
+def _drop_budget(job: Job, started: StartedJob) -> DropBudget | None:
+    limit = job.settings.drop_limit
+    if limit is None:
+        return None
+    so_far = {name: dropped_in_all(r.operator_states) for name, r in started.regions.items()}
+    log.warning(
+        "approximate recovery: what a failed task had to read is dropped: job=%s "
+        "max_dropped_records=%d max_dropped_in_all=%s dropped_so_far=%d",
+        job.name,
+        limit.per_checkpoint,
+        limit.in_all,
+        sum(so_far.values()),
+    )
+    return DropBudget(limit, so_far)
 
 
 def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:

@@ -8,7 +8,7 @@ from typing import cast
 
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.contracts import FrameSink, Sink, Source, TaskSink
+from runtime.contracts import FrameSink, RateLimitedSource, Sink, Source, TaskSink
 from runtime.errors import ConfigError
 from runtime.failover import (
     Distribution,
@@ -22,13 +22,14 @@ from runtime.failover import (
 from runtime.job import BatchFunction, Pipeline, Step
 from runtime.model import OperatorNode
 from runtime.poison import ChainedFunction
+from runtime.rate_limit import PidRateLimit
 from runtime.spark.dead_letter_sinks import (
     dead_letter_sink,
     require_dead_letters_possible,
     taking_dead_letters,
 )
 
-__all__ = ["Region", "job_plan", "regions_of", "view_of_pipelines"]
+__all__ = ["Region", "job_plan", "regions_of", "require_chained", "view_of_pipelines"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,22 @@ def regions_of(
         if any(subtask.vertex_id == nodes[source].operator_id for subtask in each.subtasks)
     )
     return nodes, regions
+
+
+def require_chained(pipelines: Sequence[Pipeline]) -> None:
+    """Approximate recovery drops what one task reads, applies and writes by itself.
+
+    Raises:
+        ConfigError: what a task of a pipeline reads goes on to others: state, or a shuffle.
+    """
+    others = [p.source.name for p in pipelines if not p.is_chained]
+    if others:
+        raise ConfigError(
+            "recovery='approximate' is for chained pipelines, and there is a transform",
+            {"sources": ",".join(others)},
+            "Use map_batches, or recovery='single-point': a failed task of a transform is then "
+            "retried alone, and exactly.",
+        )
 
 
 def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> GraphView:
@@ -242,7 +259,9 @@ def job_plan(
                 stateful_sink_ids=tuple(region.frame_sinks),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained,
+                deterministic=all(step.deterministic for step in region.pipeline.steps),
                 bounded=region.pipeline.source.bounded,
+                rate_limit=_rate_limit(region.pipeline.source, checkpoints),
             )
             for region in regions
         ),
@@ -252,6 +271,17 @@ def job_plan(
         sluice_version=version("sluice"),
         spark_version=spark_version,
     )
+
+
+def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit | None:
+    limit = source.rate_limit if isinstance(source, RateLimitedSource) else None
+    if limit is not None and not checkpoints.interval_s:
+        raise ConfigError(
+            "a rate limit keeps epochs as short as the interval, and there is none",
+            {"source": source.name, "interval_s": checkpoints.interval_s},
+            "Give the job an interval_s above 0, or the source no rate limit.",
+        )
+    return limit
 
 
 def _text(value: object) -> str:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pyspark import cloudpickle
 
 from runtime.contracts import Coordinator, RegionHandle, RegionLife, SplitReader
+from runtime.drops import DropBudget, dropped_in_all
 from runtime.job import Job
 from runtime.service.client import CoordinatorAddress
 from runtime.service.hosted_region import HostedRegion
@@ -42,6 +43,7 @@ class RegionLauncher:
         job_uid: str,
         address: CoordinatorAddress,
         batches_to_retain: int,
+        drops: DropBudget | None = None,
     ) -> None:
         self._job = job
         self._regions = regions
@@ -50,6 +52,7 @@ class RegionLauncher:
         self._job_uid = job_uid
         self._address = address
         self._batches_to_retain = batches_to_retain
+        self._drops = drops
 
     def handles(self) -> dict[str, RegionHandle]:
         """Of every region, by name."""
@@ -65,6 +68,8 @@ class RegionLauncher:
             StorageUnreachableError: a file system is away; try again when it is back.
         """
         region, restored, generation = self._regions[life.region], life.restored, life.generation
+        if self._drops is not None:
+            self._drops.restored(life.region, dropped_in_all(restored.operator_states))
         location = location_of(region, generation)
         make_ready(self._fs, region, location, restored)
         tasks = RegionTasks(
@@ -91,6 +96,7 @@ class RegionLauncher:
                 operator_states=restored.operator_states,
                 event_times=times,
                 functions=region.functions or (),
+                drops=self._drops,
             ),
             self._coordinator,
             self._fs,
@@ -145,6 +151,7 @@ class RegionLauncher:
                 functions=region.functions,
                 job_name=self._job.name,
                 passing=passing,
+                most_dropped=0 if self._drops is None else self._drops.left(),
             )
             # Spark sends along the broadcast variables that this thread has pickled.
             chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]

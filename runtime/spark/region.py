@@ -19,6 +19,7 @@ from runtime.contracts import (
     TaskScope,
 )
 from runtime.counts import added, totals_after
+from runtime.drops import DropBudget, drops_after
 from runtime.errors import FencedError, StorageError, StorageUnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import (
@@ -75,6 +76,7 @@ class RegionSpec:
         operator_states: in the record that this life begins with.
         event_times: how far its records are, where a sink asks for it.
         functions: of a chained region.
+        drops: what may be left out of its batches; None: nothing.
     """
 
     tasks: RegionTasks
@@ -88,6 +90,7 @@ class RegionSpec:
     operator_states: tuple[StateEntry, ...] = ()
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
+    drops: DropBudget | None = None
 
 
 class RegionQuery:
@@ -245,6 +248,8 @@ class RegionQuery:
         region = self._pre_commit(frame, batch, barrier)
         self._coordinator.await_committed(batch)
         self._open = ()
+        if spec.drops is not None:
+            spec.drops.committed(tasks.region)
         self._operator_states = region.operator_states
         failpoint("before-return")
 
@@ -260,6 +265,7 @@ class RegionQuery:
         if self._spec.chained:
             require_each_range_once(results, barrier)
         counts = self._counted(results, barrier)
+        dropped = self._dropped(results, barrier)
         splits, least_watermark_ms = self._splits_after(barrier)
         region = RegionRecord(
             region=batch.region,
@@ -273,6 +279,7 @@ class RegionQuery:
             operator_states=(
                 *(e for part in staged for e in part.operator_states),
                 *totals_after(self._operator_states, counts),
+                *drops_after(self._operator_states, dropped),
             ),
         )
         self._open = (OpenWork(batch=batch, committables=region.committables),)
@@ -290,6 +297,7 @@ class RegionQuery:
                     for function in self._spec.functions
                     if function.operator_id in counts
                 ),
+                dropped=dropped,
             )
         )
         self._acknowledged = barrier.checkpoint_id
@@ -306,6 +314,13 @@ class RegionQuery:
         where = {"region": barrier.region, "checkpoint_id": barrier.checkpoint_id}
         require_within_limits(functions, counts, examples, where)
         return counts
+
+    def _dropped(self, results: Sequence[TaskResult], barrier: Barrier) -> tuple[SplitRange, ...]:
+        """What second attempts left out; DropLimitError where that is too much."""
+        dropped = tuple(split for result in results if result.dropped for split in result.ranges)
+        if self._spec.drops is not None:
+            self._spec.drops.claim(barrier.region, barrier.checkpoint_id, dropped)
+        return dropped
 
     def _splits_after(self, barrier: Barrier) -> tuple[tuple[SplitRange, ...], int | None]:
         if self._spec.event_times is None:

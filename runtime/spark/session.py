@@ -94,9 +94,11 @@ def task_attempts(master: str, setting: str | None) -> int:
     return int(setting or 4)
 
 
-def require_task_retries(spark: SparkSession) -> None:
+def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     """Refuse a session in which a failed task ends its region.
 
+    Args:
+        recovery: what the job asks for, for the message.
     Raises:
         ConfigError: it gives each task one attempt.
     """
@@ -105,7 +107,7 @@ def require_task_retries(spark: SparkSession) -> None:
     if task_attempts(context.master or "", setting) > 1:
         return
     raise ConfigError(
-        "recovery='single-point' needs a Spark that tries a failed task again",
+        f"recovery={recovery!r} needs a Spark that tries a failed task again",
         {"master": context.master, _ATTEMPTS: setting or "not set"},
         "On one machine, start the session with the master local[N,4], for N cores and 4 attempts; "
         f"on a cluster, leave {_ATTEMPTS} at 4.",

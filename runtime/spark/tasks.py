@@ -22,6 +22,7 @@ from runtime.contracts import (
     TaskScope,
     WriterFactory,
 )
+from runtime.drops import offsets_in
 from runtime.errors import IllegalTransitionError, StreamError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
@@ -73,6 +74,7 @@ class TaskResult:
 
     Attributes:
         ranges: what a chained task was dealt; empty at the end of a transform.
+        dropped: it read nothing of them: they are left out.
         committables: of all sinks; empty when nothing was produced.
         records_out: rows handed to the sinks.
         task: ``partition.attempt`` of the Spark task.
@@ -83,6 +85,7 @@ class TaskResult:
     """
 
     ranges: tuple[SplitRange, ...] = ()
+    dropped: bool = False
     committables: tuple[StateEntry, ...] = ()
     records_out: int = 0
     task: str = ""
@@ -267,6 +270,8 @@ class Chain:
         functions: applied to each batch, in order.
         job_name: for dead letters.
         passing: where the rows go on to Spark's own writers; None: they end here.
+        most_dropped: offsets that a second attempt of a task leaves out instead of reading them
+            again; one with more reads them.
     """
 
     tasks: RegionTasks
@@ -274,13 +279,25 @@ class Chain:
     functions: tuple[ChainedFunction, ...]
     job_name: str
     passing: "Passing | None" = None
+    most_dropped: int = 0
 
     def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
         """Read ``splits``, apply the functions, write, pre-commit.
 
         Yields the row with the result; or the rows themselves, the result going by `passing`.
         """
-        writing = _writing(
+        writing = self._work(checkpoint_id, splits)
+        if self.passing is None:
+            yield _row(_drained(writing))
+        else:
+            yield from self.passing.on(writing)
+
+    def _work(
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...]
+    ) -> Generator[pa.RecordBatch, None, TaskResult]:
+        if offsets_in(splits) <= self.most_dropped and _is_second_attempt():
+            return _dropping(self.tasks, splits)
+        return _writing(
             self.tasks,
             checkpoint_id,
             splits,
@@ -288,10 +305,24 @@ class Chain:
             functions=FunctionRun(self.functions, job_name=self.job_name),
             passing=self.passing,
         )
-        if self.passing is None:
-            yield _row(_drained(writing))
-        else:
-            yield from self.passing.on(writing)
+
+
+def _is_second_attempt() -> bool:
+    """Whether an earlier attempt of this task failed, or its executor was lost."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def _dropping(
+    tasks: RegionTasks, splits: tuple[SplitRange, ...]
+) -> Generator[pa.RecordBatch, None, TaskResult]:
+    """Answer for the ranges without reading them. What the earlier attempt produced is in a
+    transaction of its own, which no decision names: it is swept (rule 4)."""
+    _, task = _identity(tasks)
+    yield from ()
+    return TaskResult(ranges=splits, dropped=True, task=task)
 
 
 def sink_task(

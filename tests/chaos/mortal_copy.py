@@ -1,4 +1,5 @@
-"""The copy of the examples with a guarantee, a transaction timeout and an ``on_lost`` to choose."""
+"""The copy of the examples with a guarantee, a transaction timeout, an ``on_lost``, a number of
+regions, a recovery and a word about its function to choose."""
 
 import os
 
@@ -13,12 +14,17 @@ def main() -> None:
     """Parse the command line of the examples and run the job."""
     args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("mortal copy").getOrCreate()
+    most_dropped = os.environ.get("MOST_DROPPED")
     job = Job(
         "mortal-copy",
         spark,
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
         on_lost=os.environ.get("ON_LOST", "fail"),
+        retained=int(os.environ.get("RETAINED", "3")),
+        regions=int(os.environ.get("REGIONS", "1")),
+        recovery="approximate" if most_dropped else "region",
+        max_dropped_records=int(most_dropped) if most_dropped else None,
     )
     source = KafkaSource(
         bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end
@@ -31,7 +37,8 @@ def main() -> None:
         transaction_timeout_s=None if timeout_s is None else float(timeout_s),
         guarantee=os.environ.get("GUARANTEE", "exactly-once"),
     )
-    job.source(source).map_batches(exclaim).sink(sink)
+    deterministic = os.environ.get("DETERMINISTIC", "yes") == "yes"
+    job.source(source).map_batches(exclaim, deterministic=deterministic).sink(sink)
     job.run()
 
 

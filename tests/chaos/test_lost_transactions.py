@@ -1,11 +1,15 @@
 """A job that stays down longer than its transactions live, between decision and commit."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.history import read_records
+from runtime.checkpoint.store import open_store
+from runtime.model import Verdict
 from tests.chaos.beds import REPAIR, kills
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
@@ -14,6 +18,8 @@ from tests.kafka_records import await_stable
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
+_REGIONS = 3
+_RANGE = re.compile(r"[\w-]+-(\d+):\[\d+,\d+\)")
 _FAIL = {"ON_LOST": "fail", "TRANSACTION_TIMEOUT_S": str(_TIMEOUT_S)}
 
 
@@ -41,3 +47,52 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         for failpoint in REPAIR:
             scenario.kill_at(Kill(failpoint=failpoint))
         scenario.finish()
+
+
+@pytest.mark.long
+def test_of_several_regions_exactly_the_lost_slices_are_written_again(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Rule 11: killed between the commits of one decision, and away until the brokers have aborted
+    the rest. With a function declared non-deterministic the start names the lost ranges, and no
+    others; with a deterministic one it writes these again, and what was visible stays as it was."""
+    repair = {**_FAIL, "ON_LOST": "repair", "REGIONS": str(_REGIONS)}
+    setting = Setting(partitions=_REGIONS, environment=repair)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        # The first hit in which each region has a transaction: the preload, or a later epoch.
+        scenario.kill_at(Kill(failpoint="mid-commit"))
+        scenario.feeder.stop()
+        output = scenario.topics.output
+        await_stable(kafka.bootstrap, output, timeout_s=_TIMEOUT_S * 5)  # the broker has aborted
+        seen = scenario.observer.total
+        assert seen > 0, "the first transaction was committed"
+
+        scenario.setting = replace(setting, environment={**repair, "DETERMINISTIC": "no"})
+        program = scenario.start(until_end=True)
+        assert program.await_exit(timeout_s=START_S) not in (0, None)
+        assert program.await_gone(timeout_s=30)
+        log = program.log()
+        assert "TransactionLostError" in log, program.log_tail()
+        assert scenario.observer.total == seen
+        named = {int(number) for number in _RANGE.findall(log[log.rindex("ranges=") :])}
+        records = read_records(scenario.topics.connection, output)
+        visible = {record.partition for record in records}
+        assert named, program.log_tail()
+        assert named.isdisjoint(visible), "what is committed is not named as lost"
+
+        scenario.setting = setting
+        scenario.kill_at(Kill(failpoint="after-repair"))
+        assert repaired(scenario.checkpoint) == len(named)
+        scenario.finish()
+
+
+def repaired(checkpoint: Path) -> int:
+    """How many committables a repair on record replaces."""
+    store = open_store(str(checkpoint))
+    records = [store.read(place) for place in store.places()]
+    return sum(
+        old != new
+        for record in records
+        if record is not None and record.verdict is Verdict.DECIDED
+        for old, new in zip(record.committables, store.effective_committables(record), strict=True)
+    )

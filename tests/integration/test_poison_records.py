@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from connectors.hdfs import HdfsSink
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.serde import JsonDeserializer, JsonSerializer
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.states import State
 from runtime.checkpoint.store import open_store
@@ -200,6 +201,37 @@ def test_poison_records_are_dead_letters_once_whatever_is_tried_again(bed: Bed, 
     assert (headers["sluice.job"], headers["sluice.operator"]) == (b"poisoned", b"parse")
     expected = RecordCounts(read=PARTITIONS * MANY, dead_lettered=len(POISON))
     assert added(counted.counts) == {"parse": expected}
+    assert bed.totals() == expected
+
+
+def test_a_record_that_a_deserializer_fails_for_is_a_dead_letter_with_its_bytes(bed: Bed) -> None:
+    """The source's own policy, in front of all functions: JSON numbers become numbers, and
+    text again behind them."""
+    bed.fill(10, {(0, 3), (1, 0), (1, 9)})
+    counted = Counted()
+    job = Job(
+        "deserialized",
+        bed.spark,
+        checkpoint_dir=str(bed.directory / "checkpoint"),
+        interval_s=0.2,
+        listeners=[counted],
+    )
+    source = KafkaSource(
+        bootstrap_servers=bed.kafka.bootstrap,
+        topics=[bed.source],
+        bounded=True,
+        name="orders",
+        value_deserializer=JsonDeserializer(schema=pa.int64()),
+        on_error=DeadLetters(topic=bed.dead),
+    )
+
+    job.source(source).map_batches(JsonSerializer()).sink(bed.kafka_sink())
+    job.run()
+    bed.require_exact()
+    (letter, *_) = (r for r in read(bed.kafka.bootstrap, bed.dead) if places(r) == (0, 3))
+    assert dict(letter.headers)["sluice.operator"] == b"orders-value"
+    expected = RecordCounts(read=20, dead_lettered=3)
+    assert added(counted.counts) == {"orders-value": expected}
     assert bed.totals() == expected
 
 

@@ -355,6 +355,20 @@ def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
         ]
 
 
+def test_a_function_declared_non_deterministic_makes_its_region_beyond_repair() -> None:
+    """And finds no poison records, for which it would have to be called again."""
+    job = Job("j", cast(SparkSession, None), checkpoint_dir="/c")
+    stream = job.source(kafka_source()).map_batches(identity, deterministic=False)
+    stream.sink(kafka_sink())
+    graph, regions = regions_of(job.pipelines, [False])
+    plan = job_plan(
+        "j", graph, regions, checkpoints=job.settings, spark_version="4", cluster_ids=[]
+    )
+    assert [region.can_repair for region in plan.regions] == [False]
+    with pytest.raises(ConfigError, match="not deterministic"):
+        job.source(kafka_source()).map_batches(identity, deterministic=False, on_error="skip")
+
+
 def test_a_misspelt_policy_is_refused_where_it_is_written() -> None:
     with pytest.raises(ConfigError, match="known=fail, skip"):
         Stream(Pipeline(StubSource())).map_batches(identity, on_error="ignore")

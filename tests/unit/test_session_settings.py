@@ -112,6 +112,6 @@ def test_single_point_recovery_is_refused_where_a_task_has_one_attempt(
     session = cast(SparkSession, SimpleNamespace(sparkContext=context))
     if is_refused:
         with pytest.raises(ConfigError, match=r"local\[N,4\]"):
-            require_task_retries(session)
+            require_task_retries(session, recovery="single-point")
     else:
-        require_task_retries(session)
+        require_task_retries(session, recovery="single-point")

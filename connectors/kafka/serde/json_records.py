@@ -1,0 +1,115 @@
+"""JSON records, read by Arrow: a batch at once, each record by itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from runtime.errors import ConfigError
+
+__all__ = ["JsonDeserializer"]
+
+_UNKNOWN_FIELDS = ("ignore", "error")
+_IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_decimal128,
+    pa.types.is_timestamp,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonDeserializer:
+    """Reads one JSON value from each record. Picklable.
+
+    A field that is missing is null, or an error where the schema's field is not nullable. Text
+    becomes no number, and a fraction no integer. A timestamp is text of ISO 8601. A record of
+    nothing, of two values, or with something behind its value, is an error; one without a value (a
+    tombstone) is null.
+
+    Attributes:
+        schema: an Arrow schema, for objects, or a type.
+        unknown_fields: ``ignore`` fields that the schema lacks, or ``error``.
+    Raises:
+        ConfigError: JSON has no such type, or the setting does not exist.
+    """
+
+    schema: pa.Schema | pa.DataType
+    unknown_fields: str = "ignore"
+
+    def __post_init__(self) -> None:
+        if self.unknown_fields not in _UNKNOWN_FIELDS:
+            raise ConfigError(
+                "unknown_fields has a value that does not exist",
+                {"unknown_fields": self.unknown_fields, "known": ", ".join(_UNKNOWN_FIELDS)},
+                "Use ignore, or error.",
+            )
+        _require_supported(self._wanted, "")
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of the values: fields that must be there are nullable, for a tombstone has none."""
+        return _nullable(self._wanted)
+
+    @property
+    def _wanted(self) -> pa.DataType:
+        return pa.struct(list(self.schema)) if isinstance(self.schema, pa.Schema) else self.schema
+
+    def deserialize(self, column: pa.Array) -> pa.Array:
+        """See `connectors.kafka.serde.Deserializer`."""
+        values = self._values(column.drop_null().to_pylist())
+        if not column.null_count:
+            return values
+        # A null where a tombstone is; else the next of the values.
+        is_there = column.is_valid()
+        places = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
+        return values.take(pc.if_else(is_there, places, None))
+
+    def _values(self, records: Sequence[bytes]) -> pa.Array:
+        if not records:
+            return pa.array([], self.type)
+        # A list around each record: it is closed behind one value, however the record ends, so no
+        # record can take a part of its neighbour, and its length tells how many there were.
+        text = b"\n".join([b'{"v":[' + record + b"]}" for record in records])
+        text.decode()  # Arrow takes over any bytes between quotation marks
+        read = pj.read_json(
+            pa.BufferReader(text),
+            # In one block: a record may be longer than Arrow's own.
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([pa.field("v", pa.list_(self._wanted))]),
+                unexpected_field_behavior=self.unknown_fields,
+            ),
+        )
+        values = read.column("v").combine_chunks()
+        if len(values) != len(records) or not pc.all(pc.equal(values.value_lengths(), 1)).as_py():
+            raise ValueError("a record is not one JSON value")
+        return values.flatten()
+
+
+def _nullable(found: pa.DataType) -> pa.DataType:
+    """As Arrow gives it back, which asks for the fields that must be there and forgets it."""
+    if pa.types.is_struct(found):
+        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in found])
+    if pa.types.is_list(found):
+        return pa.list_(found.value_field.with_type(_nullable(found.value_type)))
+    return found
+
+
+def _require_supported(found: pa.DataType, path: str) -> None:
+    if pa.types.is_struct(found):
+        for field in found:
+            _require_supported(field.type, f"{path}.{field.name}")
+    elif pa.types.is_list(found):
+        _require_supported(found.value_type, f"{path}[]")
+    elif not any(check(found) for check in _IS_SUPPORTED):
+        raise ConfigError(
+            "a JSON record has no values of this type",
+            {"field": path.lstrip(".") or "(the record)", "type": str(found)},
+            "Use booleans, numbers, strings, timestamps, lists and structs; read others as "
+            "strings, and cast them in a function.",
+        )

@@ -1,0 +1,58 @@
+"""What the JSON serializer writes, the deserializer reads as it was."""
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.kafka.serde import JsonDeserializer, JsonSerializer
+from runtime.errors import ConfigError
+
+ROW = pa.struct(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("share", pa.float64()),
+        pa.field("note", pa.string()),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("price", pa.decimal128(12, 3)),
+        pa.field("tags", pa.list_(pa.struct([pa.field("ok", pa.bool_())]))),
+    ]
+)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_MOMENTS = st.datetimes(
+    datetime.datetime(1700, 1, 1),  # noqa: DTZ001 - hypothesis wants them without
+    datetime.datetime(2200, 1, 1),  # noqa: DTZ001
+    timezones=st.just(datetime.UTC),
+)
+_ROWS = st.fixed_dictionaries(
+    {
+        "id": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "share": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "note": st.none() | _TEXT,
+        "at": st.none() | _MOMENTS,
+        "price": st.none() | st.decimals(-(10**8), 10**8, places=3),
+        "tags": st.none() | st.lists(st.fixed_dictionaries({"ok": st.none() | st.booleans()})),
+    }
+)
+
+
+@given(st.lists(st.none() | _ROWS, max_size=5))
+def test_json_comes_back_as_it_was(rows: list[dict[str, Any] | None]) -> None:
+    """Tombstones, too."""
+    batch = pa.record_batch({"key": [None] * len(rows), "value": pa.array(rows, ROW)})
+    texts = JsonSerializer()(batch).column("value")
+    assert texts.type == pa.string()
+    assert JsonDeserializer(schema=ROW).deserialize(texts.cast(pa.binary())).to_pylist() == rows
+
+
+@pytest.mark.parametrize("value", [b"x", float("nan"), [float("inf")]], ids=repr)
+def test_what_has_no_json_fails_for_its_record(value: object) -> None:
+    """And goes by the policy of the function."""
+    with pytest.raises((TypeError, ValueError)):
+        JsonSerializer()(pa.record_batch({"value": pa.array([value])}))
+    with pytest.raises(ConfigError, match="columns=value"):
+        JsonSerializer(column="key")(pa.record_batch({"value": pa.array([Decimal(1)])}))

@@ -1,0 +1,333 @@
+"""Deserializers: each record by itself, exactly, or an error; and how a source takes them."""
+
+import datetime
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, cast
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.serde import AvroDeserializer, Deserializer, Framing, JsonDeserializer
+from runtime.errors import ConfigError
+from runtime.job import Job
+from runtime.on_error import DeadLetters, Skip
+from runtime.poison import FunctionRun
+from runtime.spark.job_graph import regions_of
+from tests.source_rows import source_rows
+
+ORDER = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+UTC = datetime.UTC
+
+
+def values(deserializer: Deserializer, *records: bytes | None) -> list[object]:
+    # Through pickle, as it reaches an executor.
+    found = pickle.loads(pickle.dumps(deserializer)).deserialize(pa.array(records, pa.binary()))
+    assert found.type == deserializer.type
+    found.validate(full=True)
+    return cast(list[object], found.to_pylist())
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def test_json_objects_are_rows_of_the_schema() -> None:
+    """What is missing is null, what is unknown is left out, a tombstone stays one."""
+    found = values(
+        JsonDeserializer(schema=ORDER),
+        b'{"id": 1, "note": "a"}',
+        b' {\n"id":2,\r\n"more":{"x":[1,{}]}} ',
+        None,
+        '{"note":"\\u00e4ä","id":-3}'.encode(),
+    )
+    assert found == [
+        {"id": 1, "note": "a"},
+        {"id": 2, "note": None},
+        None,
+        {"id": -3, "note": "ää"},
+    ]
+
+
+def test_json_values_of_every_type_are_exact() -> None:
+    """Moments in their zone, decimals by their digits."""
+    schema = pa.schema(
+        [
+            pa.field("at", pa.timestamp("ms", tz="UTC")),
+            pa.field("price", pa.decimal128(6, 2)),
+            pa.field("tags", pa.list_(pa.struct([pa.field("ok", pa.bool_())]))),
+            pa.field("share", pa.float64()),
+        ]
+    )
+    record = (
+        b'{"at":"2024-02-29T12:00:00.250+01:00","price":12.30,"tags":[{"ok":true}],"share":0.5}'
+    )
+    assert values(JsonDeserializer(schema=schema), record) == [
+        {
+            "at": datetime.datetime(2024, 2, 29, 11, 0, 0, 250_000, tzinfo=UTC),
+            "price": Decimal("12.30"),
+            "tags": [{"ok": True}],
+            "share": 0.5,
+        }
+    ]
+    assert values(JsonDeserializer(schema=pa.int64()), b"5", b"null") == [5, None]
+    assert values(JsonDeserializer(schema=ORDER)) == []
+
+
+BAD_JSON = [
+    b"",
+    b" ",
+    b"\x00",
+    b"{",
+    b'{"id":1',
+    b'{"id":1}x',
+    b'{"id":1} {"id":2}',
+    b'{"id":1},{"id":2}',
+    b'{"id":1}\n{"id":2}',
+    b'{"id":1}]}{"v":[{"id":2}',
+    b'{"id":1}\x00',
+    b"5",
+    b'[{"id":1}]',
+    b"{}",
+    b'{"id":null}',
+    b'{"id":"1"}',
+    b'{"id":1.5}',
+    b'{"id":true}',
+    b'{"id":9223372036854775808}',
+    b'{"id":1,"id":2}',
+    b'{"id":1,"note":2}',
+    b'{"id":1,"note":"\xff"}',
+    b'{"id":1,"note":"\\ud800"}',
+    b'{"id":1,"note":"a\nb"}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("record", BAD_JSON, ids=lambda r: repr(r[:24]))
+def test_a_json_record_that_is_none_is_an_error_wherever_it_stands(record: bytes) -> None:
+    """Alone, and among good ones: none of which it may take along unnoticed."""
+    deserializer = JsonDeserializer(schema=ORDER)
+    for records in ([record], [b'{"id":1}', record, b'{"id":2}']):
+        with pytest.raises((pa.ArrowInvalid, ValueError)):
+            values(deserializer, *records)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(BAD_JSON),
+            st.sampled_from([b'{"id":1}', b'{"id":2,"note":"x"}', None]),
+            st.binary(max_size=12),
+            st.text('{}[]",:\n\\v1 ', max_size=12).map(str.encode),
+        ),
+        max_size=6,
+    )
+)
+def test_json_records_never_change_each_other(records: list[bytes | None]) -> None:
+    """All together they are what each is alone; or one of them is an error alone, too."""
+    deserializer = JsonDeserializer(schema=ORDER)
+    alone: list[object] = []
+    fails = False
+    for record in records:
+        try:
+            alone += values(deserializer, record)
+        except (pa.ArrowInvalid, ValueError):
+            fails = True
+    try:
+        together = values(deserializer, *records)
+    except (pa.ArrowInvalid, ValueError):
+        assert fails
+    else:
+        assert not fails
+        assert together == alone
+
+
+def test_unknown_json_fields_may_be_errors() -> None:
+    """By choice."""
+    strict = JsonDeserializer(schema=ORDER, unknown_fields="error")
+    with pytest.raises(pa.ArrowInvalid, match="unexpected field"):
+        values(strict, b'{"id":1,"more":2}')
+    assert values(strict, b'{"id":1}') == [{"id": 1, "note": None}]
+    with pytest.raises(ConfigError, match="unknown_fields=no"):
+        JsonDeserializer(schema=ORDER, unknown_fields="no")
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.date32(), pa.map_(pa.string(), pa.int8())], ids=str
+)
+def test_a_type_that_json_lacks_is_refused_by_its_field(kind: pa.DataType) -> None:
+    """Before a job starts, not by each record."""
+    inner = pa.struct([pa.field("inner", pa.list_(kind))])
+    with pytest.raises(ConfigError, match=r"outer\.inner\[\]"):
+        JsonDeserializer(schema=pa.schema([pa.field("outer", inner)]))
+
+
+# --- Avro -----------------------------------------------------------------------------------------
+
+AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
+        },
+        {"name": "state", "type": {"type": "enum", "name": "state", "symbols": ["NEW", "DONE"]}},
+        {"name": "before", "type": ["null", "state"]},
+        {"name": "tags", "type": {"type": "map", "values": "int"}},
+        {
+            "name": "lines",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "line",
+                    "fields": [{"name": "sku", "type": "string"}],
+                },
+            },
+        },
+        {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "hash", "type": {"type": "fixed", "name": "hash", "size": 2}},
+    ],
+}
+ROW: dict[str, Any] = {
+    "id": 7,
+    "at": datetime.datetime(2024, 1, 2, 3, 4, 5, 6_000, tzinfo=UTC),
+    "price": Decimal("-1.25"),
+    "state": "NEW",
+    "before": None,
+    "tags": {"a": 1},
+    "lines": [{"sku": "x"}],
+    "uuid": "89078543-13e4-4df7-ac07-9b4e77559e4d",
+    "hash": b"\x00\xff",
+}
+
+
+def avro(row: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), dict(row))
+    return out.getvalue()
+
+
+def test_avro_records_are_rows_of_their_schema() -> None:
+    """Logical types as Arrow has them; a tombstone stays one."""
+    expected = {**ROW, "tags": [("a", 1)]}
+    again = {**ROW, "before": "DONE"}
+    found = values(AvroDeserializer(schema=AVRO), avro(ROW), None, avro(again))
+    assert found == [expected, None, {**expected, "before": "DONE"}]
+
+
+@pytest.mark.parametrize("record", [b"", avro(ROW)[:9], avro(ROW) + b"\x00", b"\xff" * 40])
+def test_an_avro_record_that_is_none_is_an_error(record: bytes) -> None:
+    """Cut off, with bytes behind it, or anything else."""
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever fastavro raises is the record's
+        values(AvroDeserializer(schema=AVRO), record)
+
+
+def test_confluents_framing_is_taken_off_and_nothing_else_for_it() -> None:
+    """The id is not looked up: the schema is given."""
+    framed = AvroDeserializer(schema='{"type": "string"}', framing=Framing.CONFLUENT)
+    assert values(framed, b"\x00\x00\x00\x00\x09\x02a") == ["a"]
+    for bad in (b"\x01\x00\x00\x00\x09\x02a", b"\x00\x00"):
+        with pytest.raises(ValueError, match="schema id"):
+            values(framed, bad)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("{", "JSONDecodeError"),
+        ('{"type": "nothing"}', "nothing"),
+        ('["int", "string"]', "union"),
+        (
+            '{"type":"record","name":"n","fields":[{"name":"next","type":["null","n"]}]}',
+            "contains itself",
+        ),
+    ],
+    ids=["text", "unknown", "union", "recursive"],
+)
+def test_an_avro_schema_without_columns_is_refused(schema: str, said: str) -> None:
+    """Before a job starts."""
+    with pytest.raises(ConfigError, match=said):
+        AvroDeserializer(schema=schema)
+
+
+# --- in a source ----------------------------------------------------------------------------------
+
+
+def source(**settings: Any) -> KafkaSource:
+    return KafkaSource(bootstrap_servers="b:1", topics=["in"], name="orders", **settings)
+
+
+def job_of(made: KafkaSource) -> Job:
+    job = Job("j", cast(Any, None), checkpoint_dir="/c")
+    job.source(made).sink(
+        KafkaSink(bootstrap_servers="b:1", topic="out", transactional_id_prefix="p")
+    )
+    return job
+
+
+def run(functions: Sequence[Any], batch: pa.RecordBatch) -> tuple[list[object], list[Any], Any]:
+    letters: list[Any] = []
+    made = FunctionRun(functions, job_name="j")
+    rows = [
+        value
+        for each in made.applied(iter([batch]), lambda topic, rows: letters.append((topic, rows)))
+        for value in each.column("value").to_pylist()
+    ]
+    return rows, letters, made
+
+
+def test_poison_bytes_go_by_the_sources_policy_with_their_position() -> None:
+    """As any function's: the original bytes are in the dead letter, whatever the key became."""
+    made = source(
+        key_deserializer=JsonDeserializer(schema=pa.string()),
+        value_deserializer=JsonDeserializer(schema=ORDER),
+        on_error=DeadLetters(topic="dead"),
+    )
+    (region,) = regions_of(job_of(made).pipelines, [False])[1]
+    assert region.functions is not None
+    assert [function.name for function in region.functions] == ["orders-key", "orders-value"]
+    assert region.dead_letter_sink is not None
+    batch = source_rows(b'{"id":1}', b"poison", b'{"id":2}', first_offset=40)
+    keys = pa.array([b'"k0"', b'"k1"', b"k2"], pa.binary())
+    batch = batch.set_column(batch.schema.get_field_index("key"), "key", keys)
+    rows, letters, made_run = run(region.functions, batch)
+    assert rows == [{"id": 1, "note": None}]
+    ((topic, dead),) = letters
+    assert topic == "dead"
+    assert dead.column("key").to_pylist() == [b'"k1"', b"k2"]
+    assert dead.column("value").to_pylist() == [b"poison", b'{"id":2}']
+    headers = [
+        dict(map(tuple, (e.values() for e in row))) for row in dead.column("headers").to_pylist()
+    ]
+    assert [h["sluice.operator"] for h in headers] == [b"orders-value", b"orders-key"]
+    assert [h["sluice.source.offset"] for h in headers] == [b"41", b"42"]
+    counts = {f.name: made_run.counts[f.operator_id] for f in region.functions}
+    assert (counts["orders-key"].dead_lettered, counts["orders-value"].dead_lettered) == (1, 1)
+
+
+def test_a_source_without_deserializers_has_no_functions() -> None:
+    """And its records cost nothing more."""
+    (region,) = regions_of(job_of(source()).pipelines, [False])[1]
+    assert region.functions == ()
+
+
+def test_what_makes_no_sense_is_refused_where_it_is_written() -> None:
+    """A policy without a function, a column that is not read, a transform behind."""
+    with pytest.raises(ConfigError, match="nothing that may fail"):
+        source(on_error=Skip())
+    deserializer = JsonDeserializer(schema=ORDER)
+    with pytest.raises(ConfigError, match="missing=value"):
+        source(value_deserializer=deserializer, columns=["key"])
+    job = Job("j", cast(Any, None), checkpoint_dir="/c")
+    with pytest.raises(ConfigError, match="from_json"):
+        job.source(source(value_deserializer=deserializer)).transform(lambda frame: frame)

@@ -1,0 +1,161 @@
+"""Rule 11 in several regions: exactly what is lost is written again, or the ranges are named."""
+
+import dataclasses
+
+import pytest
+
+from runtime.checkpoint.messages import Commit, EndJob, LostCommittables, Repair, Repaired
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
+from runtime.checkpoint.settling import lost_error
+from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
+from runtime.errors import TransactionLostError
+from runtime.model import RegionRecord, StateEntry
+from tests.core_driver import FAST, CoreDriver, committable, split
+from tests.fakes import TransactionState, entry_of
+from tests.starting_job import PLAN, Job, record
+
+CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
+REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
+
+
+# --- in a run -----------------------------------------------------------------------------------
+
+
+def test_rule_11_of_several_regions_only_the_lost_slice_is_repaired() -> None:
+    """What is committed stays as it is; what is open in others is committed with the repair."""
+    plans = (*CHAINED, RegionPlan(name="side", source_ids=("source",), chained=True))
+    driver = CoreDriver(REPAIRING, regions=plans)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    (repair,) = driver.seen(Repair)
+    (lost,) = repair.lost
+    assert (lost.region.region, lost.committables) == ("main", (committable("main.0.1"),))
+    replaced = {b"main.0.1": committable("replacement")}
+    driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.OURS, replaced=replaced))
+    assert driver.seen(Commit)[1].committables == (committable("replacement"),)
+    assert driver.core.last_committed == 1
+
+
+def test_rule_11_one_region_that_cannot_be_repaired_stops_the_job_with_the_ranges() -> None:
+    """Its function is declared non-deterministic; the ranges are those of what is lost alone."""
+    random = RegionPlan(name="side", source_ids=("source",), chained=True, deterministic=False)
+    driver = CoreDriver(REPAIRING, regions=(*CHAINED, random))
+    driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    assert not driver.seen(Repair)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, TransactionLostError)
+    assert "regions=side ranges=input-1:[0,3)" in str(end.error)
+
+
+def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_are_told() -> None:
+    """Another task's part of the epoch is visible: to write it again by hand would double it."""
+    region = RegionRecord(
+        region="main", generation=0, splits=(split(0, 0, 5), split(1, 0, 9), split(2, 4, 4))
+    )
+    lost = (LostCommittables(region=region, committables=(committable("gone"),)),)
+    done = CommitReport(outcome=CommitOutcome.COMMITTED)
+    gone = CommitReport(outcome=CommitOutcome.ABORTED, detail="x", ranges=("input-1:[0,9)",))
+    assert "ranges=input-1:[0,9) details=x" in str(lost_error(7, lost, (done, gone)))
+    silent = CommitReport(outcome=CommitOutcome.ABORTED)
+    for reports in ((), (gone, silent)):
+        assert "ranges=input-0:[0,5) input-1:[0,9) " in str(lost_error(7, lost, reports))
+
+
+# --- at a start ---
+
+
+class _Rewriter:
+    """Writes a lost committable again under a new id."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.calls = 0
+
+    def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        self.calls += 1
+        generation = limits["generation"]
+        assert isinstance(generation, int)
+        entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
+        return {e.payload: entry for e in lost.committables}  # type: ignore[attr-defined]
+
+
+def two_regions(*, deterministic: bool = True) -> JobPlan:
+    """Chained ones of one source and one sink."""
+    return dataclasses.replace(
+        PLAN,
+        regions=tuple(
+            RegionPlan(
+                name=name,
+                source_ids=("source",),
+                sink_ids=("sink",),
+                chained=True,
+                deterministic=deterministic,
+            )
+            for name in ("main", "side")
+        ),
+    )
+
+
+def half_lost() -> Job:
+    """A decision of two regions with two transactions each: one of each was aborted, one of the
+    others is committed, one is still open."""
+    job = Job(record(0), committed=(0,))
+    entries = {}
+    for name in ("main-lost", "main-done", "side-lost", "side-open"):
+        transaction = job.open(name)
+        if name.endswith("lost"):
+            transaction.state = TransactionState.ABORTED
+        if name.endswith("done"):
+            transaction.state = TransactionState.COMMITTED
+        entries[name] = entry_of(transaction)
+    whole = record(1).regions[0]
+    regions = (
+        dataclasses.replace(whole, committables=(entries["main-lost"], entries["main-done"])),
+        dataclasses.replace(
+            whole,
+            region="side",
+            splits=(split(1, 0, 10),),
+            committables=(entries["side-lost"], entries["side-open"]),
+        ),
+    )
+    first = record(0)
+    empty = tuple(
+        dataclasses.replace(r, batch_id=None, splits=(split(at, 0, 0),), committables=())
+        for at, r in enumerate(regions)
+    )
+    job.store.records[0] = dataclasses.replace(first, regions=empty)
+    job.store.records[1] = record(1, regions=regions)
+    return job
+
+
+def test_rule_11_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
+    """What is committed, or can be, is left alone; each region's slice is asked for by itself."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = _Rewriter(job)
+    job.start(plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == [
+        "again-1",
+        "again-2",
+        "main-done",
+        "side-open",
+    ]
+    assert rewriter.calls == 2
+    assert 1 in job.store.committed
+
+
+def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -> None:
+    """Also with ``repair``; what is not lost is committed all the same."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = _Rewriter(job)
+    with pytest.raises(TransactionLostError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\)"):
+        job.start(plan=two_regions(deterministic=False))
+    assert rewriter.calls == 0
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
