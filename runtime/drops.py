@@ -124,12 +124,15 @@ def drops_after(
     """What a region's record says once it contains a batch; nothing if nothing was ever left out.
 
     Args:
-        states: in the region's last decided record.
+        states: in the region's last decided record; those of one source count together, for a
+            region may have got some of another one.
         dropped: of the batch.
     """
-    before = {e.operator_id: decode_drops(e).in_all for e in states if e.kind == DROPS_KIND}
-    for split in dropped:
-        before.setdefault(split.source_id, 0)
+    before = dict.fromkeys((split.source_id for split in dropped), 0)
+    for entry in states:
+        if entry.kind == DROPS_KIND:
+            so_far = before.get(entry.operator_id, 0)
+            before[entry.operator_id] = so_far + decode_drops(entry).in_all
     made = []
     for source_id, in_all in sorted(before.items()):
         mine = [split for split in dropped if split.source_id == source_id]

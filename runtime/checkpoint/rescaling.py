@@ -11,6 +11,7 @@ from dataclasses import replace
 from runtime.checkpoint.assignment import hand_over, recorded, to_least_loaded
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.counts import COUNTS_KIND
+from runtime.drops import DROPS_KIND
 from runtime.errors import WrongJobError
 from runtime.model import (
     Assignment,
@@ -26,6 +27,8 @@ from runtime.model import (
 __all__ = ["dealt_anew", "verify_rescalable"]
 
 _AS_A_LIST = frozenset({Redistribution.SPLIT, Redistribution.UNION})
+_SUMS = frozenset({COUNTS_KIND, DROPS_KIND})
+"""Added up by whoever has several of them; any region that reads the source can."""
 
 
 def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
@@ -170,7 +173,7 @@ def _heirs(
         planned.name
         for planned in plan.regions
         if sources.intersection(planned.source_ids)
-        and (entry.kind == COUNTS_KIND or _may_keep(planned, entry.operator_id))
+        and (entry.kind in _SUMS or _may_keep(planned, entry.operator_id))
     ]
 
 

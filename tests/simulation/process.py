@@ -224,7 +224,7 @@ class Process:
 
     @property
     def _names(self) -> list[str]:
-        return [plan.name for plan in self.world.plan.regions]
+        return [plan.name for plan in self._plan.regions]
 
     def _work(self) -> None:
         """The step thread: one remote step up to its next point."""

@@ -171,7 +171,7 @@ def test_worlds_bring_regions_back() -> None:
 def test_worlds_park_regions() -> None:
     """Decisions do leave parked regions out, commands bring them back, bounded runs end without
     them, and with an error; or those worlds prove little."""
-    worlds = [World(seed, PROFILES["regions are parked"]) for seed in range(20)]
+    worlds = [World(seed, PROFILES["regions are parked"]) for seed in range(40)]
     for world in worlds:
         world.run()
     processes = [process for world in worlds for process in world.processes]

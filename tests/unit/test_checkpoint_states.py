@@ -57,9 +57,9 @@ def test_the_page_in_the_docs_is_current() -> None:
 
 def test_failpoints_stand_before_and_after_every_step() -> None:
     """The names that the chaos tests arm."""
-    assert len(set(FAILPOINTS)) == len(FAILPOINTS) == 21
-    steps = {name.partition("-")[2] for name in FAILPOINTS if name != "mid-commit"}
-    assert {f"{when}-{step}" for when in ("before", "after") for step in steps} | {
-        "mid-commit"
-    } == set(FAILPOINTS)
+    assert len(set(FAILPOINTS)) == len(FAILPOINTS) == 32
+    between = {"mid-commit", "mid-move"}
+    steps = {name.partition("-")[2] for name in FAILPOINTS if name not in between}
+    around = {f"{when}-{step}" for when in ("before", "after") for step in steps}
+    assert around | between == set(FAILPOINTS)
     assert {"decision", "commit", "mark", "seal", "sweep", "group-offsets"} <= steps

@@ -17,6 +17,7 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.checkpoint.rescaling import dealt_anew
 from runtime.counts import added, decode_totals, encode_totals, totals_after
+from runtime.drops import Drops, decode_drops, dropped_in_all, drops_after, encode_drops
 from runtime.errors import WrongJobError
 from runtime.model import (
     Acknowledgement,
@@ -191,6 +192,20 @@ def test_counts_of_regions_that_became_one_are_added() -> None:
     (entry,) = totals_after(entries, {"f": RecordCounts(read=1)})
     assert decode_totals(entry) == RecordCounts(read=13, skipped=2)
     assert added([]) == {}
+
+
+def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
+    """In the region that goes on with its splits, whose next batch adds them up."""
+    entries = [encode_drops(Drops(in_all=n), operator_id="source") for n in (5, 7)]
+    old = two_regions(2)
+    regions = tuple(
+        replace(region, operator_states=(entry,))
+        for region, entry in zip(old.regions, entries, strict=True)
+    )
+    (one,), _ = dealt_anew(replace(old, regions=regions), plan_of("main-0"), generation=3)
+    assert dropped_in_all(one.operator_states) == 12
+    (entry,) = drops_after(one.operator_states, [split(0, 20, 23)])
+    assert decode_drops(entry).in_all == 15
 
 
 def test_the_first_decision_says_who_has_which_split() -> None:
