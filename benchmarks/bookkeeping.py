@@ -20,6 +20,7 @@ from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.states import State
 from runtime.checkpoint.store import open_store
 from runtime.contracts import (
+    Backlog,
     CommitOutcome,
     CommitReport,
     Committer,
@@ -35,6 +36,7 @@ from runtime.model import (
     OperatorNode,
     Redistribution,
     RegionRecord,
+    SplitKey,
     SplitRange,
     StateEntry,
 )
@@ -225,6 +227,12 @@ class _EndlessSource:
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         return None
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """See `SplitEnumerator.measure`."""
+        return {}
 
     def close(self) -> None:
         pass
