@@ -304,7 +304,7 @@ class KafkaSplitEnumerator:
             look = self._cluster.look(keys, timeout_s=timeout_s)
             check_identity(positions, look.topics)
             absent = vanished(positions, look.topics)
-            self._gone &= {key_of(split) for split in absent}
+            self._gone -= {*keys} - {key_of(split) for split in absent}  # others' stay
             # What was judged already is not waited for again, at every cut.
             return look, tuple(split for split in absent if key_of(split) not in self._gone)
 
@@ -419,7 +419,7 @@ class KafkaSplitEnumerator:
         now_s = self._clock()
         self._note_shorter(starts, latest)
         limit_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
-        lasting = [k for k, at_s in self._shorter_since_s.items() if now_s - at_s >= limit_s]
+        lasting = [k for k in starts if now_s - self._shorter_since_s.get(k, now_s) >= limit_s]
         if not lasting:
             return starts
         lost = [
@@ -439,10 +439,11 @@ class KafkaSplitEnumerator:
     def _note_shorter(
         self, starts: Mapping[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
     ) -> Sequence[PartitionKey]:
-        """Logs that end before their positions, and since when."""
-        now_s = self._clock()
+        """Logs that end before their positions, and since when; other regions' stay noted."""
         shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
-        self._shorter_since_s = {key: self._shorter_since_s.get(key, now_s) for key in shorter}
+        before, now_s = self._shorter_since_s, self._clock()
+        self._shorter_since_s = {key: at_s for key, at_s in before.items() if key not in starts}
+        self._shorter_since_s |= {key: before.get(key, now_s) for key in shorter}
         return shorter
 
     def _is_too_early(

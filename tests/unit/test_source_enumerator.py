@@ -406,6 +406,18 @@ def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
     assert bounds(bench.cut(position)) == {"orders-0": (10, 10), "orders-1": (20, 20)}
 
 
+def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    mine, others = position[1:], position[:1]
+    del bench.cluster.topics["orders"][1][1]
+    bench.cut(mine)
+    bench.cut(others)
+    began_s = bench.clock()
+    bench.cut(mine)
+    assert bench.clock() == began_s, "it is not waited for again"
+
+
 def test_log_that_stays_shorter_than_the_position_has_lost_records() -> None:
     """A new leader may know a lower end for a moment; half a minute later it is a truncation."""
     bench = Bench()
@@ -417,6 +429,20 @@ def test_log_that_stays_shorter_than_the_position_has_lost_records() -> None:
         bench.cut(position)
     bench.cluster.log("orders", 0).latest = 12
     assert bounds(bench.cut(position))["orders-0"] == (10, 12)
+
+
+def test_a_log_that_was_cut_off_is_judged_beside_cuts_of_other_regions() -> None:
+    """All regions of a source share the enumerator, and cut their own splits in turn."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    mine, others = position[:1], position[1:]
+    bench.cluster.log("orders", 0).latest = 7
+    assert bounds(bench.cut(mine))["orders-0"] == (10, 10)
+    for _ in range(4):
+        bench.clock.pass_time(10)
+        bench.cut(others)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(mine)
 
 
 def test_a_bounded_run_does_not_end_over_a_log_that_was_cut_off() -> None:
