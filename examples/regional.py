@@ -33,25 +33,25 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
 
-    settings = {**fast_start(args.master), "spark.ui.showConsoleProgress": "false"}
+    own = {"spark.ui.showConsoleProgress": "false", "spark.scheduler.mode": "FAIR"}
+    settings = {**fast_start(args.master), **own}
     spark = SparkSession.builder.master(args.master).config(map=settings).getOrCreate()
-    lines = RegionLines()
-    job = Job(
-        "regional",
-        spark,
-        checkpoint_dir=args.checkpoint,
-        interval_s=args.interval,
-        regions=args.regions,
-        checkpoint_handler=RegionalCheckpointHandler(),
-        listeners=[lines],
-    )
     servers, prefix = args.bootstrap, f"regional-{args.output}"
     source = KafkaSource(bootstrap_servers=servers, topics=[args.input], bounded=args.until_end)
     sink = KafkaSink(bootstrap_servers=servers, topic=args.output, transactional_id_prefix=prefix)
-    stream = job.source(source).map_batches(exclaim).sink(sink)
-    if args.path:
-        stream.sink(HdfsSink(args.path, columns=["key", "value", "topic", "partition", "offset"]))
-    with lines:
+    with RegionLines() as lines:
+        job = Job(
+            "regional",
+            spark,
+            checkpoint_dir=args.checkpoint,
+            interval_s=args.interval,
+            regions=args.regions,
+            checkpoint_handler=RegionalCheckpointHandler(),
+            listeners=[lines],
+        )
+        copy = job.source(source).map_batches(exclaim).sink(sink)
+        if args.path:
+            copy.sink(HdfsSink(args.path, columns=["key", "value", "topic", "partition", "offset"]))
         job.run()
 
 

@@ -32,7 +32,7 @@ from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
 from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import prepare, require_task_retries
+from runtime.spark.session import is_fair, prepare, require_task_retries
 from runtime.storage.looks import close_quietly
 
 __all__ = ["JobResult", "run_job"]
@@ -140,6 +140,11 @@ def _run_regions(
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
     hosts = HostExclusion(SparkExecutors(job.spark))
+    if len(regions) > 1 and not is_fair(job.spark):
+        log.warning(
+            "the regions share Spark's cores first come, first served: start the session with "
+            "spark.scheduler.mode=FAIR, and one with a backlog does not hold back the others"
+        )
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
             CoordinatorService(

@@ -23,7 +23,7 @@ from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.passing import Passing, TaskAnswers
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import initial_offset, location_of, make_ready
-from runtime.spark.session import own_workers, query_settings
+from runtime.spark.session import own_workers, query_settings, scheduler_pool
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 from runtime.storage.file_system import FileSystem
 
@@ -119,7 +119,8 @@ class RegionLauncher:
             with self._workers_of(region):
                 records = source_frame(self._job.spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
-            query.start(transformed(frame, region.pipeline))
+            with scheduler_pool(self._job.spark, f"{self._job.name}-{region.name}"):
+                query.start(transformed(frame, region.pipeline))
 
     def _workers_of(self, region: Region) -> AbstractContextManager[None]:
         chained = region.pipeline.is_chained  # then to read is to write

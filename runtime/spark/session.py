@@ -14,10 +14,12 @@ from runtime.errors import ConfigError
 __all__ = [
     "QUERY_SETTINGS",
     "active_session",
+    "is_fair",
     "own_workers",
     "prepare",
     "query_settings",
     "require_task_retries",
+    "scheduler_pool",
     "task_attempts",
 ]
 
@@ -40,6 +42,8 @@ _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
 _ATTEMPTS = "spark.task.maxFailures"
 _WORKERS = "SLUICE_WORKERS"
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
+_POOL = "spark.scheduler.pool"
+_MODE = "spark.scheduler.mode"
 
 _environment_lock = threading.Lock()
 _settings_lock = threading.Lock()
@@ -151,6 +155,30 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
                     spark.conf.unset(key)
                 else:
                     spark.conf.set(key, old)
+
+
+@contextlib.contextmanager
+def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
+    """Give the query that is started inside a pool of its own, unless this thread has one.
+
+    With ``spark.scheduler.mode=FAIR`` the pools of a session share its cores evenly, so a region
+    with a backlog does not hold back the others' tasks. In Spark's default mode a pool is only a
+    name.
+    """
+    context = spark.sparkContext
+    given = context.getLocalProperty(_POOL)
+    if given is None:
+        context.setLocalProperty(_POOL, name)
+    try:
+        yield
+    finally:
+        if given is None:
+            context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]  # removes it
+
+
+def is_fair(spark: SparkSession) -> bool:
+    """Whether the session's pools share its cores evenly."""
+    return spark.sparkContext.getConf().get(_MODE, "FIFO") == "FAIR"
 
 
 @contextlib.contextmanager

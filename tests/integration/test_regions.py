@@ -54,6 +54,11 @@ class Decided:
             self.carried.append(progress.carried)
 
 
+def _pools(spark: SparkSession) -> set[str]:
+    pools = spark.sparkContext._jsc.sc().getAllPools()  # noqa: SLF001 - not in Python
+    return {pools.apply(number).name() for number in range(pools.size())}
+
+
 def test_one_region_fails_and_the_others_go_on(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -104,6 +109,7 @@ def test_one_region_fails_and_the_others_go_on(
     rows = spark.read.parquet(str(tmp_path / "out" / "rows")).collect()
     assert sorted((int(row.value), row.partition) for row in rows) == written
     sick = f"kafka-{source}-{SICK}"
+    assert f"regions-{sick}" in _pools(spark), "each region has a pool of its own"
     assert any(carried.get(sick) is FailureReason.ERROR for carried in decided.carried)
 
 
