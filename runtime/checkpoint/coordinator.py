@@ -33,7 +33,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, StartedJob
 from runtime.checkpoint.progress import ListenerThread, ProgressListener
-from runtime.checkpoint.region_watch import RegionsSeen, RegionWatch
+from runtime.checkpoint.region_watch import RegionWatch, regions_seen
 from runtime.checkpoint.repairs import Repairer
 from runtime.checkpoint.run_threads import RunThreads
 from runtime.checkpoint.serial import SerialSink, SerialSource
@@ -226,7 +226,7 @@ class BarrierCoordinator:
         self._threads.start()
         if not self._settings.is_external:
             self._watch = RegionWatch(
-                lambda: self._ask(_regions_seen(self._clock)),
+                lambda: self._ask(lambda core: regions_seen(core, self._clock())),
                 sources=self._sources,
                 interval_s=self._settings.look_interval_s,
                 alarm_s=self._settings.pressure_alarm_s,
@@ -473,14 +473,6 @@ class BarrierCoordinator:
 
 def _answer(actions: Sequence[Action]) -> GiveBarrier | AskCut | None:
     return next((a for a in actions if isinstance(a, GiveBarrier | AskCut)), None)
-
-
-def _regions_seen(clock: Clock) -> Callable[[CoordinatorCore], RegionsSeen]:
-    return lambda core: RegionsSeen(
-        positions=core.positions(),
-        parked=[name for name in core.positions() if core.is_parked(name)],
-        ratios=core.pending_ratios(clock()),
-    )
 
 
 def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:

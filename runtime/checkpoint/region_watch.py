@@ -5,13 +5,13 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runtime.checkpoint.core import JobStatus, RegionStatusView
+from runtime.checkpoint.core import CoordinatorCore, JobStatus, RegionStatusView
 from runtime.checkpoint.pressure import PressureAlarm
 from runtime.contracts import Backlog, Clock, SplitEnumerator
 from runtime.errors import StreamError
 from runtime.model import SplitKey, SplitRange
 
-__all__ = ["RegionWatch", "RegionsSeen"]
+__all__ = ["RegionWatch", "RegionsSeen", "regions_seen"]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,16 @@ class RegionsSeen:
     positions: Mapping[str, Sequence[SplitRange]]
     parked: Collection[str]
     ratios: Mapping[str, float]
+
+
+def regions_seen(core: CoordinatorCore, now_s: float) -> RegionsSeen:
+    """What it says now."""
+    positions = core.positions()
+    return RegionsSeen(
+        positions=positions,
+        parked=[name for name in positions if core.is_parked(name)],
+        ratios=core.pending_ratios(now_s),
+    )
 
 
 @dataclass(slots=True)
