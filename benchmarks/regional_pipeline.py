@@ -64,6 +64,7 @@ def _arguments() -> argparse.Namespace:
 
 def _job(args: argparse.Namespace) -> Job:
     settings = {**fast_start(args.master), "spark.ui.showConsoleProgress": "false"}
+    settings["spark.scheduler.mode"] = "FAIR"
     if args.one_task:
         settings["spark.default.parallelism"] = "1"
     spark = (
