@@ -23,7 +23,7 @@ def main() -> None:
         on_lost=os.environ.get("ON_LOST", "fail"),
         retained=int(os.environ.get("RETAINED", "3")),
         regions=int(os.environ.get("REGIONS", "1")),
-        recovery="approximate" if most_dropped else "region",
+        recovery="approximate" if most_dropped else os.environ.get("RECOVERY", "region"),
         max_dropped_records=int(most_dropped) if most_dropped else None,
     )
     source = KafkaSource(

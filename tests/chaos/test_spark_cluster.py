@@ -14,7 +14,7 @@ from connectors.kafka.history import EndWatch
 from runtime.embedded.program import Program
 from runtime.errors import ConfigError
 from runtime.job_cli import app as job_commands
-from tests.chaos.programs import COPY
+from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
 from tests.spark_cluster import SparkCluster
@@ -45,8 +45,9 @@ def scenario(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Scenario]:
     """A copy whose driver notices soon that an executor does not answer."""
     before = spark_environment()["PYSPARK_SUBMIT_ARGS"]
     more = " ".join(f"--conf {name}={value}" for name, value in _CONF.items())
-    setting = Setting(partitions=4, environment={"PYSPARK_SUBMIT_ARGS": f"{more} {before}"})
-    with Scenario(COPY, kafka.bootstrap, tmp_path, setting) as made:
+    environment = {"PYSPARK_SUBMIT_ARGS": f"{more} {before}", "RECOVERY": "single-point"}
+    setting = Setting(partitions=4, environment=environment)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as made:
         yield made
 
 

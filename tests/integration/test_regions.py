@@ -45,13 +45,15 @@ def failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.Record
 
 @dataclass
 class Decided:
-    """A listener that keeps who was carried in each decision."""
+    """A listener that keeps who was carried in each decision, and how often each was begun."""
 
     carried: list[Mapping[str, FailureReason]] = field(default_factory=list)
+    attempts: Mapping[str, int] = field(default_factory=dict)
 
     def on_progress(self, progress: Progress) -> None:
         if progress.state is State.DECIDED:
             self.carried.append(progress.carried)
+        self.attempts = progress.attempts or self.attempts
 
 
 def _pools(spark: SparkSession) -> set[str]:
@@ -111,6 +113,10 @@ def test_one_region_fails_and_the_others_go_on(
     sick = f"kafka-{source}-{SICK}"
     assert f"regions-{sick}" in _pools(spark), "each region has a pool of its own"
     assert any(carried.get(sick) is FailureReason.ERROR for carried in decided.carried)
+    assert {name for carried in decided.carried for name in carried} == {sick}
+    others = {name: count for name, count in decided.attempts.items() if name != sick}
+    assert len(others) == PARTITIONS - 1
+    assert set(others.values()) == {1}, "their queries are never touched"
 
 
 def test_a_transform_that_is_rescaled_by_force_fails_over_in_parts(
