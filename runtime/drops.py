@@ -41,7 +41,8 @@ class DropLimit:
     """How much approximate recovery may leave out, in offsets: an upper bound of the records.
 
     Attributes:
-        per_checkpoint: in the epochs that one barrier ends, of all regions together; >= 1.
+        per_checkpoint: in the epochs that one barrier ends, of all regions together; >= 1. A late
+            region's epoch may be decided beside those of the next barrier.
         in_all: in the life of the checkpoint directory; >= 1; None: as often as tasks fail.
     """
 
@@ -181,7 +182,7 @@ class DropBudget:
                 if name != region and at == checkpoint_id
             )
             left = min(self._limit.per_checkpoint - beside, self._left_in_all(region))
-            if offsets > left:
+            if offsets > max(0, left):
                 raise DropLimitError(
                     "failed tasks of an epoch had more to read than may be left out",
                     {

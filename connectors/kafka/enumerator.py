@@ -143,7 +143,7 @@ class KafkaSplitEnumerator:
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """New partitions at their first record, whatever the starting offsets are.
 
-        Looks once per discovery interval; a bounded source looks once, when it begins.
+        Looks once per discovery interval; a bounded source until it has all that it is to read.
         """
         if not self._is_discovery_due():
             return ()
@@ -476,10 +476,10 @@ class KafkaSplitEnumerator:
         )
 
     def _is_discovery_due(self) -> bool:
+        if self._ends is not None:  # until each partition that has an end has a beginning
+            return bool(self._ends.keys() - self._known - self._gone)
         if self._discovered_at_s is None:
             return True
-        if self._ends is not None:
-            return False
         return self._clock() - self._discovered_at_s >= (self._options.discovery_interval_s or 0)
 
     def _split(

@@ -115,12 +115,14 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
     elif event.region in checkpoint.barriers:
         book.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
     else:
+        positions = region.positions()
+        region.asked = frozenset(split.key for split in positions)
         book.out.append(
             AskCut(
                 checkpoint_id=checkpoint.checkpoint_id,
                 region=event.region,
                 generation=region.generation,
-                positions=region.positions(),
+                positions=positions,
                 max_records=region.epoch_limit(book.settings),
             )
         )
@@ -134,8 +136,10 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         book.out.append(NothingDue())
         return
-    if not {split.key for split in event.splits} <= {split.key for split in region.positions()}:
-        book.out.append(NothingDue())  # cut before a decision that gave one of them away
+    if region.asked != {split.key for split in region.positions()}:
+        # Cut before a decision gave one of them away, or before a new one came: the end of the
+        # others is not the region's.
+        book.out.append(NothingDue())
         return
     region.work = {
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
@@ -210,8 +214,12 @@ def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
     takers = [region for region in readers.values() if region.parked is None]
     for name, splits in to_least_loaded(new, _loads(takers or readers.values())).items():
         readers[name].discovered |= {split.key: split for split in splits}
-        if splits:
-            readers[name].finished = False
+        if not splits:
+            continue
+        readers[name].finished = False
+        for checkpoint in book.pending.values():
+            if checkpoint.state in _OPEN:
+                checkpoint.finished.discard(name)
 
 
 def _loads(readers: Iterable[RegionState]) -> dict[str, int]:

@@ -27,6 +27,8 @@ from runtime.model import CheckpointKind
 
 __all__ = ["drive_restart", "region_failed", "region_registered", "restart_asked", "rule"]
 
+_NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
+
 
 def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     """All acknowledged; or the handler goes on without some; or too late."""
@@ -57,6 +59,8 @@ def _complete(
     book: Book, checkpoint: PendingCheckpoint, left_out: dict[str, FailureReason], now_s: float
 ) -> None:
     checkpoint.carried = left_out
+    # A cut up to the end is no end: it is one with the acknowledgement.
+    checkpoint.finished.intersection_update(checkpoint.acks)
     checkpoint.must_sweep = FailureReason.ERROR in left_out.values()
     for name, reason in left_out.items():
         if reason is FailureReason.EXPIRED and name in checkpoint.barriers:
@@ -88,7 +92,10 @@ def _give_up(book: Book, checkpoint: PendingCheckpoint, failed: list[str], now_s
     causes.sort(key=lambda cause: isinstance(cause, StorageUnreachableError))
     counted = [cause for cause in causes if not isinstance(cause, RestartCommandedError)]
     if counted or not causes:
-        _count_failure(book, counted[0] if counted else error, now_s, blamed=failed)
+        blamed = [
+            name for name in failed if not isinstance(book.regions[name].ended_by, _NOT_BLAMED)
+        ]
+        _count_failure(book, counted[0] if counted else error, now_s, blamed=blamed or failed)
 
 
 def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:

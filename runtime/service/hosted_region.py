@@ -145,7 +145,7 @@ class HostedRegion:
         except FutureTimeoutError:
             if not stopping.done():
                 return False
-            raise  # the stop itself ran into a time limit
+            stopping.result()  # it ended just now; or ran into a time limit of its own
         return True
 
     def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:

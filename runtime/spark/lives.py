@@ -157,7 +157,7 @@ class RegionLives:
         region = watched.life.region
         try:
             if watched.asked is None:
-                if self._is_too_early(watched) or self._coordinator.is_parked(region):
+                if self._coordinator.is_parked(region) or self._is_too_early(watched):
                     return
                 self._register(watched)
                 watched.asked = self._coordinator.ask_restart(region)

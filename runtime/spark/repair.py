@@ -104,11 +104,11 @@ class ChainRepairer:
                 batch=BatchKey(
                     region=region.name,
                     generation=generation,
-                    batch_id=lost.region.batch_id or 0,
+                    batch_id=0,  # one for all regions whose work this process writes again
                 ),
                 checkpoint_id=checkpoint_id,
                 committed_through=0,
-                task=f"repair-{number}.0",
+                task=f"repair-{checkpoint_id}-{lost.region.region.replace('.', '-')}-{number}.0",
                 source_ranges=splits,
             )
             writer = sink.writer_factory().open(scope, _Unregistered())

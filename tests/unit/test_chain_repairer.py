@@ -7,6 +7,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from connectors.kafka.slots import SlotBook, SlotEvent
 from runtime.checkpoint.messages import LostCommittables
 from runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
 from runtime.errors import DeliveryError
@@ -152,3 +153,47 @@ def test_rule_11_a_repair_writes_the_dead_letters_that_were_lost(
     )
     assert writer.written == [b"1", b"2"]
     assert writer.dead == dead
+
+
+class Noting(Sink):
+    """Keeps what its writers were opened for."""
+
+    def __init__(self) -> None:
+        super().__init__(Keeping())
+        self.scopes: list[TaskScope] = []
+
+    def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
+        self.scopes.append(scope)
+        return super().open(scope, registry)
+
+
+def test_one_heir_has_an_id_for_each_lost_transaction_of_many_regions() -> None:
+    """A pool has a few transactional ids for each task, and none of these is committed yet."""
+    sink = Noting()
+    heir = SimpleNamespace(
+        name="heir",
+        source_id="s",
+        task_sinks={"o": sink},
+        functions=(),
+        dead_letter_sink=None,
+        pipeline=SimpleNamespace(source=SimpleNamespace(reader=OneRecord)),
+    )
+    repairer = ChainRepairer(regions={"heir": cast(Region, heir)}, job_name="job")
+    for number in range(8):
+        gone = RegionRecord(
+            region=f"in.{number}",
+            generation=1,
+            batch_id=number,
+            splits=(SPLIT,),
+            committables=(LOST,),
+        )
+        lost = LostCommittables(region=gone, committables=(LOST,))
+        repairer.repair(7, lost, job_uid="j", generation=2, timeout_s=5)
+    book = SlotBook()
+    for scope in sink.scopes:
+        book.enter(scope)
+        for slot in book.to_prepare(at_least=1):
+            book.record(slot, SlotEvent.PREPARED)
+        taken = book.take(scope)
+        assert taken is not None
+        book.record(taken, SlotEvent.SPEND)

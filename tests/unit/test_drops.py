@@ -109,6 +109,13 @@ def test_a_checkpoint_drops_no_more_than_its_bound_over_all_regions() -> None:
     budget.claim("b", 2, [split(1, 0, 10)])
 
 
+def test_a_bound_below_what_is_dropped_already_refuses_drops_and_nothing_else() -> None:
+    budget = DropBudget(DropLimit(per_checkpoint=10, in_all=50), {"a": 100})
+    budget.claim("a", 1, [])
+    with pytest.raises(DropLimitError, match="left=0"):
+        budget.claim("a", 2, [split(0, 0, 1)])
+
+
 def test_a_claim_of_a_batch_that_was_given_up_is_gone() -> None:
     """The region's next batch claims anew; a new life knows from its record what was decided."""
     budget = DropBudget(DropLimit(per_checkpoint=10, in_all=10), {"a": 0, "b": 0})

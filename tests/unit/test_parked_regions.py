@@ -409,3 +409,46 @@ def test_a_region_that_is_parked_behind_its_last_batch_is_missing_nothing() -> N
     (end,) = driver.seen(EndJob)
     assert end.finished
     assert end.error is None
+
+
+@BOTH
+def test_a_region_that_is_parked_at_its_last_range_has_not_written_it(
+    settings: CheckpointSettings,
+) -> None:
+    """Its source was cut up to the end; the range is nobody's until it is acknowledged."""
+    driver = CoreDriver(settings, regions=TWO)
+    driver.tick()
+    driver.poll(3, finished=True)
+    last = driver.poll(3, region="side", finished=True)
+    driver.ack(last, region="side")
+    break_for_good(driver)
+    for _ in range(3):
+        side_end(driver)
+    assert record_of(driver, "main").splits[0].end_offset == 0
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, RegionsParkedError)
+    assert "regions=main" in str(end.error)
+
+
+def side_end(driver: CoreDriver) -> None:
+    driver.tick(1.0)
+    if not driver.core.is_over and driver.core.is_live("side", 0):
+        barrier = driver.poll(3, region="side", finished=True)
+        if barrier is not None:
+            driver.ack(barrier, region="side")
+
+
+def test_only_the_region_whose_failure_counts_is_parked() -> None:
+    """One beside it that waits for its file system has done nothing."""
+    three = (*TWO, replace(TWO[0], name="third"))
+    handler = RegionalCheckpointHandler(max_failed_ratio=0.4)
+    settings = replace(PARK, handler=handler, tolerable_failures=0)
+    driver = CoreDriver(settings, regions=three)
+    driver.tick()
+    for name in ("main", "side", "third"):
+        driver.poll(3, region=name)
+    away = StorageUnreachableError("away", {}, "Wait.")
+    driver.tell(RegionFailed(region="side", generation=0, error=away))
+    driver.tell(RegionFailed(region="main", generation=0, error=ValueError("a bug")))
+    assert driver.core.is_parked("main")
+    assert not driver.core.is_parked("side")

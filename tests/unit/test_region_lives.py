@@ -7,10 +7,13 @@ import pytest
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     AbortWork,
+    AskCut,
+    BarrierPolled,
     EndJob,
     FailBatches,
     NothingDue,
     Publish,
+    RegionCut,
     RegionFailed,
     RegionRegistered,
     RegionRestarted,
@@ -226,6 +229,34 @@ def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
     driver.poll(0, region="side")
     regions = driver.seen(Publish)[0].regions
     assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1]]
+
+
+def test_a_cut_that_knows_nothing_of_a_new_split_does_not_end_a_bounded_job() -> None:
+    """Another region's poll has discovered it while this one's source was cut up to its end."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    (ask,) = (a for a in driver.tell(BarrierPolled(region="side", generation=0)))
+    assert isinstance(ask, AskCut)
+    driver.ack(driver.poll(3, finished=True))
+    new = (split(7, 0, 0), split(8, 0, 0))
+    driver.tell(SplitsDiscovered(source_id="source", splits=new))
+    stale = RegionCut(
+        checkpoint_id=ask.checkpoint_id,
+        region="side",
+        generation=0,
+        splits=(split(1, 0, 0),),
+        finished=True,
+    )
+    assert driver.tell(stale) == [NothingDue()]
+    for _ in range(3):
+        for region in ("main", "side"):
+            barrier = driver.poll(3, region=region, finished=True)
+            if barrier is not None:
+                driver.ack(barrier, region=region)
+        driver.tick(1.0)
+    assert driver.core.is_over
+    read = {s.partition: s.end_offset for r in driver.seen(Publish)[-1].regions for s in r.splits}
+    assert read == {0: 3, 1: 3, 7: 3, 8: 3}
 
 
 def test_splits_of_another_source_are_nobodys() -> None:

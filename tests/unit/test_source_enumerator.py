@@ -7,7 +7,7 @@ import pytest
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
 from runtime.contracts import Backlog
-from runtime.errors import ConfigError, DataLostError, SourceChangedError
+from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench
@@ -158,6 +158,21 @@ def test_restored_bounded_source_also_reads_partitions_made_meanwhile() -> None:
     assert again.enumerator.is_finished(done)
     assert not again.enumerator.is_finished((*done, *new))
     assert bounds(again.cut((*done, *new)))["orders-2"] == (0, 5)
+
+
+def test_a_bounded_source_asks_again_for_a_new_partition_that_was_not_found_at_once() -> None:
+    """The first look may meet brokers that do not answer."""
+    bench = Bench()
+    done = bench.cut(bench.start())
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    again = Bench(bench.cluster, bounded=True)
+    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    bench.cluster.is_reachable = False
+    with pytest.raises(UnreachableError):
+        again.discover()
+    bench.cluster.is_reachable = True
+    assert bounds(again.discover()) == {"orders-2": (0, 0)}
+    assert again.discover() == ()
 
 
 def test_unbounded_source_is_never_finished_and_knows_its_lag() -> None:
