@@ -115,14 +115,12 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
     elif event.region in checkpoint.barriers:
         book.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
     else:
-        positions = region.positions()
-        region.asked = frozenset(split.key for split in positions)
         book.out.append(
             AskCut(
                 checkpoint_id=checkpoint.checkpoint_id,
                 region=event.region,
                 generation=region.generation,
-                positions=positions,
+                positions=region.positions(),
                 max_records=region.epoch_limit(book.settings),
             )
         )
@@ -136,7 +134,8 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         book.out.append(NothingDue())
         return
-    if region.asked != {split.key for split in region.positions()}:
+    asked = {split.key for split in event.splits} if event.asked is None else event.asked
+    if asked != {split.key for split in region.positions()}:
         # Cut before a decision gave one of them away, or before a new one came: the end of the
         # others is not the region's.
         book.out.append(NothingDue())

@@ -94,6 +94,7 @@ class SourceDesk:
             splits=tuple(splits),
             finished=finished,
             waiting=self._waiting(splits) if is_balanced else {},
+            asked=frozenset(split.key for split in asked.positions),
         )
 
     def _waiting(self, splits: Sequence[SplitRange]) -> dict[SplitKey, int]:

@@ -93,7 +93,8 @@ class BarrierPolled:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionCut:
     """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
-    sources have reached their ends with it; ``waiting``: records behind the cut, where known."""
+    sources have reached their ends with it; ``waiting``: records behind the cut, where known;
+    ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges."""
 
     checkpoint_id: int
     region: str
@@ -101,6 +102,7 @@ class RegionCut:
     splits: tuple[SplitRange, ...]
     finished: bool
     waiting: Mapping[SplitKey, int] = field(default_factory=dict)
+    asked: frozenset[SplitKey] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

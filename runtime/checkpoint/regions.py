@@ -66,7 +66,6 @@ class RegionState:
         restarts: what the restart strategy remembers of it.
         begins_s: clock before which the next life may not begin; None: it may.
         history: of the lives that have ended.
-        asked: splits that its sources were last asked to cut.
         parked: it failed for good, and has no next life until somebody asks for one.
         is_fenced_off: parked, and its old life is settled: the generation is already that of the
             record that ended it, in which nothing ever ran, so a sweep takes all that is older.
@@ -99,7 +98,6 @@ class RegionState:
     restarts: Restarts = field(default_factory=Restarts)
     begins_s: float | None = None
     history: AttemptHistory = field(default_factory=AttemptHistory)
-    asked: frozenset[SplitKey] = frozenset()
     parked: Parked | None = None
     is_fenced_off: bool = False
     needs_sweep: bool = False

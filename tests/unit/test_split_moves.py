@@ -156,10 +156,9 @@ def test_rule_9_regions_that_keep_something_keep_their_splits(main: RegionPlan) 
     barrier = driver.poll(5, region="side")
     assert barrier is not None
     driver.ack(barrier, region="side")
-    number = 0 if main.source_ids == ("source",) else None
     driver.tell(BarrierPolled(region="main", generation=0))
-    empty = () if number is None else (split(0, 0, 5),)
-    cut = RegionCut(checkpoint_id=1, region="main", generation=0, splits=empty, finished=False)
+    read = (split(0, 0, 5, source_id=main.source_ids[0]),)
+    cut = RegionCut(checkpoint_id=1, region="main", generation=0, splits=read, finished=False)
     given = [a for a in driver.tell(cut) if isinstance(a, GiveBarrier)]
     if given:
         driver.ack(given[0].barrier)
