@@ -32,6 +32,7 @@ _BOUNDS = {
     "dfs.client.block.write.locateFollowingBlock.retries": "10",
 }
 _COPY_BYTES = 1 << 20
+_BUFFER_BYTES = 4096
 _ABSENT = ("FileNotFoundException",)
 _BRIDGES = ("py4j", "pyspark")
 
@@ -101,9 +102,12 @@ class HadoopFileSystem:
 
     def _private_stream(self, path: str) -> Any:  # noqa: ANN401 - a Java object
         """Of a new file whose mode is set while it is empty, whatever the umask."""
-        hadoop = self._jvm.org.apache.hadoop
-        mode = hadoop.fs.permission.FsPermission("600")
-        return hadoop.fs.FileSystem.create(self._fs, self._at(path), mode)
+        fs, at = self._fs, self._at(path)
+        mode = self._jvm.org.apache.hadoop.fs.permission.FsPermission("600")
+        replication, block = fs.getDefaultReplication(at), fs.getDefaultBlockSize(at)
+        stream = fs.create(at, mode, True, _BUFFER_BYTES, replication, block, None)
+        fs.setPermission(at, mode)  # a umask can only have taken from it
+        return stream
 
     def place(self, temporary: str, path: str) -> bool:
         """See `FileSystem.place`."""

@@ -143,12 +143,13 @@ class RollingSink(RuleBasedStateMachine):
     @rule()
     def the_region_has_become_one_of_two(self) -> None:
         """A run with another number of regions goes on with what both held, entry by entry."""
-        (held, *_) = [decode_held_files(e) for e in self.records[-1].states] or [None]
-        if held is None or len(held.files) < 2:
+        entries = [decode_held_files(entry) for entry in self.records[-1].states]
+        held = tuple(file for entry in entries for file in entry.files)
+        if len(held) < 2:
             return
         self.records[-1].states = tuple(
-            encode_held_files(replace(held, files=files), operator_id="op")
-            for files in (held.files[1:], held.files[:1])
+            encode_held_files(replace(entries[0], files=files), operator_id="op")
+            for files in (held[1:], held[:1])
         )
         self._restart()
 
