@@ -102,11 +102,11 @@ def _run(rig: Rig, *, outputs: int, seconds: float) -> _Run:
         with Feed(rig, source, pause_s=_PAUSE_S, burst=pace, linger_ms=_LINGER_MS):
             await_warm(running)
             calm_s = time.time()
-            time.sleep(_CALM_S)
+            time.sleep(_CALM_S)  # what is measured is this span without kills
             kills_s = time.time()
             _kill(running, doom, until_s=time.monotonic() + seconds)
             end_s = time.time()
-            time.sleep(_AFTER_S)
+            time.sleep(_AFTER_S)  # the last kill's span, too, is fed
         wait_until(lambda: reader.total >= pace.sent, program=running.program, timeout_s=_START_S)
         lines = running.progress()
         partitions = _partitions(running.directory / "checkpoint")
@@ -147,7 +147,7 @@ def _kill(running: Running, doom: Doom, *, until_s: float) -> None:
             program=running.program,
             timeout_s=_TAKEN_S,
         )
-        time.sleep(max(0.0, next_s - time.monotonic()))
+        time.sleep(max(0.0, next_s - time.monotonic()))  # kills come at a pace
 
 
 def _moments(regions: int) -> list[str]:
