@@ -23,6 +23,7 @@ from runtime.embedded.cache import require_directory
 from runtime.embedded.certificates import Certificate, make_certificate
 from runtime.embedded.ivy import Artifact, Bundle, Report, fetch, pinned_checksums, report_to_stderr
 from runtime.embedded.java import find_java
+from runtime.embedded.patience import FORMAT_TIMEOUT_S
 from runtime.embedded.ports import HOST, free_ports, is_free, require_free
 from runtime.embedded.process import Identity, ServerProcess, ServerSpec
 from runtime.errors import ConfigError, MissingRequirementError
@@ -309,7 +310,7 @@ class EmbeddedKafka:
             [*jvm, "kafka.tools.StorageTool", *arguments],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=FORMAT_TIMEOUT_S,
             check=False,
         )
         if answer.returncode:

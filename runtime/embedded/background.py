@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from runtime.embedded.cache import exclusive, state_dir
+from runtime.embedded.patience import LONGEST_S
 from runtime.embedded.process import Identity, stop_identity
 from runtime.errors import MissingRequirementError
 
 __all__ = ["RunningServer", "forget", "recall", "remember", "start_once", "stop"]
 
-_LOCK_TIMEOUT_S = 120.0
+_LOCK_TIMEOUT_S = 2 * LONGEST_S  # whoever holds it is starting a server, HDFS two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

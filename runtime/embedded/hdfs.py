@@ -28,6 +28,7 @@ from runtime.embedded.ivy import (
     report_to_stderr,
 )
 from runtime.embedded.java import find_java
+from runtime.embedded.patience import FORMAT_TIMEOUT_S, StartPatience
 from runtime.embedded.ports import HOST, free_ports, require_free
 from runtime.embedded.process import Identity, ServerProcess, ServerSpec
 from runtime.errors import MissingRequirementError
@@ -41,7 +42,6 @@ _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 _SHIPPED = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", "slf4j-api")
 _LOGGING_JARS = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
 _OPENED = "--add-opens=java.base/java.lang=ALL-UNNAMED"
-_WRITABLE_TIMEOUT_S = 90.0
 _POLL_S = 0.05
 
 QUICK_START: Sequence[str] = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -132,7 +132,7 @@ class EmbeddedHdfs:
     @property
     def log_path(self) -> Path:
         """The NameNode's log, over all its runs; the DataNode's is beside it."""
-        return self._directory() / "namenode.log"
+        return self._log_path("NameNode")
 
     def is_running(self) -> bool:
         """Whether both live."""
@@ -228,12 +228,15 @@ class EmbeddedHdfs:
             ServerSpec(
                 name=f"{_NAME} {role}",
                 command=command,
-                log_path=self._directory() / f"{role.lower()}.log",
+                log_path=self._log_path(role),
                 ready_text=ready_text,
                 scratch_dir=self._scratch,
                 detached=self._detached,
             )
         )
+
+    def _log_path(self, role: str) -> Path:
+        return self._directory() / f"{role.lower()}.log"
 
     def _start(self, server: ServerProcess) -> None:
         if server is self.name_node:
@@ -242,9 +245,9 @@ class EmbeddedHdfs:
 
     def _await_writable(self) -> None:
         """A NameNode that was started again waits for its DataNode's report of all blocks."""
-        deadline = time.monotonic() + _WRITABLE_TIMEOUT_S
+        patience = StartPatience([self.log_path, self._log_path("DataNode")])
         while not takes_files(HOST, self._known_ports().web):
-            if time.monotonic() > deadline or not self.is_running():
+            if patience.end() or not self.is_running():
                 raise MissingRequirementError(
                     f"{_NAME} started and takes no files",
                     {"name_node_log": self.log_path, "is_running": self.is_running()},
@@ -273,7 +276,7 @@ def _format(jvm: Sequence[str], directory: Path) -> None:
         [*jvm, _NAME_NODE, "-format", "-nonInteractive", "-force"],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=FORMAT_TIMEOUT_S,
         check=False,
     )
     if answer.returncode:

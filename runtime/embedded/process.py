@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from runtime.embedded.patience import LONGEST_S, SILENCE_S, StartPatience
 from runtime.errors import MissingRequirementError
 
 __all__ = ["Identity", "ServerProcess", "ServerSpec", "start_watchdog", "stop_identity"]
@@ -32,7 +33,8 @@ class ServerSpec:
         command: program and arguments.
         log_path: its standard output and error, appended.
         ready_text: the server answers once this stands in its log.
-        start_timeout_s: bound of the wait for it.
+        silence_s: bound of the wait for it since the log last grew.
+        longest_start_s: bound of the wait in all.
         scratch_dir: deleted when this process dies without stopping the server.
         detached: the server goes on when this process ends.
     """
@@ -41,7 +43,8 @@ class ServerSpec:
     command: tuple[str, ...]
     log_path: Path
     ready_text: str
-    start_timeout_s: float = 90.0
+    silence_s: float = SILENCE_S
+    longest_start_s: float = LONGEST_S
     scratch_dir: Path | None = None
     detached: bool = False
 
@@ -96,7 +99,8 @@ class ServerProcess:
         """Start and wait until ready; on failure nothing is left running.
 
         Raises:
-            MissingRequirementError: it ended, or was not ready in time; with the log's last lines.
+            MissingRequirementError: it ended, fell silent, or was not ready in time; with the
+                log's last lines.
         """
         spec = self._spec
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,18 +160,22 @@ class ServerProcess:
         self._watchdog = None
 
     def _await_ready(self, seen: int) -> None:
-        spec, started = self._spec, time.monotonic()
+        spec = self._spec
+        patience = StartPatience(
+            [spec.log_path], silence_s=spec.silence_s, longest_s=spec.longest_start_s
+        )
         while not _contains(spec.log_path, spec.ready_text, after=seen):
             if not self.is_running():
                 raise self._not_started("ended before it was ready", seen)
-            if time.monotonic() - started > spec.start_timeout_s:
-                raise self._not_started(f"not ready after {spec.start_timeout_s:.0f} s", seen)
+            given_up = patience.end()
+            if given_up:
+                raise self._not_started(given_up, seen)
             time.sleep(_POLL_S)  # a server says in its log alone that it is ready
         log.info(
             "server ready: name=%s pid=%d elapsed_s=%.1f",
             spec.name,
             self.pid,
-            time.monotonic() - started,
+            patience.elapsed_s,
         )
 
     def _not_started(self, why: str, seen: int) -> MissingRequirementError:

@@ -26,7 +26,7 @@ __all__ = ["SILENT", "Prepared", "SparkClasses", "find_archive", "prepare_archiv
 SILENT = "-Xlog:cds*=off -Xlog:class+path*=off"
 """Java options against complaints about an archive that does not fit."""
 
-_MAKE_S = 300.0
+_MAKE_S = 900.0
 _KEPT = 2  # for two Javas, or two environments, that are used in turn
 _PACKAGES = Path(__file__).parents[2]
 
