@@ -25,14 +25,14 @@ from tests.region_threads import RegionThread
 from tests.waiting import wait_for
 
 QUICK = CheckpointSettings(
-    interval_s=0.01, timeout_s=20.0, retry_s=0.01, idle_poll_s=0.01, discovery_interval_s=0.0
+    interval_s=0.01, timeout_s=300.0, retry_s=0.01, idle_poll_s=0.01, discovery_interval_s=0.0
 )
 
 
 def restart(coordinator: BarrierCoordinator, region: str) -> RestartedRegion:
     """Ask for a region's next life and wait for it."""
     asked = coordinator.ask_restart(region)
-    return wait_for(asked.poll, timeout_s=60.0, what=f"{region} may begin again", poll_s=0.005)
+    return wait_for(asked.poll, what=f"{region} may begin again", poll_s=0.005)
 
 
 class Job:
@@ -76,7 +76,7 @@ class Job:
     ) -> tuple[BarrierCoordinator, StartedJob]:
         """Started."""
         made = self.coordinator(settings)
-        return made, made.start(10.0)
+        return made, made.start(300.0)
 
     def region(
         self,

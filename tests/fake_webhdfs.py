@@ -55,7 +55,7 @@ class FakeWebHdfs:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(300)
 
     def data_node_for(self, excluded: list[str]) -> str:
         """The first one that is not excluded."""

@@ -13,7 +13,7 @@ from runtime.model import SplitRange
 
 __all__ = ["TIMEOUT_S", "Splits", "all_rows", "bounds", "cut", "rows", "source", "start", "values"]
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 Splits = tuple[SplitRange, ...]
 
 

@@ -103,7 +103,7 @@ class MarkingSink:
         """It is decided, published, and told."""
         self.states = staged.operator_states
         committer = self.coordinator.committer
-        reports = committer.commit(staged.committables, timeout_s=5.0, after_crash=False)
+        reports = committer.commit(staged.committables, timeout_s=120.0, after_crash=False)
         assert all(report.outcome is CommitOutcome.COMMITTED for report in reports)
         self.tell(watermark_ms)
 
@@ -117,7 +117,7 @@ class MarkingSink:
             least_watermark_ms=watermark_ms,
             operator_states=self.states,
         )
-        report = committer.regions_published(self.checkpoint_id, [progress], timeout_s=5.0)
+        report = committer.regions_published(self.checkpoint_id, [progress], timeout_s=120.0)
         assert report.outcome is CommitOutcome.COMMITTED
 
     @property

@@ -10,6 +10,7 @@ from runtime.model import Barrier
 from runtime.service.hosted_region import HostedRegion
 from tests.fakes import FakeBroker
 from tests.region_threads import RegionThread
+from tests.waiting import PATIENCE_S
 
 __all__ = ["ThreadQuery", "ThreadRegions"]
 
@@ -41,7 +42,7 @@ class ThreadQuery:
         self.thread.prepare_stop()
 
     def stop(self) -> None:
-        assert self.may_stop.wait(20.0)
+        assert self.may_stop.wait(PATIENCE_S)
         self.thread.stop()
         self.is_stopped = True
 

@@ -13,7 +13,7 @@ from tests.fakes import FakeBroker, attempt_of, entry_of, transactional_id
 __all__ = ["RegionThread"]
 
 _POLL_S = 0.05
-_JOIN_S = 60.0
+_JOIN_S = 600.0
 
 
 class RegionThread:

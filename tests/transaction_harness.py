@@ -261,11 +261,11 @@ class RealHarness:
         """See `Harness.await_state`."""
 
         def described() -> TransactionState | None:
-            found = self.wire.describe([transaction.transactional_id], timeout_s=30)
+            found = self.wire.describe([transaction.transactional_id], timeout_s=120)
             one = found.get(transaction.transactional_id)
             return one.state if one is not None else None
 
-        wait_for(lambda: described() is state, timeout_s=60, what=f"state {state.value}")
+        wait_for(lambda: described() is state, what=f"state {state.value}")
 
     def visible(self) -> int:
         """See `Harness.visible`."""
@@ -274,7 +274,7 @@ class RealHarness:
 
     def listing(self) -> Listing:
         """Everything under this harness's prefix."""
-        return self.wire.list_transactions(self.prefix, timeout_s=10)
+        return self.wire.list_transactions(self.prefix, timeout_s=120)
 
     def close(self) -> None:
         """Close the connection; producers end with their objects."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["Turns"]
 
-_BOUND_S = 60.0
+_BOUND_S = 600.0
 
 
 class Turns:

@@ -4,13 +4,21 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["wait_for"]
+__all__ = ["PATIENCE_S", "wait_for"]
+
+PATIENCE_S = 600.0
+"""Bound of what a machine does as soon as it comes to it: what hangs exceeds it, what is slow does
+not, however busy the machine is."""
 
 T = TypeVar("T")
 
 
 def wait_for(
-    condition: Callable[[], T], *, timeout_s: float = 60.0, what: str = "", poll_s: float = 0.05
+    condition: Callable[[], T],
+    *,
+    timeout_s: float = PATIENCE_S,
+    what: str = "",
+    poll_s: float = 0.05,
 ) -> T:
     """What ``condition`` returns once that is true.
 

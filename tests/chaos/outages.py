@@ -1,7 +1,7 @@
 """Waits of a test that takes something away from a running job: the job must live all along."""
 
 from runtime.embedded.program import Program
-from tests.chaos.scenario import START_S, Scenario
+from tests.chaos.scenario import Scenario
 from tests.waiting import wait_for
 
 __all__ = ["await_log", "await_more_files"]
@@ -17,7 +17,7 @@ def await_more_files(scenario: Scenario, program: Program) -> None:
         assert program.exit_code is None, program.log_tail()
         return len(scenario.files_observer.seen) >= target
 
-    wait_for(found, timeout_s=START_S, what="files of the running job")
+    wait_for(found, what="files of the running job")
 
 
 def await_log(program: Program, text: str, *, times: int) -> None:
@@ -27,4 +27,4 @@ def await_log(program: Program, text: str, *, times: int) -> None:
         assert program.exit_code is None, program.log_tail()
         return program.log().count(text) >= times
 
-    wait_for(said, timeout_s=START_S, what=f"{text!r} in the log, {times} times")
+    wait_for(said, what=f"{text!r} in the log, {times} times")

@@ -18,7 +18,7 @@ from runtime.storage.file_system import FileSystem
 __all__ = ["DirectoryObserver", "PublishedFiles"]
 
 _PAUSE_S = 0.05
-_STOP_S = 60.0
+_STOP_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,15 +22,15 @@ from tests.chaos.programs import Subject, Topics
 from tests.chaos.published_files import DirectoryObserver, PublishedFiles
 from tests.chaos.spark_start import spark_environment
 from tests.kafka_records import create_topic, unique
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 __all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting", "survive"]
 
-START_S = 240.0
+START_S = PATIENCE_S
 """Bound of a pipeline's start on a machine that is busy with other tests."""
 
-_FINISH_S = 300.0
-_SETTLE_S = 60.0
+_FINISH_S = PATIENCE_S
+_SETTLE_S = PATIENCE_S
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -50,7 +50,7 @@ class Setting:
     interval_s: float = 0.3
     preload: int = 200
     environment: Mapping[str, str] = field(default_factory=dict)
-    gone_s: float = 60.0
+    gone_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ from runtime.drops import DROPS_KIND, decode_drops
 from runtime.model import Verdict
 from tests.chaos.programs import MORTAL_COPY, exclaim
 from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _MASTER = ["--master", "local[2,4]"]
 _SETTING = Setting(environment={"MOST_DROPPED": "1000000", "RETAINED": "100000"})
@@ -32,7 +33,7 @@ def test_a_job_killed_around_its_drops_lacks_exactly_what_is_on_record(
             )
             exit_code = program.await_exit(timeout_s=START_S)
             assert exit_code == -signal.SIGKILL, program.log_tail()
-            assert program.await_gone(timeout_s=60)
+            assert program.await_gone(timeout_s=PATIENCE_S)
         scenario.feeder.stop()
         program = scenario.start(until_end=True, arguments=_MASTER)
         assert program.await_exit(timeout_s=START_S) == 0, program.log_tail()
@@ -40,7 +41,7 @@ def test_a_job_killed_around_its_drops_lacks_exactly_what_is_on_record(
         dropped = on_record(scenario.checkpoint)
         assert dropped, "workers died, and nothing was dropped"
         topics = scenario.topics
-        await_readable(topics.connection, topics.output, timeout_s=60)
+        await_readable(topics.connection, topics.output, timeout_s=PATIENCE_S)
         kept = [
             record
             for record in read_records(topics.connection, topics.source)

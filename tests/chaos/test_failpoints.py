@@ -27,7 +27,7 @@ from tests.chaos.beds import (
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import survive
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _ROOT = Path(__file__).parents[2]
 EVERY = tuple(name for chain in CHAINS.values() for name in chain)

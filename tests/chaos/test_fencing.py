@@ -9,7 +9,7 @@ from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
     taken by the seal, it stops with FencedError and nothing is lost or doubled (rule 6)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         first = scenario.start(failpoints=f"{place}=pause@3")
-        wait_for(first.is_driver_paused, timeout_s=START_S, what="the first coordinator paused")
+        wait_for(first.is_driver_paused, what="the first coordinator paused")
         second = scenario.start()
         scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
         first.resume_driver()

@@ -19,9 +19,9 @@ from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import START_S, Kill, Scenario, survive
 from tests.hdfs_admin import safe_mode, space_quota
 
-INTERRUPTED_S = 60.0
+INTERRUPTED_S = 600.0
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
 def test_rules_19_and_20_a_topic_and_files_show_an_epoch_both_or_neither(

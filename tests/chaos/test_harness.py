@@ -10,7 +10,7 @@ from tests.chaos.programs import STAND_IN
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 KILLS = ["after-seal", "mid-write", "after-flush", "before-commit", "after-commit"]
 
@@ -64,7 +64,7 @@ def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path
         program = scenario.start()
         wait_for(lambda: len(program.members()) >= 2, what="driver and child")
         program.kill_driver()
-        program.await_exit(timeout_s=10)
+        program.await_exit(timeout_s=START_S)
         assert len(program.members()) == 1
         assert not program.await_gone(timeout_s=0.2)
         program.kill()

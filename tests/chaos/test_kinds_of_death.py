@@ -12,9 +12,9 @@ from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
-UNBLOCKED_S = 60.0
+UNBLOCKED_S = 300.0
 """A bound of the broker's markers; the transaction itself would time out after 15 minutes."""
 
 
@@ -36,7 +36,6 @@ def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Pa
             wait_for(functools.partial(strike, program), what="something to kill")
             wait_for(
                 lambda: program.exit_code is not None or is_progressing(scenario),  # noqa: B023
-                timeout_s=START_S,
                 what="an end or progress",
             )
         program.kill()
@@ -52,7 +51,6 @@ def test_workers_that_die_again_and_again_lose_nothing(
         for lives in (1, 2, 3):
             wait_for(
                 lambda lives=lives: program.log().count("region restarted") >= lives,
-                timeout_s=START_S,
                 what=f"life {lives + 1}",
             )
         assert program.exit_code is None, program.log_tail()

@@ -14,8 +14,9 @@ from tests.chaos.beds import REPAIR, kills
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
+from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
 _REGIONS = 3
@@ -38,7 +39,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
 
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) not in (0, None)
-        assert program.await_gone(timeout_s=30)
+        assert program.await_gone(timeout_s=PATIENCE_S)
         assert "TransactionLostError" in program.log(), program.log_tail()
         assert f"{scenario.topics.source}-" in program.log()
         assert scenario.observer.total == seen
@@ -70,7 +71,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         scenario.setting = replace(setting, environment={**repair, "DETERMINISTIC": "no"})
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) not in (0, None)
-        assert program.await_gone(timeout_s=30)
+        assert program.await_gone(timeout_s=PATIENCE_S)
         log = program.log()
         assert "TransactionLostError" in log, program.log_tail()
         assert scenario.observer.total == seen

@@ -20,7 +20,7 @@ from tests.chaos.programs import (
 )
 from tests.chaos.scenario import Scenario, Setting, survive
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from connectors.kafka.embedded import EmbeddedKafka
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.kafka_records import Record, await_stable, create_topic, produce, unique, values
+from tests.waiting import PATIENCE_S
 
 # In one process with its test, the same is shown by `tests/integration/test_job.py`.
-pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2400)]
 
 LARGEST_BYTES = 50_000
 SMALL_RECORDS = 20
@@ -33,7 +34,7 @@ def test_a_record_too_large_shows_nothing_and_names_its_place(
         produce(kafka.bootstrap, source, [*small, Record(value=b"x" * 80_000, partition=1)])
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) not in (0, None)
-        assert program.await_gone(timeout_s=30)
+        assert program.await_gone(timeout_s=PATIENCE_S)
         log = program.log()
         assert "DeliveryError" in log, log[-5000:]
         for word in (output, "partition=1", f"offset={SMALL_RECORDS // 2}"):

@@ -22,10 +22,10 @@ from runtime.embedded.program import Program
 from runtime.storage.opening import open_file_system
 from tests.chaos.programs import MORTAL_REGIONS
 from tests.chaos.published_files import PublishedFiles
-from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.chaos.scenario import Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
 _MOST_RECORDS = 400  # two seconds of the feeder's
@@ -88,7 +88,6 @@ def _await_records(scenario: Scenario, program: Program, count: int) -> None:
     goal = scenario.observer.total + count
     wait_for(
         lambda: _lives(program) and scenario.observer.total >= goal,
-        timeout_s=START_S,
         what="more records to be seen",
     )
 
@@ -107,7 +106,6 @@ def _kill_regions(
         doom.ask(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
         lambda: _lives(program) and len(doom.deaths()) >= dead,
-        timeout_s=START_S,
         what=f"{size} regions to die",
     )
 

@@ -12,7 +12,7 @@ from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
 
@@ -56,7 +56,7 @@ def test_rule_17_workers_that_die_again_and_again_are_carried(
             assert program.exit_code is None, program.log_tail()
             return len(_CARRIED.findall(program.log())) >= 2
 
-        wait_for(carried, timeout_s=START_S, what="checkpoints that carry a region")
+        wait_for(carried, what="checkpoints that carry a region")
         program.interrupt()
         program.await_exit(timeout_s=START_S)
         assert re.search(r"^region=\S+-0 attempts=\d+$", program.log(), re.MULTILINE)

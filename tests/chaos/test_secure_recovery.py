@@ -10,7 +10,7 @@ from tests.chaos.programs import SECURE_COPY, SECURE_DROP_IN, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_fixture import SecureKafka
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
 def setting(kafka: SecureKafka, password: str) -> Setting:

@@ -20,7 +20,7 @@ from tests.chaos.spark_start import spark_environment
 from tests.spark_cluster import SparkCluster
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 _LOST_AFTER_S = 10
@@ -59,7 +59,7 @@ def started(scenario: Scenario, cluster: SparkCluster) -> Program:
         assert program.exit_code is None, program.log_tail()
         return all(cluster.has_tasks(number) for number in (0, 1))
 
-    wait_for(runs_on_both, timeout_s=START_S, what="tasks on both workers")
+    wait_for(runs_on_both, what="tasks on both workers")
     scenario.observer.await_total(scenario.observer.total + 1, timeout_s=START_S)
     return program
 
@@ -113,8 +113,8 @@ def test_a_region_comes_back_off_a_host_by_command(
 
     done = restart(HOSTS[1])
     assert done.output.splitlines()[-1] == "executors ended on excluded hosts: 1", done.output
-    wait_for(lambda: not cluster.has_tasks(1), timeout_s=START_S, what="no task on the host")
-    wait_for(lambda: "region restarted" in program.log(), timeout_s=START_S, what="a new life")
+    wait_for(lambda: not cluster.has_tasks(1), what="no task on the host")
+    wait_for(lambda: "region restarted" in program.log(), what="a new life")
     sees_more(scenario)
     assert cluster.has_tasks(0)
     assert not cluster.has_tasks(1)

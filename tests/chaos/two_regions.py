@@ -24,7 +24,7 @@ def main() -> None:
     job = Job("two-regions", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
     count = partition_count(args.bootstrap, args.input)
     copy = f"{args.output}-copy"
-    if copy not in admin(args.bootstrap).list_topics(timeout=10).topics:
+    if copy not in admin(args.bootstrap).list_topics(timeout=120).topics:
         create_topic(args.bootstrap, copy, partitions=count)
 
     def source(name: str, first: int) -> KafkaSource:

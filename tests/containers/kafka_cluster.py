@@ -39,7 +39,7 @@ class KafkaNode(DockerContainer):
         self.with_bind_ports(9092, self.host_port)
         self.with_envs(**_environment(node_id, self.host_port))
         ready = LogMessageWaitStrategy("Kafka Server started")
-        self.waiting_for(ready.with_startup_timeout(180).with_poll_interval(0.2))
+        self.waiting_for(ready.with_startup_timeout(600).with_poll_interval(0.2))
 
     @property
     def bootstrap(self) -> str:
@@ -170,7 +170,7 @@ class KafkaCluster:
         partitions = self._topic("__transaction_state")
         return self.leader("__transaction_state", _java_hash(transactional_id) % len(partitions))
 
-    def await_brokers(self, count: int, *, timeout_s: float = 180.0) -> None:
+    def await_brokers(self, count: int, *, timeout_s: float = 600.0) -> None:
         """Wait until exactly ``count`` brokers are known to the cluster."""
         client = admin(self.bootstrap)
 
@@ -182,7 +182,7 @@ class KafkaCluster:
 
         wait_for(known, timeout_s=timeout_s, what=f"{count} brokers")
 
-    def await_in_sync(self, topic: str, *, timeout_s: float = 180.0) -> None:
+    def await_in_sync(self, topic: str, *, timeout_s: float = 600.0) -> None:
         """Wait until every node says the same: each partition has all its replicas in sync.
 
         Every node is asked by itself, for one that was cut off still tells what it knew before,

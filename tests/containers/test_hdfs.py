@@ -22,7 +22,7 @@ from tests.kafka_records import await_stable, create_topic, produce_transaction,
 from tests.waiting import wait_for
 from tests.webhdfs import read_file, write_file
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_files_survive_a_stopped_name_node(hdfs_cluster: HdfsCluster, client: An
     with pytest.raises(StorageError):
         files.read("final")
     hdfs_cluster.start_name_node()
-    assert wait_for(lambda: _content(files, "final"), timeout_s=120, what="the file") == b"kept"
+    assert wait_for(lambda: _content(files, "final"), what="the file") == b"kept"
     assert [entry.name for entry in files.entries("")] == ["final"]
 
 
@@ -73,7 +73,7 @@ def test_files_survive_a_killed_data_node(hdfs_cluster: HdfsCluster, client: Any
     files.write_temporary("file", b"kept")
     hdfs_cluster.kill_data_node()
     hdfs_cluster.start_data_node()
-    assert wait_for(lambda: _content(files, "file"), timeout_s=120, what="the file") == b"kept"
+    assert wait_for(lambda: _content(files, "file"), what="the file") == b"kept"
 
 
 def test_webhdfs_answers_from_the_host(hdfs_cluster: HdfsCluster, client: Any) -> None:
@@ -97,7 +97,7 @@ def test_kafka_and_hdfs_live_in_one_network(
     assert files.read("copy") == b"12"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("away_s", [30, pytest.param(120, marks=pytest.mark.long)])
 def test_rule_19_a_topic_and_files_outlive_a_stopped_name_node(
     cluster: KafkaCluster,

@@ -11,9 +11,9 @@ from tests.containers.kafka_cluster import KafkaCluster
 from tests.kafka_records import end_offsets
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 
-_PROGRESS_S = 200.0
+_PROGRESS_S = 600.0
 
 
 def _await_progress(

@@ -82,7 +82,7 @@ class ThreadBed:
         for query in self.regions.queries.get("main", ()):
             query.may_stop.set()
         self.coordinator.cancel()
-        self.handle.stop(10**6, timeout_s=20.0)
+        self.handle.stop(10**6, timeout_s=300.0)
 
 
 class LosingDoor(RegionDoor):

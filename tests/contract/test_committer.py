@@ -47,7 +47,7 @@ AFTER_CRASH = pytest.mark.parametrize("after_crash", [False, True])
 
 
 def _outcome(committer: KafkaCommitter, entry: StateEntry, *, after_crash: bool) -> CommitOutcome:
-    (report,) = committer.commit([entry], timeout_s=60, after_crash=after_crash)
+    (report,) = committer.commit([entry], timeout_s=300, after_crash=after_crash)
     return report.outcome
 
 
@@ -60,10 +60,10 @@ def test_rule_2_another_process_commits_what_a_writer_left_open(
     attempt.produce(3)
 
     entry = committable(attempt.identity)
-    reports = committer.commit([entry], timeout_s=60, after_crash=after_crash)
+    reports = committer.commit([entry], timeout_s=300, after_crash=after_crash)
 
     assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED]
-    assert committer.await_visible([entry], timeout_s=60)
+    assert committer.await_visible([entry], timeout_s=300)
     assert harness.visible() == 3
 
 
@@ -78,7 +78,7 @@ def test_commit_is_idempotent_for_every_committable(
     entries = [committable(attempt.identity) for attempt in attempts]
 
     for _ in range(3):
-        reports = committer.commit(entries, timeout_s=60, after_crash=after_crash)
+        reports = committer.commit(entries, timeout_s=300, after_crash=after_crash)
         assert {report.outcome for report in reports} == {CommitOutcome.COMMITTED}
 
     assert harness.visible() == 6
@@ -134,8 +134,8 @@ def test_rule_5_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
     attempt = harness.open()
     attempt.produce(3)
     entry = committable(attempt.identity)
-    committer.commit([entry], timeout_s=60, after_crash=False)
-    assert committer.await_visible([entry], timeout_s=60)
+    committer.commit([entry], timeout_s=300, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=300)
     harness.open(attempt.identity.transactional_id)
 
     assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.UNKNOWN
@@ -200,7 +200,7 @@ def test_rule_13_abort_discards_exactly_one_transaction(
     ours.produce(3)
     other.produce(2)
 
-    (report,) = committer.abort([committable(ours.identity)], timeout_s=60)
+    (report,) = committer.abort([committable(ours.identity)], timeout_s=300)
     assert report.outcome is CommitOutcome.ABORTED
 
     assert (
@@ -222,7 +222,7 @@ def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
     live.produce(4)
     live_entry = committable(live.identity)
 
-    committer.abort([stale_entry], timeout_s=5)
+    committer.abort([stale_entry], timeout_s=300)
 
     assert _outcome(committer, live_entry, after_crash=True) is CommitOutcome.COMMITTED
     assert harness.visible() == 5
@@ -235,7 +235,7 @@ def test_rule_13_abort_is_idempotent(harness: Harness, committer: KafkaCommitter
     entry = committable(attempt.identity)
 
     for _ in range(3):
-        (report,) = committer.abort([entry], timeout_s=60)
+        (report,) = committer.abort([entry], timeout_s=300)
         assert report.outcome is CommitOutcome.ABORTED
 
     assert harness.visible() == 0
@@ -248,10 +248,10 @@ def test_abort_says_so_when_the_transaction_was_committed(
     attempt = harness.open()
     attempt.produce(3)
     entry = committable(attempt.identity)
-    committer.commit([entry], timeout_s=60, after_crash=False)
-    assert committer.await_visible([entry], timeout_s=60)
+    committer.commit([entry], timeout_s=300, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=300)
 
-    (report,) = committer.abort([entry], timeout_s=60)
+    (report,) = committer.abort([entry], timeout_s=300)
 
     assert report.outcome is CommitOutcome.COMMITTED
     assert harness.visible() == 3
@@ -266,15 +266,15 @@ def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
     attempt.produce(1)
     entry = committable(attempt.identity)
     if commit:
-        committer.commit([entry], timeout_s=60, after_crash=True)
+        committer.commit([entry], timeout_s=300, after_crash=True)
     else:
-        committer.abort([entry], timeout_s=60)
+        committer.abort([entry], timeout_s=300)
     harness.await_state(
         attempt.identity,
         TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT,
     )
 
-    described = harness.wire.describe([attempt.identity.transactional_id], timeout_s=30)[
+    described = harness.wire.describe([attempt.identity.transactional_id], timeout_s=300)[
         attempt.identity.transactional_id
     ]
 
@@ -291,8 +291,8 @@ def test_rule_24_visible_is_waited_for(harness: Harness, committer: KafkaCommitt
 
     assert not committer.await_visible([entry], timeout_s=0.2)
 
-    committer.commit([entry], timeout_s=60, after_crash=False)
-    assert committer.await_visible([entry], timeout_s=60)
+    committer.commit([entry], timeout_s=300, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=300)
     assert harness.visible() == 2
 
 
@@ -303,11 +303,11 @@ def test_rule_24_a_transaction_whose_id_went_on_is_visible(
     attempt = harness.open()
     attempt.produce(2)
     entry = committable(attempt.identity)
-    committer.commit([entry], timeout_s=60, after_crash=False)
-    assert committer.await_visible([entry], timeout_s=60)
+    committer.commit([entry], timeout_s=300, after_crash=False)
+    assert committer.await_visible([entry], timeout_s=300)
     harness.open(attempt.identity.transactional_id).produce(1)
 
-    assert committer.await_visible([entry], timeout_s=5)
+    assert committer.await_visible([entry], timeout_s=300)
 
 
 def test_nothing_to_do_is_done_at_once(committer: KafkaCommitter) -> None:

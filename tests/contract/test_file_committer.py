@@ -17,7 +17,7 @@ from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 300.0
 _FINAL = ("dt=2026-01-01/part-1", "dt=2026-01-02/part-1", "part-1")
 
 

@@ -95,10 +95,10 @@ def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
 def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     """Rule 22: claimed, renewed, given back; a foreign session in it stops the holder."""
     coordinator = _coordinator(modern)
-    store = KafkaOwnerStore(modern.connection, modern.prefix, timeout_s=30)
+    store = KafkaOwnerStore(modern.connection, modern.prefix, timeout_s=300)
     assert store.read() is None
 
-    coordinator.claim(CONTEXT, timeout_s=30)
+    coordinator.claim(CONTEXT, timeout_s=300)
     first = store.read()
     coordinator.renew()
     second = store.read()
@@ -114,7 +114,7 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     assert isinstance(store.read(), OwnerRecord)  # not ours any more, so not given back
 
     successor = _coordinator(modern)
-    successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=30)
+    successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=300)
     successor.close()
     assert store.read() is None
     store.close()
@@ -153,4 +153,4 @@ def test_a_missing_output_topic_is_named_before_anything_is_written(modern: Real
     coordinator.close()
 
     assert caught.value.args[1]["topics"] == absent
-    assert modern.wire.missing_topics([absent], timeout_s=30) == (absent,)
+    assert modern.wire.missing_topics([absent], timeout_s=300) == (absent,)

@@ -32,7 +32,7 @@ from tests.kafka_fixture import TopicFactory
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-SOON_S = 60.0
+SOON_S = 300.0
 
 
 @pytest.fixture(params=["threads", "http"])

@@ -34,7 +34,7 @@ from runtime.storage.opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.transaction_harness import FakeHarness, committable
 
-_TIMEOUT_S = 15.0
+_TIMEOUT_S = 300.0
 _SCOPES = pytest.mark.parametrize("scope", list(FailedScope))
 
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from runtime.embedded.program import Program, ProgramSpec
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -44,8 +44,8 @@ def row(log: str, name: str) -> str:
 @pytest.mark.parametrize("pipeline", [STAND_IN, EXAMPLE], ids=["a stand-in", "Spark"])
 def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path) -> None:
     with Demo(tmp_path, pipeline=pipeline) as demo:
-        assert demo.await_exit(timeout_s=400) == 0, demo.log()
-        assert demo.await_gone(timeout_s=60)
+        assert demo.await_exit(timeout_s=PATIENCE_S) == 0, demo.log()
+        assert demo.await_gone(timeout_s=PATIENCE_S)
         log = demo.log()
     assert row(log, "records in") == row(log, "records out") == f"{RECORDS:,}"
     assert {row(log, name) for name in ("lost", "duplicated", "reordered")} == {"0"}
@@ -54,7 +54,7 @@ def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path
 def test_the_demo_of_a_pipeline_that_doubles_fails(tmp_path: Path) -> None:
     """Exit code 1, and the table says what is wrong."""
     with Demo(tmp_path, fault="stutter") as demo:
-        assert demo.await_exit(timeout_s=240) == 1, demo.log()
+        assert demo.await_exit(timeout_s=PATIENCE_S) == 1, demo.log()
         assert row(demo.log(), "duplicated") != "0"
 
 
@@ -67,6 +67,6 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None
         wait_for(lambda: len(started_by(demo)) >= 2, what="broker and pipeline")
         started = started_by(demo)
         demo.interrupt()
-        assert demo.await_exit(timeout_s=120) != 0
+        assert demo.await_exit(timeout_s=PATIENCE_S) != 0
         wait_for(lambda: not [p for p in started if p.is_running()], what="everything gone")
         assert "Traceback" not in demo.log()

@@ -18,7 +18,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
-QUERY_S = 240
+QUERY_S = 600
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def test_closing_stops_the_queries_and_leaves_no_transaction_open(
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"1"])
     query = copy(read(spark, kafka, source), kafka, sink, tmp_path, processingTime="0 seconds")
-    wait_for(lambda: values(kafka.bootstrap, sink) == [b"1"], timeout_s=QUERY_S, poll_s=0.5)
+    wait_for(lambda: values(kafka.bootstrap, sink) == [b"1"], poll_s=0.5)
     installed.close()
     assert not query.isActive
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
-    found = wire.list_transactions(f"copy-{sink}/", timeout_s=10.0, open_only=True)
+    found = wire.list_transactions(f"copy-{sink}/", timeout_s=120.0, open_only=True)
     wire.close()
     assert not found.transactions
 

@@ -35,7 +35,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
-QUERY_S = 240
+QUERY_S = 600
 
 
 @pytest.fixture
@@ -259,19 +259,19 @@ def test_running_stream_finds_new_topics_and_publishes_group_offsets(
     )
     query = run(session, given, sink, tmp_path, processingTime="100 milliseconds")
     try:
-        wait_for(lambda: 0 in sink.batches, timeout_s=QUERY_S, what="batch 0")
+        wait_for(lambda: 0 in sink.batches, what="batch 0")
         create_topic(kafka.bootstrap, f"{prefix}-b")
         produce(kafka.bootstrap, f"{prefix}-b", [b"first of b"])
-        wait_for(lambda: sink.values() == [b"first of b"], timeout_s=QUERY_S, what="first of b")
+        wait_for(lambda: sink.values() == [b"first of b"], what="first of b")
         produce(kafka.bootstrap, f"{prefix}-a", [b"new of a"])
-        wait_for(lambda: len(sink.values()) == 2, timeout_s=QUERY_S, what="new of a")
+        wait_for(lambda: len(sink.values()) == 2, what="new of a")
         client = admin(kafka.bootstrap)
 
         def published() -> dict[str, int]:
             from confluent_kafka import ConsumerGroupTopicPartitions
 
             asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-            return {p.topic: p.offset for p in asked[group].result(10).topic_partitions}
+            return {p.topic: p.offset for p in asked[group].result(120).topic_partitions}
 
         wait_for(lambda: published() == {f"{prefix}-a": 2, f"{prefix}-b": 1}, what="group offsets")
     finally:

@@ -158,7 +158,7 @@ def test_sasl_without_tls(tmp_path: Path) -> None:
             "sasl.username": "bob",
             "sasl.password": "pw",
         }
-        assert admin(broker.secure_bootstrap, options).list_topics(timeout=10).brokers
+        assert admin(broker.secure_bootstrap, options).list_topics(timeout=120).brokers
         with pytest.raises(ConfigError, match="no TLS listener"):
             _ = broker.ca_file
 

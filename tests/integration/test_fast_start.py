@@ -13,12 +13,13 @@ import pyspark
 import pytest
 
 from runtime.spark.class_archive import SparkClasses, prepare_archive
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = Path(__file__).with_name("fast_start_program.py")
-_PREPARE_S = 600
+_PREPARE_S = 2400
 
 
 def _run(
@@ -39,7 +40,7 @@ def _run(
         cwd=log.parent,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
@@ -95,6 +96,7 @@ def test_broken_archive_is_harmless(tmp_path: Path) -> None:
 _TWO_WORKERS = """
 import os
 from runtime.spark.python_daemon import import_ahead
+from tests.waiting import PATIENCE_S
 import_ahead()
 import numpy
 for _ in range(2):
@@ -112,7 +114,7 @@ def test_workers_draw_different_numbers() -> None:
         env={**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert len(set(answer.stdout.split())) == 2

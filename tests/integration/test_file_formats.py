@@ -13,7 +13,7 @@ from connectors.hdfs.formats.compression import TEXT_CODECS
 from connectors.hdfs.partition_paths import PartitionPaths
 from tests.format_rows import TEXT_COLUMNS, rows
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 _LOSSLESS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX"} | {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"

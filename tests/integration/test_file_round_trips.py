@@ -27,7 +27,7 @@ from runtime.contracts import (
 from runtime.model import BatchKey, StateEntry
 from tests.format_rows import TEXT_COLUMNS, rows
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 _ZONE = "Europe/Rome"
 _PLACES = ("a/b", "50%", "ä ö", "x=y", None, "", "日本+&#?")

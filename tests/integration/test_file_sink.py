@@ -25,6 +25,7 @@ from runtime.errors import ConfigError
 from runtime.job import Job, Stream
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, unique, values
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -279,7 +280,7 @@ def test_the_example_writes_what_its_help_says(
     }
     words = [word for pair in flags.items() for word in pair]
     script = Path(__file__).parents[2] / "examples" / "kafka_to_hdfs.py"
-    subprocess.run([sys.executable, script, *words, "--until-end"], check=True, timeout=400)
+    subprocess.run([sys.executable, script, *words, "--until-end"], check=True, timeout=PATIENCE_S)
     found = pq.read_table(target).to_pylist()
     assert sorted((row["value"], row["partition"], row["offset"]) for row in found) == [
         (b"0!", 0, 0),

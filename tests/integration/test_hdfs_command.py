@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.embedded.ports import free_ports, is_free
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 from tests.webhdfs import read_file, write_file
 
 pytestmark = pytest.mark.integration
@@ -40,7 +40,7 @@ def _start(ports: tuple[int, int], *arguments: str) -> list[str]:
 
 def _run(environment: dict[str, str], command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -82,7 +82,7 @@ def test_files_are_found_stopped_and_kept_for_the_next_start(
         assert read_file(web_uri, "/kept/file") == b"kept"
         write_file(web_uri, "/kept/another", b"too")
         front.send_signal(signal.SIGINT)
-        _, errors = front.communicate(timeout=120)
+        _, errors = front.communicate(timeout=PATIENCE_S)
     assert front.returncode == 130
     assert "Traceback" not in errors
     wait_for(lambda: is_free(port), what="the port is free")

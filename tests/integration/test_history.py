@@ -16,6 +16,7 @@ from tests.kafka_records import (
     produce,
     produce_transaction,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +71,7 @@ def test_an_open_transaction_shows_as_readers_held_back(
         await_readable(connect(kafka), name, timeout_s=0.2)
     assert not list(read_records(connect(kafka), name))
     producer.abort_transaction(30)
-    await_readable(connect(kafka), name, timeout_s=60)
+    await_readable(connect(kafka), name, timeout_s=PATIENCE_S)
     assert topic_ends(connect(kafka), name).is_settled
 
 
@@ -84,12 +85,12 @@ def test_an_observer_sees_a_prefix_and_when(kafka: EmbeddedKafka, topic: TopicFa
     name = topic(partitions=PARTITIONS)
     with Observer(connect(kafka), name) as observer:
         produce_transaction(kafka.bootstrap, name, load(name))
-        first_s = observer.await_total(RECORDS, timeout_s=60)
+        first_s = observer.await_total(RECORDS, timeout_s=PATIENCE_S)
         open_one = abandon_transaction(kafka.bootstrap, name, load(name))
         with pytest.raises(UnreachableError):
             observer.await_total(RECORDS + 1, timeout_s=0.2)
         open_one.commit_transaction(30)
-        assert observer.await_total(2 * RECORDS, timeout_s=60) > first_s
+        assert observer.await_total(2 * RECORDS, timeout_s=PATIENCE_S) > first_s
     verdict = check_prefix(observer.seen, read_history(connect(kafka), name))
     assert verdict.is_clean
     assert verdict.seen == verdict.final == 2 * RECORDS

@@ -10,6 +10,7 @@ import pytest
 
 from runtime.embedded.ivy import Artifact, Bundle, fetch
 from runtime.errors import MissingRequirementError
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -97,6 +98,6 @@ def test_two_processes_fetch_once(jar: Path) -> None:
         )
         for _ in range(2)
     ]
-    answers = [process.communicate(timeout=120) for process in processes]
+    answers = [process.communicate(timeout=PATIENCE_S) for process in processes]
     assert answers[0][0] == answers[1][0] != ""
     assert sorted(answer[1].count("\n") for answer in answers) == [0, 2]

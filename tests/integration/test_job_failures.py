@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 RECORDS = 10
 TASK_ATTEMPTS = 4  # of the test session: `local[2,4]`
-LONG_S = 300.0
+LONG_S = 1200.0
 
 
 def failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.embedded.ports import free_ports, is_free
 from tests.kafka_records import admin
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def _command(*arguments: str) -> list[str]:
 
 def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        _command(*arguments), env=environment, capture_output=True, text=True, timeout=240,
+        _command(*arguments), env=environment, capture_output=True, text=True, timeout=PATIENCE_S,
         check=False,
     )  # fmt: skip
 
@@ -43,11 +43,11 @@ def test_background_broker_is_found_and_stopped_by_other_commands(
     started = _run(environment, "start", "--background", "--port", str(port))
     try:
         assert started.stdout.strip() == f"127.0.0.1:{port}", started.stderr
-        assert admin(f"127.0.0.1:{port}").list_topics(timeout=10).brokers
+        assert admin(f"127.0.0.1:{port}").list_topics(timeout=120).brokers
         assert f"127.0.0.1:{port}" in _run(environment, "status").stdout
         created = _run(environment, "create", "orders", "copies", "--partitions", "3")
         assert created.returncode == 0, created.stderr
-        described = admin(f"127.0.0.1:{port}").list_topics(timeout=10).topics
+        described = admin(f"127.0.0.1:{port}").list_topics(timeout=120).topics
         assert [len(described[name].partitions) for name in ("orders", "copies")] == [3, 3]
         again = _run(environment, "create", "orders")
         assert again.returncode == 1
@@ -74,7 +74,7 @@ def test_ctrl_c_ends_a_broker_in_front(environment: dict[str, str]) -> None:
         assert front.stdout is not None
         assert front.stdout.readline().strip() == f"127.0.0.1:{port}"
         front.send_signal(signal.SIGINT)
-        _, errors = front.communicate(timeout=120)
+        _, errors = front.communicate(timeout=PATIENCE_S)
     assert front.returncode == 130
     assert "Traceback" not in errors
     wait_for(lambda: is_free(port), what="the port is free")

@@ -105,16 +105,16 @@ def region_of(kafka: EmbeddedKafka, topic: str | None, **settings: Any) -> Regio
 def commit(kafka: EmbeddedKafka, entries: list[StateEntry]) -> None:
     """What the driver does after the decision: another client, the wire's EndTxn."""
     coordinator = sink_to(kafka, None).coordinator()
-    reports = coordinator.committer.commit(entries, timeout_s=30, after_crash=False)
+    reports = coordinator.committer.commit(entries, timeout_s=300, after_crash=False)
     assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED] * len(entries)
-    assert coordinator.committer.await_visible(entries, timeout_s=30)
+    assert coordinator.committer.await_visible(entries, timeout_s=300)
     coordinator.close()
 
 
 def describe(kafka: EmbeddedKafka, transactional_id: str) -> tuple[TransactionState, int, int]:
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
     try:
-        found = wire.describe([transactional_id], timeout_s=15)[transactional_id]
+        found = wire.describe([transactional_id], timeout_s=120)[transactional_id]
     finally:
         wire.close()
     assert found is not None
@@ -338,7 +338,7 @@ def test_a_topic_that_does_not_exist_is_not_made(kafka: EmbeddedKafka) -> None:
     region = region_of(kafka, None, options={"topic.metadata.propagation.max.ms": "500"})
     assert refused(region, rows(topic=[name], value=[b"a"]))["topic"] == name
     admin = make_admin({"bootstrap.servers": kafka.bootstrap})
-    assert name not in admin.list_topics(timeout=15).topics
+    assert name not in admin.list_topics(timeout=120).topics
 
 
 def test_a_partition_added_behind_a_producers_back_is_written(
@@ -425,7 +425,7 @@ def test_tasks_of_one_batch_have_transactions_of_their_own(
     assert len({handle.transactional_id for handle in handles(entries)}) == 3
     commit(kafka, entries[:2])
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
-    wire.end([handles(entries)[2].identity], commit=False, timeout_s=15)
+    wire.end([handles(entries)[2].identity], commit=False, timeout_s=120)
     wire.close()
     await_stable(kafka.bootstrap, name)
     assert values(kafka.bootstrap, name) == [b"0", b"1"]
@@ -458,7 +458,7 @@ def test_a_plain_sinks_coordinator_checks_and_has_nothing_to_commit(
 ) -> None:
     """The start check works for every guarantee."""
     coordinator = sink_to(kafka, topic(), guarantee="at-least-once").coordinator()
-    assert coordinator.check(timeout_s=15)["cluster_id"]
+    assert coordinator.check(timeout_s=120)["cluster_id"]
     assert coordinator.committer.commit([], timeout_s=1, after_crash=True) == []
     coordinator.close()
 

@@ -54,7 +54,7 @@ class Region:
     def __init__(self, sink: HdfsSink) -> None:
         self.writer = sink.frame_writer()
         coordinator = sink.coordinator()
-        coordinator.claim(CONTEXT, timeout_s=30)
+        coordinator.claim(CONTEXT, timeout_s=300)
         self.committer = coordinator.committer
         self.states: tuple[StateEntry, ...] = ()
         self.batch_id = 0
@@ -71,7 +71,7 @@ class Region:
             is_last=is_last,
         )
         staged = self.writer.write(frame, scope, Registry())
-        reports = self.committer.commit(staged.committables, timeout_s=30, after_crash=False)
+        reports = self.committer.commit(staged.committables, timeout_s=300, after_crash=False)
         assert {report.outcome for report in reports} <= {CommitOutcome.COMMITTED}
         self.states = staged.operator_states
         return staged

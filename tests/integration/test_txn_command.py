@@ -37,6 +37,7 @@ from runtime.model import (
 )
 from tests.kafka_fixture import BrokerByLevel, SecureKafka
 from tests.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -153,9 +154,9 @@ def test_a_directory_on_hdfs_needs_no_spark_session(
     uri = f"{hdfs.uri}/{real.prefix}"
     store = open_store(uri, hadoop_client)
     decided, orphan = _opened(real), _opened(real)
-    store.publish(_record(real, 0), timeout_s=20)
+    store.publish(_record(real, 0), timeout_s=120)
     store.mark_committed(0)
-    store.publish(_record(real, 1, _entry(decided, checkpoint_id=1)), timeout_s=20)
+    store.publish(_record(real, 1, _entry(decided, checkpoint_id=1)), timeout_s=120)
 
     assert _verdicts(_program("list", uri)) == {
         decided.identity.transactional_id: "open",
@@ -174,7 +175,9 @@ def _program(command: str, uri: str) -> Any:
         "finally: assert SparkSession.getActiveSession() is None"
     )
     arguments = [sys.executable, "-c", code, "txn", command, uri, "--json"]
-    ended = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
@@ -305,7 +308,7 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
             checkpoint_uri=store.uri,
             leader_session_id="session-1",
         ),
-        timeout_s=15,
+        timeout_s=120,
     )
     read = KafkaOwnerStore.read
 

@@ -29,7 +29,7 @@ def directory(tmp_path: Path) -> Path:
     """Checkpoint 0, two committed ones, a seal, an unfinished savepoint, and a damaged record."""
     store = open_store(str(tmp_path))
     for each in (record(0, regions=()), record(1), record(2)):
-        store.publish(each, timeout_s=5)
+        store.publish(each, timeout_s=60)
     store.mark_committed(1)
     store.mark_committed(2)
     store.publish_repair(2, {committable().payload: committable(b"x")}, session="first")
@@ -37,7 +37,7 @@ def directory(tmp_path: Path) -> Path:
         record(3, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal"), timeout_s=5
     )
     saved = replace(full_record(), leader_session_id="second")
-    store.publish(saved, timeout_s=5)
+    store.publish(saved, timeout_s=60)
     (tmp_path / place_name(43)).mkdir()
     (tmp_path / place_name(43) / "_metadata").write_bytes(b"damaged")
     FileLeaderStore(store.fs).announce(Leader(leader_session_id="second", address="h:1"))
@@ -124,7 +124,7 @@ def test_inspect_takes_the_path_of_one_checkpoint(directory: Path, suffix: str) 
 
 def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
     """A drop-in query's checkpointLocation holds the store in ``sluice``."""
-    open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=5)
+    open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
     assert _json("list", str(tmp_path))["uri"].endswith("/sluice")
 
 

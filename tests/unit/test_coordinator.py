@@ -21,7 +21,7 @@ from tests.fakes import (
     FakeSink,
     TransactionState,
 )
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 class _Listener:
@@ -36,7 +36,7 @@ class _Listener:
 
 
 def _wait(event: threading.Event) -> None:
-    assert event.wait(20.0)
+    assert event.wait(PATIENCE_S)
 
 
 def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> None:
@@ -52,9 +52,9 @@ def test_a_bounded_job_ends_when_readers_see_everything(job: Job) -> None:
     job.source.bounded = True
     sink = FakeSink(job.broker)
     coordinator = job.coordinator(sink=sink)
-    coordinator.start(10.0)
+    coordinator.start(300.0)
     region = job.region(coordinator)
-    assert coordinator.wait(20.0)
+    assert coordinator.wait(PATIENCE_S)
     coordinator.stop()
     region.stop()
     assert job.visible() == job.expected()
@@ -72,7 +72,7 @@ def test_two_regions_share_a_source_and_a_checkpoint(job: Job) -> None:
     job.source.bounded = True
     coordinator, _ = job.started()
     regions = [job.region(coordinator, name) for name in job.regions]
-    assert coordinator.wait(20.0)
+    assert coordinator.wait(PATIENCE_S)
     coordinator.stop()
     for region in regions:
         region.stop()
@@ -142,7 +142,7 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
     new, started = job.started()
     hold.set()
     with pytest.raises(FencedError):
-        old.wait(20.0)
+        old.wait(PATIENCE_S)
     region.join()
     assert isinstance(region.error, FencedError)
     assert job.visible() == {0: [], 1: []}
@@ -165,7 +165,7 @@ def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) ->
     wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
     job.broker.owners["fake"] = ("other job", "fake:///other", "other session")
     with pytest.raises(FencedError):
-        coordinator.wait(20.0)
+        coordinator.wait(PATIENCE_S)
     job.source.ends[0] = 9
     region.join()
     assert job.visible()[0] == [0, 1, 2]
@@ -227,9 +227,9 @@ def test_a_stop_by_the_user_does_not_wait_for_readers(job: Job) -> None:
     """Only the end of a bounded job promises that everything is visible."""
     sink = FakeSink(job.broker)
     coordinator = job.coordinator(sink=sink)
-    coordinator.start(10.0)
+    coordinator.start(300.0)
     coordinator.cancel()
-    assert coordinator.wait(20.0)
+    assert coordinator.wait(PATIENCE_S)
     coordinator.stop()
     assert "await_visible" not in sink.calls
     assert coordinator.status().state == "stopped"
@@ -256,7 +256,7 @@ def test_listeners_only_listen(job: Job) -> None:
     """One that raises disturbs neither the job nor the others."""
     bad, good = _Listener(raises=True), _Listener()
     coordinator = job.coordinator(listeners=(bad, good))
-    coordinator.start(10.0)
+    coordinator.start(300.0)
     job.source.ends[0] = 4
     region = job.region(coordinator)
     wait_for(lambda: any(seen.state is State.MARKED for seen in good.seen), poll_s=0.01)

@@ -21,11 +21,11 @@ from tests.fakes import (
     attempt_of,
     transactional_id,
 )
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def _wait(event: threading.Event) -> None:
-    assert event.wait(20.0)
+    assert event.wait(PATIENCE_S)
 
 
 def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> None:
@@ -114,7 +114,7 @@ def test_a_source_that_lost_records_stops_the_job(
     job.source.error = error
     region = job.region(coordinator)
     with pytest.raises(type(error)):
-        coordinator.wait(20.0)
+        coordinator.wait(PATIENCE_S)
     region.join()
     assert isinstance(region.error, type(error))
 
@@ -125,7 +125,7 @@ def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -
     job.source.discovery_error = SourceChangedError("no such topic", {"topic": "t"}, "Look.")
     region = job.region(coordinator)
     with pytest.raises(SourceChangedError, match="no such topic"):
-        coordinator.wait(20.0)
+        coordinator.wait(PATIENCE_S)
     region.join()
 
 
@@ -152,7 +152,7 @@ def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job:
     job.source.ends[0] = 4
     region = job.region(coordinator, before_ack=refuse)
     with pytest.raises(DeliveryError, match="offset=2"):
-        coordinator.wait(20.0)
+        coordinator.wait(PATIENCE_S)
     region.join()
     coordinator.stop()
     assert job.visible()[0] == []
@@ -170,7 +170,7 @@ def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
     job.source.ends[0] = 4
     region = job.region(coordinator)
     with pytest.raises(ConfigError):
-        coordinator.wait(20.0)
+        coordinator.wait(PATIENCE_S)
     coordinator.stop()
     region.stop()
     job.store.on_call = lambda _: None

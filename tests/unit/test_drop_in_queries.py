@@ -130,7 +130,7 @@ class World:
         def made(options: Mapping[str, str], _query: object) -> Any:
             self.makes_a_sink = True
             if "slow" in options:
-                assert self.may_start.wait(30)
+                assert self.may_start.wait(300)
             return sink
 
         self.queries = DropInQueries(session, {_FORMAT: made}, host="127.0.0.1")
@@ -221,7 +221,7 @@ def test_a_start_that_takes_long_holds_up_no_other_query(world: World, tmp_path:
         assert not begun
     finally:
         world.may_start.set()
-        slow.join(30)
+        slow.join(300)
     assert [run.run_id for run in begun] == [world.query.runId]
 
 
@@ -243,8 +243,8 @@ def test_a_run_that_begins_while_the_queries_are_stopped_is_stopped_too(world: W
     closing.start()
     wait_for(lambda: world.queries.is_closed, what="the stop")
     world.may_start.set()
-    slow.join(30)
-    closing.join(30)
+    slow.join(300)
+    closing.join(300)
     assert "being stopped" in str(refused)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from runtime.spark.interrupts import ended_by_signals
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -98,5 +99,5 @@ def test_nothing_is_taken_outside_the_main_thread() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert found == [before]

@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
     """A job of one part in checkpoint 0, of three in checkpoint 1."""
     store = open_store(str(tmp_path))
     for each in (run_of(1, 0), run_of(3, 1)):
-        store.publish(each, timeout_s=5)
+        store.publish(each, timeout_s=60)
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def test_graph_of_an_older_checkpoint(directory: Path) -> None:
 
 def test_graph_of_a_drop_in_query_is_found_below(tmp_path: Path) -> None:
     """Its checkpointLocation holds the store in ``sluice``."""
-    open_store(str(tmp_path / "sluice")).publish(run_of(1, 0), timeout_s=5)
+    open_store(str(tmp_path / "sluice")).publish(run_of(1, 0), timeout_s=60)
     assert "orders[0] out[0]" in run("graph", str(tmp_path))
 
 

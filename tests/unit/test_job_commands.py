@@ -70,7 +70,7 @@ def hosts() -> Hosts:
 @pytest.fixture
 def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> Iterator[Path]:
     """The checkpoint directory of a job that runs."""
-    open_store(str(tmp_path)).publish(record(0), timeout_s=5)
+    open_store(str(tmp_path)).publish(record(0), timeout_s=60)
     commands = JobCommands(coordinator, hosts=hosts)
     with (
         CoordinatorService(coordinator, commands=commands) as service,
@@ -212,12 +212,12 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
         with pytest.raises(AuthenticationError):
             client.poll_barrier("left", 0, wait_s=0.0)
         with pytest.raises(ConfigError, match="nothing can be commanded here"):
-            client.restart([], timeout_s=5.0)
+            client.restart([], timeout_s=60.0)
 
 
 def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
     """Also one that was killed, and left its file."""
-    open_store(str(tmp_path)).publish(record(0), timeout_s=5)
+    open_store(str(tmp_path)).publish(record(0), timeout_s=60)
     with pytest.raises(UnreachableError, match="no job runs with this checkpoint directory"):
         run("restart", str(tmp_path))
     fs = LocalFileSystem(tmp_path)
@@ -244,5 +244,5 @@ def test_a_command_of_an_older_run_is_refused(
         CoordinatorClient(older, deadline_s=5.0) as client,
         pytest.raises(StreamError, match="another coordinator"),
     ):
-        client.restart([], timeout_s=5.0)
+        client.restart([], timeout_s=60.0)
     assert coordinator.is_parked("left")

@@ -241,7 +241,7 @@ def issuer() -> Iterator[tuple[str, type[_Issuer]]]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/token", handler
         server.shutdown()
-        thread.join(5)
+        thread.join(300)
 
 
 def test_client_credentials_fetch_a_token_for_both_clients(

@@ -75,7 +75,7 @@ def test_a_job_that_waits_until_readers_see_its_end_can_be_stopped(job: Job) -> 
     job.source.bounded = True
     job.source.ends = {0: 5, 1: 7}
     coordinator = job.coordinator(sink=sink)
-    coordinator.start(10.0)
+    coordinator.start(300.0)
     region = job.region(coordinator)
     wait_for(blind.asked.is_set, timeout_s=WAIT_S)
     stopping = threading.Thread(target=coordinator.stop)

@@ -38,9 +38,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
 def store(tmp_path: Path) -> CheckpointStore:
     """A job that ran under the prefix ``old``, and then under ``new``."""
     made = open_store(str(tmp_path))
-    made.publish(_record(0, "old"), timeout_s=5)
+    made.publish(_record(0, "old"), timeout_s=60)
     made.mark_committed(0)
-    made.publish(_record(1, "new", Verdict.ABORTED), timeout_s=5)
+    made.publish(_record(1, "new", Verdict.ABORTED), timeout_s=60)
     return made
 
 
@@ -112,8 +112,8 @@ def test_what_was_decided_under_an_older_prefix_is_committed(
     entry = encode_handle(
         handle_of(decided, records=1, checkpoint_id=2), operator_id=SINK.operator_id
     )
-    store.publish(_record(2, "new", committables=(entry,)), timeout_s=5)
-    store.publish(_record(3, "newest", Verdict.ABORTED), timeout_s=5)
+    store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
+    store.publish(_record(3, "newest", Verdict.ABORTED), timeout_s=60)
     with _opened(store) as session:
         (line,) = session.chosen([decided.transactional_id])
         assert line.named is not None

@@ -24,7 +24,7 @@ from runtime.model import Barrier
 from runtime.spark.lives import RegionLives
 from tests.coordinated_job import QUICK, Job
 from tests.region_queries import ThreadRegions
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
 
@@ -76,7 +76,7 @@ class Watched:
 
         def wait(barrier: Barrier) -> None:
             reached.set()
-            assert self.hold.wait(20.0)
+            assert self.hold.wait(PATIENCE_S)
 
         self.regions.before_ack[name] = wait
         return reached
@@ -110,7 +110,7 @@ def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched
     watched.job.source.ends |= {0: 5, 1: 5, 2: 5}
     watched.run()
     left = watched.regions.queries["left"][0]
-    assert held.wait(20.0)
+    assert held.wait(PATIENCE_S)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
     third = watched.regions.queries["third"][0]
     watched.coordinator.fail(
@@ -187,7 +187,7 @@ def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
     watched.run()
     wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
     with pytest.raises(RegionGivenUpError, match="region=left attempts=2"):
-        watched.coordinator.wait(20.0)
+        watched.coordinator.wait(PATIENCE_S)
     assert watched.job.visible()[0] == []
 
 
@@ -199,12 +199,12 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
     watched.job.source.ends |= {0: 5, 1: 5}
     watched.run()
     left = watched.regions.queries["left"][0]
-    assert held.wait(20.0)
+    assert held.wait(PATIENCE_S)
     wait_for(lambda: watched.lives_of("left") and left.is_stopped, poll_s=0.005)
     watched.lives.watch()  # it is asked for now
     watched.coordinator.cancel()
     assert watched.lives_of("left") == 1
-    assert watched.coordinator.wait(20.0)
+    assert watched.coordinator.wait(PATIENCE_S)
 
 
 def test_a_parked_region_stays_stopped_until_a_command_brings_it_back(watched: Watched) -> None:
