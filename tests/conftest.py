@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from tests.hdfs_fixture import hadoop_client, hdfs
 from tests.kafka_fixture import kafka, kafka_by_level, leveled_kafka, secure_kafka, topic
+from tests.scratch import close_scratch, open_scratch
 from tests.spark_fixture import spark
 
 __all__ = [
@@ -26,6 +27,16 @@ __all__ = [
 # How long an example takes says how busy the machine is; pytest-timeout catches what hangs.
 settings.register_profile("sluice", deadline=None, print_blob=True)
 settings.load_profile("sluice")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything starts a process."""
+    open_scratch(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """After the last fixture has ended what it started."""
+    close_scratch(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

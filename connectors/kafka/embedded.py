@@ -262,6 +262,7 @@ class EmbeddedKafka:
             str(java.executable),
             *self._jvm_options,
             f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
+            f"-Djava.io.tmpdir={_temporary(directory)}",
             *("-cp", f"{jars}/*"),
         )
         if not (directory / "data" / "meta.properties").exists():
@@ -319,6 +320,13 @@ class EmbeddedKafka:
                 {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
                 "The directory must be writable, and empty or a broker's own.",
             )
+
+
+def _temporary(directory: Path) -> Path:
+    """Where the broker unpacks native libraries: a killed one leaves them to its data's end."""
+    made = directory / "tmp"
+    made.mkdir(exist_ok=True)
+    return made
 
 
 def _write_private(path: Path, text: str) -> Path:

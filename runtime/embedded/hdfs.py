@@ -214,7 +214,10 @@ class EmbeddedHdfs:
         site = site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
         conf = _write_configuration(directory, site)
         class_path = ":".join(map(str, [conf, *jars]))
-        jvm = (str(java.executable), *self._jvm_options, _OPENED, "-cp", class_path)
+        temporary = directory / "tmp"  # of both web servers, also after a kill
+        temporary.mkdir(exist_ok=True)
+        options = (*self._jvm_options, _OPENED, f"-Djava.io.tmpdir={temporary}")
+        jvm = (str(java.executable), *options, "-cp", class_path)
         if not is_formatted(data_dir):
             _format(jvm, directory)
         self._ports = ports

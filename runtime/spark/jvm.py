@@ -6,6 +6,7 @@ PySpark itself is not imported; only its jar directory is looked up.
 import contextlib
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ def hadoop_jvm() -> Iterator[Any]:
         port, token, process = launch_gateway(
             jarpath=str(jars[0]),
             classpath=_class_path(),
-            javaopts=_OPTIONS,
+            javaopts=[*_OPTIONS, f"-Djava.io.tmpdir={tempfile.gettempdir()}"],
             java_path=str(java.executable),
             die_on_exit=True,
             enable_auth=True,
