@@ -11,9 +11,10 @@ STAMP := $(VENV)/.installed-by-make
 FAST := tests/contract tests/simulation tests/property tests/unit
 SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
-# Three processes, each with servers of its own: most tests wait for servers more than they compute.
-# The longest modules come first, so that none of them holds up the end.
-WORKERS ?= 3
+# Two processes, each with servers of its own, for a machine of two cores: the tests are bound by its
+# processors, and more of them would only make each one slower. The longest modules come first, so
+# that none of them holds up the end.
+WORKERS ?= 2
 # Python's own tracebacks: pytest's, which parse the source, have ended whole runs by an error of
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native

@@ -12,6 +12,7 @@ from tests.chaos.scenario import Kill
 __all__ = [
     "AT_START",
     "CHAINS",
+    "DAILY",
     "DROP_IN_ABSENT",
     "ELSEWHERE",
     "FILES",
@@ -20,7 +21,6 @@ __all__ = [
     "REPAIR",
     "RETRIES",
     "ROLLING",
-    "SAME_MOMENT",
     "TELLING",
     "kills",
     "twice",
@@ -52,16 +52,17 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
 }
 """Failpoints by the step of the protocol they stand around (docs/protocol.md)."""
 
-SAME_MOMENT = frozenset(
+DAILY = frozenset(
     {
-        *("after-seal", "after-sweep", "before-trigger", "after-trigger"),
-        *("before-begin", "after-flush", "after-pre-commit", "after-ack", "before-decision"),
-        *("after-publish", "after-decision", "after-commit", "before-mark"),
-        *("after-committed-mark", "after-mark", "after-return"),
+        *("after-first", "before-sweep", "after-cut"),
+        *("mid-write", "before-ack"),
+        *("after-temp-sync", "after-link"),
+        *("mid-commit", "before-committed-mark", "before-return"),
     }
 )
-"""Nothing that outlives the process happens between each of these and the next failpoint, so both
-leave the same behind. Left out of what is run for every change; on demand all are killed."""
+"""One behind each thing that outlives the process: the first record, the seal, the cut, an open
+transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them,
+the mark. What is run for every change; on demand all are killed."""
 
 ELSEWHERE = frozenset(
     {

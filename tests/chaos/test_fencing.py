@@ -30,5 +30,4 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
         assert "FencedError" in first.log(), first.log_tail()
         assert second.exit_code is None, second.log_tail()
         scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
-        second.kill()
-        scenario.finish()
+        scenario.finish_running(second)

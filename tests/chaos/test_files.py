@@ -29,7 +29,7 @@ def test_rules_19_and_20_a_topic_and_files_show_an_epoch_both_or_neither(
 ) -> None:
     """Killed where files are staged and published, and where the truth changes hands; a reader
     that lists the directory all along finds whole files only, and each stays as it was."""
-    names = (*FILES, "before-publish", "before-commit", "mid-commit")
+    names = ("after-stage", "before-publish", "mid-commit", "mid-rename")
     survive(BOTH, kafka, tmp_path, kills(names))
 
 
@@ -62,7 +62,7 @@ def test_files_of_a_drop_in_survive_a_kill_where_the_truth_changes_hands(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Its tasks stage the files, its user's process publishes them."""
-    names = ("after-stage", "before-decision", "after-decision", "mid-rename")
+    names = ("after-stage", "mid-rename")
     survive(FILES_DROP_IN, kafka, tmp_path, kills(names))
 
 
@@ -70,7 +70,7 @@ def test_rule_19_held_files_survive_a_kill_in_a_merge_and_where_they_are_publish
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """What a killed epoch merged was named by no record; what is held has stayed where it was."""
-    survive(ROLLING_COPY, kafka, tmp_path, kills(("mid-merge", "after-merge", "mid-rename")))
+    survive(ROLLING_COPY, kafka, tmp_path, kills(("mid-merge", "mid-rename")))
 
 
 def test_a_full_hdfs_ends_the_job_with_what_to_do_and_the_next_start_is_exact(

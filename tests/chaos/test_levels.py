@@ -12,7 +12,11 @@ from tests.kafka_fixture import BrokerByLevel
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
-@pytest.mark.parametrize("level", [0, 1], ids=lambda level: f"transaction.version={level}")
+@pytest.mark.parametrize(
+    "level",
+    [0, pytest.param(1, marks=pytest.mark.long)],  # daily: `tests/contract/test_committer.py`
+    ids=lambda level: f"transaction.version={level}",
+)
 def test_recovery_is_exact_at_lower_levels(
     kafka_by_level: BrokerByLevel, tmp_path: Path, level: int
 ) -> None:

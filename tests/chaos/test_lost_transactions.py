@@ -10,7 +10,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import read_records
 from runtime.checkpoint.store import open_store
 from runtime.model import Verdict
-from tests.chaos.beds import REPAIR, kills
+from tests.chaos.beds import kills
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
@@ -28,7 +28,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Rules 5 and 11: ``fail`` names the ranges and changes nothing; ``repair`` writes exactly the
-    lost slices again, and is killed at each of its steps."""
+    lost slices again, and is killed before and behind what puts that on record."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         for kill in kills(("after-decision",)):
             scenario.kill_at(kill)
@@ -45,7 +45,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         assert scenario.observer.total == seen
 
         scenario.setting = replace(scenario.setting, environment={**_FAIL, "ON_LOST": "repair"})
-        for failpoint in REPAIR:
+        for failpoint in ("after-rewrite", "after-repair"):
             scenario.kill_at(Kill(failpoint=failpoint))
         scenario.finish()
 

@@ -96,7 +96,6 @@ def test_broken_archive_is_harmless(tmp_path: Path) -> None:
 _TWO_WORKERS = """
 import os
 from runtime.spark.python_daemon import import_ahead
-from tests.waiting import PATIENCE_S
 import_ahead()
 import numpy
 for _ in range(2):
