@@ -42,7 +42,7 @@ _INTERVAL_S = 1.0
 _LIVE_S = 16.0  # how long the live traffic lasts, at most
 _LEAST_RATE = 5_000.0  # records/s
 _STALL_S = 240.0
-_CATCH_UP_S = 30.0
+_CATCH_UP_S = 120.0
 _POLL_S = 0.1
 
 

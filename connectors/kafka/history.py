@@ -44,7 +44,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_REQUEST_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_S = 60.0
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.02
 _CONSUME_RECORDS = 10_000

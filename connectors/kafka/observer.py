@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _CONSUME_RECORDS = 5_000
 _CONSUME_S = 0.02
-_STOP_S = 15.0
+_STOP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ def _find(java_home: str | None, path: str | None) -> Java:
 def _version_of(executable: Path) -> int | None:
     try:
         answer = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, timeout=30, check=False
+            [executable, "-version"], capture_output=True, text=True, timeout=120, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

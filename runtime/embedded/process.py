@@ -15,13 +15,23 @@ import psutil
 from runtime.embedded.patience import LONGEST_S, SILENCE_S, StartPatience
 from runtime.errors import MissingRequirementError
 
-__all__ = ["Identity", "ServerProcess", "ServerSpec", "start_watchdog", "stop_identity"]
+__all__ = [
+    "WATCHDOG_ANSWER_S",
+    "Identity",
+    "ServerProcess",
+    "ServerSpec",
+    "start_watchdog",
+    "stop_identity",
+]
 
 log = logging.getLogger(__name__)
 
 _WATCHDOG = Path(__file__).with_name("_watchdog.py")
 _TAIL_LINES = 15
 _POLL_S = 0.05
+
+WATCHDOG_ANSWER_S = 120.0
+"""Bound of a watchdog's end once it is dismissed; it must be scheduled for that, no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +131,7 @@ class ServerProcess:
             self.kill()
             raise
 
-    def stop(self, *, timeout_s: float = 15.0) -> None:
+    def stop(self, *, timeout_s: float = 60.0) -> None:
         """End it in good order, by force when it takes longer; nothing to do when ended."""
         if self._server is None:
             return
@@ -156,7 +166,7 @@ class ServerProcess:
         if self._watchdog is None:
             return
         with contextlib.suppress(BrokenPipeError, OSError):
-            self._watchdog.communicate(b"\n", timeout=10)
+            self._watchdog.communicate(b"\n", timeout=WATCHDOG_ANSWER_S)
         self._watchdog = None
 
     def _await_ready(self, seen: int) -> None:
@@ -187,7 +197,7 @@ class ServerProcess:
         )
 
 
-def stop_identity(identity: Identity, *, timeout_s: float = 15.0) -> bool:
+def stop_identity(identity: Identity, *, timeout_s: float = 60.0) -> bool:
     """End a process that another run started; False when it was gone already."""
     if not identity.is_running():
         return False

@@ -18,12 +18,12 @@ from typing import Self
 
 import psutil
 
-from runtime.embedded.process import start_watchdog
+from runtime.embedded.process import WATCHDOG_ANSWER_S, start_watchdog
 from runtime.errors import UnreachableError
 
 __all__ = ["Program", "ProgramSpec", "command_of"]
 
-_POLL_S = 0.02
+_POLL_S = 0.05
 _TAIL_LINES = 40
 _DAEMONS = ("pyspark.daemon", "runtime.spark.python_daemon")
 
@@ -139,7 +139,7 @@ class Program:
             time.sleep(_POLL_S)  # processes that are not our children cannot be waited for
         return True
 
-    def kill(self, *, timeout_s: float = 15.0) -> None:
+    def kill(self, *, timeout_s: float = 120.0) -> None:
         """``kill -9`` of everything the program started; returns when nothing of it lives."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -212,7 +212,7 @@ class Program:
 
     def _dismiss_watchdog(self) -> None:
         if self._watchdog is not None:
-            self._watchdog.communicate(b"\n", timeout=10)
+            self._watchdog.communicate(b"\n", timeout=WATCHDOG_ANSWER_S)
             self._watchdog = None
 
 

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
-_START_S = 10.0
+_START_S = 60.0
 _STOP_S = 5.0
 _LONGEST_POLL_S = 5.0
 _POLL_S = 0.005

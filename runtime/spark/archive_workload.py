@@ -16,7 +16,7 @@ from runtime.spark.session import query_settings
 __all__ = ["EndlessSource", "same"]
 
 _BATCHES = 2
-_TIMEOUT_S = 120
+_TIMEOUT_S = 600
 
 
 class _Reader(DataSourceStreamReader):

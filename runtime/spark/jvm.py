@@ -70,4 +70,4 @@ def hadoop_jvm() -> Iterator[Any]:
         # may be somebody else's by then.
         gateway.shutdown()
         process.stdin.close()  # the JVM ends when its standard input does
-        process.wait(timeout=30)
+        process.wait(timeout=120)

@@ -12,6 +12,7 @@ __all__ = ["Feeder"]
 
 _CHUNK_RECORDS = 10
 _PAUSE_S = 0.05
+_ACKNOWLEDGED_S = 300.0
 
 
 class Feeder:
@@ -51,7 +52,7 @@ class Feeder:
 
     def flush(self) -> None:
         """Wait until everything sent is acknowledged."""
-        left = self._producer.flush(30)
+        left = self._producer.flush(_ACKNOWLEDGED_S)
         assert not left, f"{left} records were not acknowledged"
         assert not self._errors, self._errors[0]
 
@@ -71,7 +72,7 @@ class Feeder:
         """Stop feeding; everything sent is acknowledged."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(30)
+            self._thread.join(_ACKNOWLEDGED_S)
         self.flush()
 
     def _run(self) -> None:

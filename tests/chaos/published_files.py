@@ -3,6 +3,7 @@
 import contextlib
 import io
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -100,9 +101,13 @@ class DirectoryObserver:
             self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        while not self._stopping.wait(_PAUSE_S):
+        pause_s = _PAUSE_S
+        while not self._stopping.wait(pause_s):
+            began_s = time.thread_time()
             with contextlib.suppress(StorageError):
                 self._look()
+            # Files become many, and each look lists them all: a fifth of a core at most.
+            pause_s = max(_PAUSE_S, 4 * (time.thread_time() - began_s))
         self._look()
 
     def _look(self) -> None:

@@ -79,18 +79,11 @@ def network(engine: None) -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def cluster(kafka_image: str, network: Network) -> Iterator[KafkaCluster]:
-    """Three brokers for a module; a test that kills one brings it back before it ends.
+    """Three brokers for a module; a test that kills one brings it back, but for the last one.
 
     Not for the session: three brokers without work still cost a fifth of a core.
     """
     with KafkaCluster(kafka_image, network) as made:
-        yield made
-
-
-@pytest.fixture
-def own_cluster(kafka_image: str) -> Iterator[KafkaCluster]:
-    """Three brokers for one test that does not give them all back."""
-    with Network() as network, KafkaCluster(kafka_image, network) as made:
         yield made
 
 

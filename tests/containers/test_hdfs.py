@@ -19,7 +19,7 @@ from tests.chaos.scenario import Scenario, Setting
 from tests.containers.hdfs_cluster import HdfsCluster
 from tests.containers.kafka_cluster import KafkaCluster
 from tests.kafka_records import await_stable, create_topic, produce_transaction, unique, values
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 from tests.webhdfs import read_file, write_file
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
@@ -122,7 +122,7 @@ def test_rule_19_a_topic_and_files_outlive_a_stopped_name_node(
             return max(map(int, said), default=0)
 
         try:
-            wait_for(lambda: waited_s() >= away_s, timeout_s=away_s + 60, what="the outage")
+            wait_for(lambda: waited_s() >= away_s, timeout_s=away_s + PATIENCE_S, what="the outage")
         finally:
             hdfs_cluster.start_name_node()
         await_more_files(scenario, program)

@@ -46,28 +46,6 @@ def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
     )
 
 
-def _finish(scenario: Scenario, program: Program) -> None:
-    """The program has run all along; end it, let another run do the rest, and judge.
-
-    The judge counts only once the last stable offset equals the high watermark.
-    """
-    assert program.exit_code is None, program.log_tail()
-    program.kill()
-    scenario.finish()
-
-
-def test_pipeline_outlives_a_broker_lost_for_good(
-    own_cluster: KafkaCluster, tmp_path: Path
-) -> None:
-    """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled."""
-    with Scenario(COPY, own_cluster.bootstrap, tmp_path) as scenario:
-        program = scenario.start()
-        _await_progress(own_cluster, scenario, program, 300)
-        own_cluster.lose(own_cluster.leader(scenario.topics.output))
-        _await_progress(own_cluster, scenario, program, 1000)
-        _finish(scenario, program)
-
-
 def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -82,7 +60,7 @@ def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
             cluster.start(victim)
             cluster.await_in_sync(scenario.topics.output)
             _await_progress(cluster, scenario, program, 300)
-        _finish(scenario, program)
+        scenario.finish_running(program)
 
 
 def test_killed_pipeline_recovers_while_a_broker_is_down(
@@ -100,4 +78,17 @@ def test_killed_pipeline_recovers_while_a_broker_is_down(
         cluster.start(victim)
         cluster.await_in_sync(scenario.topics.output)
         _await_progress(cluster, scenario, second, 300)
-        _finish(scenario, second)
+        scenario.finish_running(second)
+
+
+def test_pipeline_outlives_a_broker_lost_for_good(cluster: KafkaCluster, tmp_path: Path) -> None:
+    """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled.
+
+    The last test of its module: the cluster does not get the node back.
+    """
+    with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
+        program = scenario.start()
+        _await_progress(cluster, scenario, program, 300)
+        cluster.lose(cluster.leader(scenario.topics.output))
+        _await_progress(cluster, scenario, program, 1000)
+        scenario.finish_running(program)

@@ -41,7 +41,11 @@ def row(log: str, name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("pipeline", [STAND_IN, EXAMPLE], ids=["a stand-in", "Spark"])
+@pytest.mark.parametrize(
+    "pipeline",
+    [pytest.param(STAND_IN, marks=pytest.mark.long), EXAMPLE],  # daily it is seen to double
+    ids=["a stand-in", "Spark"],
+)
 def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path) -> None:
     with Demo(tmp_path, pipeline=pipeline) as demo:
         assert demo.await_exit(timeout_s=PATIENCE_S) == 0, demo.log()
@@ -61,9 +65,7 @@ def test_the_demo_of_a_pipeline_that_doubles_fails(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None:
     """The broker and the pipeline have sessions of their own; all are gone with the demo."""
     with Demo(tmp_path) as demo:
-        wait_for(
-            lambda: "copies live orders" in demo.log(), timeout_s=120, what="a running pipeline"
-        )
+        wait_for(lambda: "copies live orders" in demo.log(), what="a running pipeline")
         wait_for(lambda: len(started_by(demo)) >= 2, what="broker and pipeline")
         started = started_by(demo)
         demo.interrupt()
