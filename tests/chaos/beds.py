@@ -57,12 +57,12 @@ DAILY = frozenset(
         *("after-first", "before-sweep", "after-cut"),
         *("mid-write", "before-ack"),
         *("after-temp-sync", "after-link"),
-        *("mid-commit", "before-committed-mark", "before-return"),
+        *("mid-commit", "before-committed-mark"),
     }
 )
 """One behind each thing that outlives the process: the first record, the seal, the cut, an open
-transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them,
-the mark. What is run for every change; on demand all are killed."""
+transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them.
+What is run for every change; on demand all are killed."""
 
 ELSEWHERE = frozenset(
     {

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 @pytest.mark.parametrize(
     ("subject", "failpoints"),
     [
-        (COUNT, ("after-flush", "after-decision", "mid-commit")),
+        (COUNT, ("after-flush", "mid-commit")),
         (DROP_IN, ("after-flush", "mid-commit")),
         (TWO_REGIONS, ("before-decision", "mid-commit")),
     ],
