@@ -59,7 +59,9 @@ class SparkClasses:
             raise MissingRequirementError(
                 "Java was not found", {"JAVA_HOME": java_home or "unset"}, "Install Java."
             )
-        home = Path(os.environ.get("SPARK_HOME") or pyspark_jars().parent)
+        own = os.environ.get("SPARK_HOME")
+        # PySpark follows links to its own home, but takes a given one as it is.
+        home = Path(own) if own else pyspark_jars().parent.resolve()
         configuration = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
         return cls(java=java.resolve(), home=home, configuration=configuration)
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime.embedded.ivy import pyspark_jars
 from runtime.errors import ConfigError
+from runtime.spark import class_archive
 from runtime.spark.class_archive import SparkClasses, find_archive, prepare_archive
 from runtime.spark.fast_start import fast_start
 from runtime.spark.python_daemon import surplus_archives
@@ -73,6 +75,18 @@ def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed:
     path.unlink(missing_ok=True)
     path.touch()
     assert find_archive() is None
+
+
+def test_archive_serves_every_way_to_the_same_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual environment behind a link: PySpark starts its own home behind it, so Java sees one
+    class path. Each would make an archive of its own else, and drop the other's."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    named = SparkClasses.of_this_process().archive_name("*")
+    (tmp_path / "linked").symlink_to(pyspark_jars().parent)
+    monkeypatch.setattr(class_archive, "pyspark_jars", lambda: tmp_path / "linked" / "jars")
+    assert SparkClasses.of_this_process().archive_name("*") == named
 
 
 def test_archive_is_left_out_where_java_would_refuse_it(
