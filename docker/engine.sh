@@ -8,7 +8,7 @@ usage() { echo "usage: $0 start|stop DIR" >&2; exit 2; }
 [[ $# -eq 2 ]] || usage
 directory=$(realpath -m "$2")
 socket=unix://$directory/docker.sock
-wait_tenths=600 # a minute
+wait_tenths=6000 # ten minutes: one that fails ends at once, one on a busy machine does not
 
 answers() { docker --host "$socket" version >/dev/null 2>&1; }
 
