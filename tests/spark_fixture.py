@@ -11,7 +11,10 @@ from runtime.interpreter import use_this_interpreter
 from runtime.spark.fast_start import fast_start
 from runtime.spark.session import prepare
 
-__all__ = ["quick_python", "spark"]
+__all__ = ["PATIENT", "quick_python", "spark"]
+
+PATIENT = {"spark.python.authenticate.socketTimeout": "600s"}
+"""Spark's own bounds that only measure the machine: 15 s from a process to its first word."""
 
 _MASTER = "local[2,4]"
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for short queries and few records
@@ -33,6 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .appName("sluice-tests")
         .config(map=fast_start(_MASTER))
         .config("spark.driver.extraJavaOptions", _SMALL)
+        .config(map=PATIENT)
         .config("spark.ui.enabled", "false")
         .config("spark.scheduler.mode", "FAIR")
         .config("spark.sql.shuffle.partitions", "2")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from runtime.errors import ConfigError, MissingRequirementError
 from runtime.spark.class_archive import prepare_archive
-from tests.spark_fixture import quick_python
+from tests.spark_fixture import PATIENT, quick_python
 
 __all__ = ["spark_environment"]
 
@@ -23,7 +23,7 @@ _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=off"
 def spark_environment() -> Mapping[str, str]:
     """Environment of a program that starts Spark: small, quiet, from the archive."""
     options = " ".join([_JVM, *_sharing()])
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    settings = {**PATIENT, "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
     arguments = [f"--conf {name}={value}" for name, value in settings.items()]
     arguments += ["--driver-memory 512m", f"--driver-java-options '{options}'"]
     return {
