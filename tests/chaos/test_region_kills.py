@@ -115,7 +115,7 @@ def test_rule_17_regions_are_killed_and_topic_and_files_hold_every_record_once(
 ) -> None:
     """Four regions, one or two at once, and the program itself."""
     files = PublishedFiles(fs=open_file_system(str(tmp_path / "data")), name="files")
-    plan = Plan(regions=4, rounds=[1, 2], whole=1, seed=random.randrange(2**32))
+    plan = Plan(regions=4, rounds=[1, 1, 2, 2], whole=1, seed=random.randrange(2**32))
     print(f"seed={plan.seed}")  # noqa: T201
     survive(plan, kafka, tmp_path, files)
 

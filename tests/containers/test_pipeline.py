@@ -91,4 +91,5 @@ def test_pipeline_outlives_a_broker_lost_for_good(cluster: KafkaCluster, tmp_pat
         _await_progress(cluster, scenario, program, 300)
         cluster.lose(cluster.leader(scenario.topics.output))
         _await_progress(cluster, scenario, program, 1000)
-        scenario.finish_running(program)
+        program.kill()
+        scenario.finish()
