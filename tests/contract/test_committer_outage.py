@@ -85,7 +85,7 @@ def test_a_commit_outlasts_a_broker_that_dies_or_hangs(
     committing = _Committing(committer, entries, timeout_s=600)
     mend(broker)
 
-    assert committing.outcomes(70) == {CommitOutcome.COMMITTED}
+    assert committing.outcomes(600) == {CommitOutcome.COMMITTED}
     assert harness.visible() == 6
 
 
@@ -101,7 +101,7 @@ def test_a_commit_cut_off_in_the_middle_is_finished_after_the_brokers_restart(
     broker.kill()
     broker.restart()
 
-    assert committing.outcomes(100) == {CommitOutcome.COMMITTED}
+    assert committing.outcomes(600) == {CommitOutcome.COMMITTED}
     assert harness.visible() == 20
 
 
