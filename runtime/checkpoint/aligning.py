@@ -83,9 +83,10 @@ def next_trigger_s(book: Book) -> float | None:
 
 
 def _has_room(book: Book) -> bool:
-    return len(book.pending) < book.settings.max_concurrent and book.may_decide(
-        CheckpointKind.CHECKPOINT
-    )
+    # A second idle one would serve nobody, and outlive the place that ends a region's life.
+    is_idle = any(p.state is State.ARMED for p in book.pending.values())
+    is_full = len(book.pending) >= book.settings.max_concurrent
+    return not is_idle and not is_full and book.may_decide(CheckpointKind.CHECKPOINT)
 
 
 def _require_running(book: Book) -> None:
@@ -215,7 +216,7 @@ def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
         readers[name].discovered |= {split.key: split for split in splits}
         if not splits:
             continue
-        readers[name].finished = False
+        readers[name].finished = readers[name].is_written = False
         for checkpoint in book.pending.values():
             if checkpoint.state in _OPEN:
                 checkpoint.finished.discard(name)

@@ -262,7 +262,7 @@ def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
 
 def end_without_parked_regions(patch: pytest.MonkeyPatch) -> None:
     """A bounded job that has not read everything says so: nobody starts it again otherwise."""
-    patch.setattr(settling, "parked_at_the_end", lambda book, checkpoint: None)
+    patch.setattr(settling, "parked_at_the_end", lambda book: None)
 
 
 def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
