@@ -106,11 +106,24 @@ def _judge_copy(topics: Topics) -> HistoryVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesVerdict:
+    """Everything once, and in the order of its partition within and over files."""
+
+    found: HistoryVerdict
+    out_of_order: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """As expected."""
+        return self.found.is_clean and not self.out_of_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BothVerdict:
     """On two sinks of one decision."""
 
     topic: HistoryVerdict
-    files: HistoryVerdict
+    files: "FilesVerdict"
 
     @property
     def is_clean(self) -> bool:
@@ -122,14 +135,16 @@ def _judge_both(topics: Topics) -> BothVerdict:
     return BothVerdict(topic=_judge_copy(topics), files=_judge_files(topics))
 
 
-def _judge_files(topics: Topics) -> HistoryVerdict:
+def _judge_files(topics: Topics) -> FilesVerdict:
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
             yield made._replace(headers=())
 
     source = read_records(topics.connection, topics.source)
     found = History.of(topics.files.records(topic=topics.output))
-    return check(expect(source, mapping), found)
+    return FilesVerdict(
+        found=check(expect(source, mapping), found), out_of_order=topics.files.out_of_order()
+    )
 
 
 def _judge_losses(topics: Topics) -> LossVerdict:
@@ -163,7 +178,9 @@ def _judge_windows(topics: Topics) -> WindowVerdict:
     return check_windows(timestamps_ms, found, window_ms=_WINDOW_MS)
 
 
-Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict | BothVerdict
+Verdict = (
+    HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict | FilesVerdict | BothVerdict
+)
 
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
