@@ -106,6 +106,7 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
         return
     _require_running(book)
     region.require(event.generation)
+    region.is_starting = False
     if region.late is not None:
         # Spark may not have logged it: another cut would leave its range out for ever.
         book.out.append(GiveBarrier(barrier=region.late))
@@ -246,6 +247,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.late = None
+    region.is_starting = False
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)

@@ -55,6 +55,7 @@ class RegionState:
         carried: decided checkpoints in a row that it was carried in.
         late: the barrier of a batch under way whose checkpoint was decided without it.
         is_open: False once its batch was aborted or it failed, until it is restarted.
+        is_starting: its life is not the first one, and has not asked for a barrier yet.
         finished: bounded sources have reached their ends with the last cut.
         is_written: bounded sources have, with what is decided; also when its life is over.
         discovered: splits that no decided checkpoint has yet, where they begin.
@@ -88,6 +89,7 @@ class RegionState:
     carried: int = 0
     late: Barrier | None = None
     is_open: bool = True
+    is_starting: bool = False
     finished: bool = False
     is_written: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
@@ -262,7 +264,7 @@ class RegionState:
         held, self.held = self.held, None
         if held is not None:
             self.discarded.append(held)
-        self.is_open = self.finished = False
+        self.is_open = self.is_starting = self.finished = False
         self.late = None
         if self.rate is not None:
             self.rate.given_up()
@@ -299,6 +301,7 @@ class RegionState:
         self.fence_off()
         self.is_fenced_off = self.needs_sweep = False
         self.is_open, self.restart_asked, self.finished = True, False, False
+        self.is_starting = True
         self.begins_s = None
         self._ask_at_once()
 

@@ -279,10 +279,11 @@ def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
     """Rule 9: a split has one region, behind a decision as before it."""
     decided = RegionState.decided
 
-    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any) -> None:
+    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, *, is_end: bool) -> None:
         known = {split.key for split in goes_on.splits}
         kept = tuple(split.at_end() for split in record.splits if split.key not in known)
-        decided(self, checkpoint_id, record, replace(goes_on, splits=goes_on.splits + kept))
+        whole = replace(goes_on, splits=goes_on.splits + kept)
+        decided(self, checkpoint_id, record, whole, is_end=is_end)
 
     patch.setattr(RegionState, "decided", broken)
     patch.setattr(aligning, "_require_own_splits", lambda book, ack: None)
