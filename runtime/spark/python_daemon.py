@@ -1,8 +1,13 @@
-"""Spark's Python daemon, started faster. Run by Spark's JVM; see `runtime.spark.fast_start`.
+"""Spark's Python processes, started faster. Run by Spark's JVM; see `runtime.spark.fast_start`.
 
 Spark lets its Python processes import PySpark out of ``pyspark.zip``, which compiles every module
-anew in each of them. Where the same PySpark lies unpacked beside it, this daemon uses that, and
-imports what every task needs once, before it forks the workers.
+anew in each of them. Where the same PySpark lies unpacked beside it, the daemon of the tasks uses
+that, and imports what every task needs once, before it forks the workers.
+
+A region's source has processes of its own, in which no daemon can be put: one that plans it and one
+that plans its reads, both forked by Spark's daemons, and one that asks for barriers all along,
+which Spark gives up on if it has not called back within 10 s. Each new life of a region begins with
+them, so they are prepared the same way, by ``quick_python/sitecustomize.py``.
 """
 
 import os
@@ -14,13 +19,23 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
-__all__ = ["ENTRY_POINT_GROUP", "import_ahead", "leave_archives", "main", "surplus_archives"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "import_ahead",
+    "leave_archives",
+    "main",
+    "prepare",
+    "surplus_archives",
+]
 
 ENTRY_POINT_GROUP = "sluice.worker_modules"
 """Connectors name modules here that their tasks need. To import them may start no thread."""
 
 _TASK_RUNNER = "pyspark.worker"
 # pyarrow imports pandas when it makes its first array, if it is there.
+_SPARKS_DAEMON = "pyspark.daemon"
+_PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
+_UNPREPARED = "SLUICE_UNPREPARED"
 _AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.job_source")
 
 
@@ -31,10 +46,29 @@ def main() -> None:
         import_ahead()
         if not _is_single_threaded():
             # A lock that a thread holds while we fork would never be free in the worker.
-            os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+            os.execv(sys.executable, [sys.executable, "-m", _SPARKS_DAEMON, *sys.argv[1:]])
     from pyspark import daemon
 
     daemon.manager()
+
+
+def prepare(command: Sequence[str]) -> None:
+    """Prepare this process before it begins, if it is one of Spark's.
+
+    Args:
+        command: as `sys.orig_argv`.
+    """
+    words = list(command)
+    module = words.index("-m") + 1 if "-m" in words else len(words)
+    named = words[module : module + 2]
+    if not named or not named[0].startswith("pyspark.") or _UNPREPARED in os.environ:
+        return
+    leave_archives()
+    if named[0] == _SPARKS_DAEMON and named[-1] in _PLANNERS:
+        import_ahead()
+        if not _is_single_threaded():  # it is about to fork, see `main`
+            os.environ[_UNPREPARED] = "1"
+            os.execv(sys.executable, words)
 
 
 def leave_archives() -> None:
