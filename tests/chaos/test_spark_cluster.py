@@ -15,6 +15,7 @@ from connectors.kafka.history import EndWatch
 from runtime.embedded.program import Program
 from runtime.errors import ConfigError
 from runtime.job_cli import app as job_commands
+from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
@@ -150,6 +151,32 @@ def test_rule_4_a_task_that_dies_behind_a_shuffle_is_tried_again_alone(
         assert [found["ended"] for found in status_of(scenario)["regions"]] == [0]
         assert "region restarted" not in program.log()
         scenario.finish_running(program)
+
+
+@pytest.mark.long
+def test_what_a_task_of_a_cluster_drops_is_on_record_and_nothing_else_is_missing(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """Approximate recovery: the second attempt reads nothing, on whichever host it runs."""
+    doom = Doom(tmp_path / "doom")
+    dropping = setting(MOST_DROPPED="1000000", RETAINED="100000", DOOM=str(doom.directory))
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, dropping) as scenario:
+        program = started(scenario, cluster)
+        (region,) = [found["region"] for found in status_of(scenario)["regions"]]
+        doom.ask(region, WRITTEN)
+        wait_for(lambda: on_record(scenario.checkpoint), timeout_s=START_S, what="a drop")
+        scenario.feeder.stop()
+
+        def all_seen() -> bool:
+            assert program.exit_code is None, program.log_tail()
+            seen = scenario.observer.total + len(on_record(scenario.checkpoint))
+            return seen >= scenario.feeder.sent
+
+        wait_for(all_seen, timeout_s=START_S, what="all that was not dropped")
+        assert "region restarted" not in program.log()
+        program.interrupt()
+        program.await_exit(timeout_s=START_S)
+        require_the_rest_once(scenario)
 
 
 def status_of(scenario: Scenario) -> dict[str, Any]:
