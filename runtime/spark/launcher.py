@@ -164,7 +164,7 @@ class RegionLauncher:
             initial_offset=initial,
             tasks=self._job.spark.sparkContext.defaultParallelism,
             chain=chain,
-            reader=reader,
+            reader=reader if chain is None else None,
             schema_ddl=self._schema_ddl(region, passing),
         )
 
