@@ -307,10 +307,13 @@ def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
     generations = {name: driver.restart(name) for name in ("main", "third")}
     assert driver.core.is_live("side", 0)
     driver.tick(1.0)
-    driver.ack(driver.poll(9, region="side"), region="side")
+    generations["side"] = 0
+    begun = {
+        name: driver.poll(9, region=name, generation=generation)
+        for name, generation in generations.items()
+    }
     for name, generation in generations.items():
-        begun = driver.poll(9, region=name, generation=generation)
-        driver.ack(begun, region=name, generation=generation)
+        driver.ack(begun[name], region=name, generation=generation)
     assert not driver.seen(EndJob)
     assert {r.status for r in decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
 
