@@ -136,15 +136,19 @@ def _judge_both(topics: Topics) -> BothVerdict:
 
 
 def _judge_files(topics: Topics) -> FilesVerdict:
+    return FilesVerdict(found=_judge_rows(topics), out_of_order=topics.files.out_of_order())
+
+
+def _judge_rows(topics: Topics) -> HistoryVerdict:
+    """Of files that are merged: Spark reads and writes those of a group in any order."""
+
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
             yield made._replace(headers=())
 
     source = read_records(topics.connection, topics.source)
     found = History.of(topics.files.records(topic=topics.output))
-    return FilesVerdict(
-        found=check(expect(source, mapping), found), out_of_order=topics.files.out_of_order()
-    )
+    return check(expect(source, mapping), found)
 
 
 def _judge_losses(topics: Topics) -> LossVerdict:
@@ -247,7 +251,7 @@ FILES_DROP_IN = Subject(
 ROLLING_COPY = Subject(
     name="rolling-copy",
     script=Path(__file__).with_name("rolling_copy.py"),
-    judge=_judge_files,
+    judge=_judge_rows,
     writes_files=True,
 )
 STAND_IN = Subject(
