@@ -37,6 +37,7 @@ _SPARKS_DAEMON = "pyspark.daemon"
 _PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
 _UNPREPARED = "SLUICE_UNPREPARED"
 _AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.job_source")
+_FOR_PLANNERS = ("pyspark.sql.worker.plan_data_source_read", "runtime.spark.job_source")
 
 
 def main() -> None:
@@ -61,11 +62,13 @@ def prepare(command: Sequence[str]) -> None:
     words = list(command)
     module = words.index("-m") + 1 if "-m" in words else len(words)
     named = words[module : module + 2]
-    if not named or not named[0].startswith("pyspark.") or _UNPREPARED in os.environ:
+    if not named or not named[0].startswith("pyspark."):
         return
     leave_archives()
-    if named[0] == _SPARKS_DAEMON and named[-1] in _PLANNERS:
-        import_ahead()
+    is_planner = named[0] == _SPARKS_DAEMON and named[-1] in _PLANNERS
+    if is_planner and _UNPREPARED not in os.environ:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Spark has it for tasks: no thread here
+        _import_all(_FOR_PLANNERS)
         if not _is_single_threaded():  # it is about to fork, see `main`
             os.environ[_UNPREPARED] = "1"
             os.execv(sys.executable, words)
@@ -105,18 +108,22 @@ def surplus_archives(
 
 def import_ahead() -> None:
     """Import what every task needs. What cannot be imported is left to the task that wants it."""
+    named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
+    _import_all((*_AHEAD, *named))
+    if "numpy.random" in sys.modules:
+        # Python's own generator does this by itself; workers must not draw the same numbers.
+        os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
+
+
+def _import_all(modules: Sequence[str]) -> None:
     # Or else importing pyarrow starts a thread, for an allocator that is not in use by default.
     ours = "JE_ARROW_MALLOC_CONF" not in os.environ
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
-    for module in (*_AHEAD, *named):
+    for module in modules:
         with suppress(ImportError):
             import_module(module)
     if ours:
         del os.environ["JE_ARROW_MALLOC_CONF"]
-    if "numpy.random" in sys.modules:
-        # Python's own generator does this by itself; workers must not draw the same numbers.
-        os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
 
 
 def _version_of(distribution: str) -> str | None:

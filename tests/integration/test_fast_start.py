@@ -123,9 +123,10 @@ def _prepared(directory: Path, *words: str) -> str:
     """What Python says of the modules that it loads when it is started as Spark's JVM does."""
     library = Path(pyspark.__file__).parent / "python" / "lib"
     path = [*library.glob("*.zip"), _QUICK_PYTHON, _ROOT, directory]
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     answer = subprocess.run(
         [sys.executable, "-v", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        env={**inherited, "PYTHONPATH": os.pathsep.join(map(str, path))},
         cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -148,6 +149,7 @@ def test_who_plans_a_source_forks_with_what_it_needs(tmp_path: Path) -> None:
     said = _prepared(tmp_path, "-m", "pyspark.daemon", "pyspark.sql.worker.create_data_source")
     assert "import 'runtime.spark.job_source'" in said
     assert "import 'pyarrow'" in said
+    assert said.count("import 'site'") == 1, "it had a thread, and had to begin again"
     other = _prepared(tmp_path, "-m", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
     assert "import 'runtime.spark.job_source'" not in other
 
