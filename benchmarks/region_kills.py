@@ -176,6 +176,7 @@ def _figures(run: _Run, where: str) -> list[Figure]:
             unit="epochs",
             goal="0",
             most=0,
+            note=f"carried or given up {lost}; lives that nobody had ended {lives}",
         ),
         *_rates(run),
         *_returns(run),

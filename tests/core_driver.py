@@ -195,7 +195,7 @@ class CoreDriver:
                     region=region,
                     generation=generation,
                     splits=tuple(
-                        split(s.partition, s.end_offset, max(end, s.end_offset))
+                        replace(s, start_offset=s.end_offset, end_offset=max(end, s.end_offset))
                         for s in action.positions
                     ),
                     finished=finished,

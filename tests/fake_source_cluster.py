@@ -42,6 +42,7 @@ class FakeSourceCluster:
         self.topics: dict[str, tuple[str, dict[int, FakeLog]]] = {}
         self.groups: dict[str, dict[PartitionKey, int]] = {}
         self.is_reachable = True
+        self.leaderless: set[PartitionKey] = set()
         self.looks = 0
 
     def create(self, name: str, *logs: FakeLog, topic_id: str | None = None) -> None:
@@ -90,7 +91,7 @@ class FakeSourceCluster:
         return {
             key: _offset(log, what)
             for key, what in wanted.items()
-            if (log := self._find(key)) is not None
+            if key not in self.leaderless and (log := self._find(key)) is not None
         }
 
     def committed(

@@ -7,7 +7,7 @@ are on their way at the same time.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import TopicFacts
 from runtime.errors import AuthenticationError, SourceChangedError, StreamError, UnreachableError
 
-__all__ = ["KafkaCluster", "Look", "OffsetFact", "SourceCluster"]
+__all__ = ["KafkaCluster", "Look", "OffsetFact", "SourceCluster", "require_located"]
 
 log = logging.getLogger(__name__)
 
@@ -357,3 +357,14 @@ def _is_absence(err: KafkaException) -> bool:
 
 def _existing(found: Mapping[PartitionKey, OffsetFact | None]) -> dict[PartitionKey, OffsetFact]:
     return {key: fact for key, fact in found.items() if fact is not None}
+
+
+def require_located(wanted: Collection[PartitionKey], found: Container[PartitionKey]) -> None:
+    """UnreachableError with the partitions that have no leader who could answer for them."""
+    absent = sorted(key for key in wanted if key not in found)
+    if absent:
+        raise UnreachableError(
+            "partitions have no leader yet",
+            {"partitions": ",".join(f"{topic}-{number}" for topic, number in absent)},
+            "They are asked for again. Are all brokers up?",
+        )

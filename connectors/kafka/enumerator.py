@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TypeVar
 
 from connectors.kafka.backlog import measured
-from connectors.kafka.discovery import Look, OffsetFact, SourceCluster
+from connectors.kafka.discovery import Look, OffsetFact, SourceCluster, require_located
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.resolution import resolve
@@ -143,7 +143,8 @@ class KafkaSplitEnumerator:
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """New partitions at their first record, whatever the starting offsets are.
 
-        Looks once per discovery interval; a bounded source until it has all that it is to read.
+        Looks once per discovery interval; a bounded source until it has all that it is to read,
+        all at once: UnreachableError where a partition of it has no leader yet.
         """
         if not self._is_discovery_due():
             return ()
@@ -155,8 +156,9 @@ class KafkaSplitEnumerator:
         if not keys:
             return ()
         found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=timeout_s)
-        # A partition that is still being made has no leader to ask: next time.
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
+        if self._ends is not None:  # else one that is still being made is asked for next time
+            require_located(keys, starts)
         starts |= {key: 0 for key in starts if self._is_certainly_new(key)}
         self._known |= set(starts)
         log.info("partitions discovered: partitions=%s", ",".join(f"{t}-{n}" for t, n in starts))
@@ -221,9 +223,7 @@ class KafkaSplitEnumerator:
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """Whether a bounded source has read each position up to its end."""
-        if self._ends is None:
-            return False
-        return all(
+        return self._ends is not None and all(
             split.end_offset >= self._ends.get(key_of(split), split.end_offset)
             for split in positions
             if key_of(split) not in self._gone

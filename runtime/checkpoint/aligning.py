@@ -83,9 +83,10 @@ def next_trigger_s(book: Book) -> float | None:
 
 
 def _has_room(book: Book) -> bool:
-    return len(book.pending) < book.settings.max_concurrent and book.may_decide(
-        CheckpointKind.CHECKPOINT
-    )
+    # A second idle one would serve nobody, and outlive the place that ends a region's life.
+    is_idle = any(p.state is State.ARMED for p in book.pending.values())
+    is_full = len(book.pending) >= book.settings.max_concurrent
+    return not is_idle and not is_full and book.may_decide(CheckpointKind.CHECKPOINT)
 
 
 def _require_running(book: Book) -> None:
@@ -105,6 +106,7 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
         return
     _require_running(book)
     region.require(event.generation)
+    region.is_starting = False
     if region.late is not None:
         # Spark may not have logged it: another cut would leave its range out for ever.
         book.out.append(GiveBarrier(barrier=region.late))
@@ -215,7 +217,7 @@ def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
         readers[name].discovered |= {split.key: split for split in splits}
         if not splits:
             continue
-        readers[name].finished = False
+        readers[name].finished = readers[name].is_written = False
         for checkpoint in book.pending.values():
             if checkpoint.state in _OPEN:
                 checkpoint.finished.discard(name)
@@ -245,6 +247,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.late = None
+    region.is_starting = False
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)

@@ -261,6 +261,7 @@ class Book:
             acknowledged=frozenset(checkpoint.acks),
             failed=frozenset(name for name, found in missing.items() if not found.is_open),
             waiting=frozenset(name for name, found in missing.items() if found.is_open),
+            starting=frozenset(name for name, found in missing.items() if found.is_starting),
             carried={name: found.carried for name, found in missing.items()},
             elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
         )

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from runtime.checkpoint.messages import AskCut, RegionCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
@@ -16,8 +17,27 @@ __all__ = ["SourceDesk"]
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Looks:
+    """When a source is asked for new splits.
+
+    Attributes:
+        due_s: the next look.
+        is_open: the last one is under way, or was not answered.
+        pause_s: before a look that follows one without an answer; grows.
+    """
+
+    due_s: float = float("-inf")
+    is_open: bool = False
+    pause_s: float = 0.0
+
+
 class SourceDesk:
-    """The job's sources. Any thread; each source serialises its own calls."""
+    """The job's sources. Any thread; each source serialises its own calls.
+
+    A look for new splits that is not answered is taken again soon; until it is, no source has come
+    to its end, for a bounded job would go without what nobody has found yet.
+    """
 
     def __init__(
         self,
@@ -30,7 +50,7 @@ class SourceDesk:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        self._discovered_s: dict[str, float] = {}
+        self._looks = {source_id: _Looks() for source_id in sources}
 
     def discover(
         self, source_ids: Sequence[str], tell: Callable[[SplitsDiscovered], object]
@@ -43,6 +63,8 @@ class SourceDesk:
                 if splits:
                     tell(SplitsDiscovered(source_id=source_id, splits=splits))
                     found = True
+                if splits is not None:
+                    self._looks[source_id].is_open = False  # whoever cuts now has what was found
         return found
 
     def _is_due(self, source_id: str) -> bool:
@@ -50,19 +72,26 @@ class SourceDesk:
         if interval_s is None:
             return False
         with self._lock:
-            now_s = self._clock()
-            last_s = self._discovered_s.get(source_id)
-            if last_s is not None and now_s - last_s < interval_s:
+            look, now_s = self._looks[source_id], self._clock()
+            if now_s < look.due_s:
                 return False
-            self._discovered_s[source_id] = now_s
+            look.due_s, look.is_open = now_s + interval_s, True
             return True
 
-    def _discover(self, source_id: str) -> tuple[SplitRange, ...]:
+    def _discover(self, source_id: str) -> tuple[SplitRange, ...] | None:
+        """What is new; None: not answered."""
+        look = self._looks[source_id]
         try:
-            return self._sources[source_id].discover(timeout_s=self._settings.call_timeout_s)
-        except UnreachableError as err:  # the next interval asks again
+            found = self._sources[source_id].discover(timeout_s=self._settings.call_timeout_s)
+        except UnreachableError as err:
+            with self._lock:
+                first_s, longest_s = self._settings.retry_s, self._settings.max_retry_s
+                look.pause_s = min(max(look.pause_s * 2, first_s), longest_s)
+                look.due_s = min(look.due_s, self._clock() + look.pause_s)
             log.warning("discovery was not answered: source_id=%s error=%s", source_id, err)
-            return ()
+            return None
+        look.pause_s = 0.0
+        return found
 
     def cut(self, asked: AskCut, source_ids: Sequence[str]) -> RegionCut | None:
         """Cut a region's sources; None when one did not answer: the next poll tries again.
@@ -80,7 +109,8 @@ class SourceDesk:
                 cut = source.cut(
                     mine, max_records=asked.max_records, timeout_s=self._settings.call_timeout_s
                 )
-                finished = source.is_finished(cut) and finished
+                is_known = not self._looks[source_id].is_open
+                finished = finished and is_known and source.is_finished(cut)
             except UnreachableError as err:
                 log.warning("barrier was not cut: region=%s error=%s", asked.region, err)
                 return None

@@ -40,6 +40,8 @@ class Alignment:
         acknowledged: regions that have acknowledged, with a batch or without.
         failed: regions whose life has ended without an acknowledgement.
         waiting: all others.
+        starting: of them, those whose new life has not asked for a barrier yet: it may be long
+            until they do.
         carried: by region, how many decided checkpoints in a row it was carried in.
         elapsed_s: since the barrier.
     """
@@ -48,13 +50,15 @@ class Alignment:
     acknowledged: frozenset[str]
     failed: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
+    starting: frozenset[str] = frozenset()
     carried: Mapping[str, int] = field(default_factory=dict)
     elapsed_s: float = 0.0
 
     def left_out(self) -> dict[str, FailureReason]:
         """Regions without an acknowledgement, and why."""
-        return dict.fromkeys(self.failed, FailureReason.ERROR) | dict.fromkeys(
-            self.waiting, FailureReason.EXPIRED
+        failed = self.failed | self.starting  # what came before the new life has failed
+        return dict.fromkeys(failed, FailureReason.ERROR) | dict.fromkeys(
+            self.waiting - failed, FailureReason.EXPIRED
         )
 
 
@@ -98,7 +102,8 @@ class GlobalCheckpointHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionalCheckpointHandler:
-    """Those that acknowledged; failed and late ones are carried, within limits.
+    """Those that acknowledged; failed ones, until their new life is at work, and late ones are
+    carried, within limits.
 
     Beyond a limit the checkpoint is a global one: it waits for all, and is given up with the first
     failure, which counts towards the job's ``tolerable_failures``. So are checkpoints that
@@ -139,7 +144,7 @@ class RegionalCheckpointHandler:
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
         """See `CheckpointHandler`."""
-        late = frozenset[str]()
+        late = alignment.starting
         if self.region_timeout_s is not None and alignment.elapsed_s >= self.region_timeout_s:
             late = alignment.waiting
         carried = alignment.failed | late

@@ -111,12 +111,13 @@ def is_the_end(book: Book, checkpoint: PendingCheckpoint) -> bool:
     return book.standing().keys() <= checkpoint.finished
 
 
-def parked_at_the_end(book: Book, checkpoint: PendingCheckpoint) -> RegionsParkedError | None:
-    """Why a job that has read all the others is not done; None: it is."""
+def parked_at_the_end(book: Book) -> RegionsParkedError | None:
+    """Why a job that has read all the others is not done; None: it is, for what the parked ones
+    were to read is decided, if long ago."""
     parked = {
         name: found
         for name, found in book.regions.items()
-        if found.parked is not None and name not in checkpoint.finished
+        if found.parked is not None and not found.is_written
     }
     if not parked:
         return None

@@ -55,7 +55,9 @@ class RegionState:
         carried: decided checkpoints in a row that it was carried in.
         late: the barrier of a batch under way whose checkpoint was decided without it.
         is_open: False once its batch was aborted or it failed, until it is restarted.
+        is_starting: its life is not the first one, and has not asked for a barrier yet.
         finished: bounded sources have reached their ends with the last cut.
+        is_written: bounded sources have, with what is decided; also when its life is over.
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
         held: acknowledged batch that no barrier asked for; joins the next checkpoint.
@@ -87,7 +89,9 @@ class RegionState:
     carried: int = 0
     late: Barrier | None = None
     is_open: bool = True
+    is_starting: bool = False
     finished: bool = False
+    is_written: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
     cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
     held: Acknowledgement | None = None
@@ -228,12 +232,24 @@ class RegionState:
             split for key, split in self.discovered.items() if key not in known
         )
 
-    def decided(self, checkpoint_id: int, record: RegionRecord, goes_on: RegionRecord) -> None:
-        """The record is durable: positions count from it; ``goes_on``: it, with the region's splits
-        as they are behind the decision."""
+    def decided(
+        self,
+        checkpoint_id: int,
+        record: RegionRecord,
+        goes_on: RegionRecord,
+        *,
+        is_end: bool = False,
+    ) -> None:
+        """The record is durable: positions count from it.
+
+        Args:
+            goes_on: the record, with the region's splits as they are behind the decision.
+            is_end: it was cut for this checkpoint up to the end of its bounded sources.
+        """
         self.record = goes_on
         # What it was given may have records left; the next cut tells.
         self.finished = self.finished and goes_on is record
+        self.is_written = (self.is_written or is_end) and goes_on is record
         for split in record.splits:
             self.discovered.pop(split.key, None)
         if record.status is RegionStatus.CARRIED:
@@ -248,7 +264,7 @@ class RegionState:
         held, self.held = self.held, None
         if held is not None:
             self.discarded.append(held)
-        self.is_open = self.finished = False
+        self.is_open = self.is_starting = self.finished = False
         self.late = None
         if self.rate is not None:
             self.rate.given_up()
@@ -285,6 +301,7 @@ class RegionState:
         self.fence_off()
         self.is_fenced_off = self.needs_sweep = False
         self.is_open, self.restart_asked, self.finished = True, False, False
+        self.is_starting = True
         self.begins_s = None
         self._ask_at_once()
 

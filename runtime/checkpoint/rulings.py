@@ -61,7 +61,11 @@ def _complete(
     checkpoint.carried = left_out
     # A cut up to the end is no end: it is one with the acknowledgement.
     checkpoint.finished.intersection_update(checkpoint.acks)
-    checkpoint.must_sweep = FailureReason.ERROR in left_out.values()
+    # What stood before a life that is starting was swept before it began.
+    checkpoint.must_sweep = any(
+        reason is FailureReason.ERROR and not book.regions[name].is_starting
+        for name, reason in left_out.items()
+    )
     for name, reason in left_out.items():
         if reason is FailureReason.EXPIRED and name in checkpoint.barriers:
             book.regions[name].late = checkpoint.barriers[name]

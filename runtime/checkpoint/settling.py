@@ -190,7 +190,8 @@ def published(book: Book, event: Published, now_s: float) -> None:
     handed_over = hand_over(checkpoint.regions, book.assignment)
     for record, goes_on in zip(checkpoint.regions, handed_over, strict=True):
         region = book.regions[record.region]
-        region.decided(event.checkpoint_id, record, goes_on)
+        is_end = record.region in checkpoint.finished
+        region.decided(event.checkpoint_id, record, goes_on, is_end=is_end)
         if record.region not in checkpoint.carried:
             region.completed_s = now_s
     checkpoint.remaining = committables_of(checkpoint.regions)
@@ -386,7 +387,7 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
     ]
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(book, checkpoint):
         book.is_finished = True
-        book.end(parked_at_the_end(book, checkpoint), now_s)
+        book.end(parked_at_the_end(book), now_s)
 
 
 def _tell_histories(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:

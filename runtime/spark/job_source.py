@@ -44,8 +44,9 @@ class SourcePlan:
         initial_offset: JSON of the restored position; a first start reads nothing before it.
         tasks: at most so many chained tasks per batch.
         chain: pickled `Chain`, which yields results instead of records; None: not chained. In
-            bytes, for only tasks may need the modules of the user's functions.
-        reader: reads the records, where not chained.
+            bytes, for only tasks may need the modules of the user's functions, and the source
+            runner, which each new life waits for, shall not import a client that it has no use for.
+        reader: reads the records, where not chained; else None.
         schema_ddl: of the rows.
     """
 
@@ -56,7 +57,7 @@ class SourcePlan:
     initial_offset: str
     tasks: int
     chain: bytes | None = field(repr=False)  # with the token and the client's settings
-    reader: SplitReader
+    reader: SplitReader | None
     schema_ddl: str
 
 
@@ -116,9 +117,9 @@ class JobStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor: the records of the ranges, or what became of them."""
         checkpoint_id, splits = partition.value
-        if self._plan.chain is None:
+        if self._plan.reader is not None:
             yield from self._plan.reader.read(splits)
-        else:
+        elif self._plan.chain is not None:
             chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLauncher`
             yield from chain.run(checkpoint_id, splits)
 

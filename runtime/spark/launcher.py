@@ -23,7 +23,7 @@ from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.passing import Passing, TaskAnswers
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import initial_offset, location_of, make_ready
-from runtime.spark.session import own_workers, query_settings, scheduler_pool
+from runtime.spark.session import own_workers, query_settings, quick_python, scheduler_pool
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 from runtime.storage.file_system import FileSystem
 
@@ -116,7 +116,7 @@ class RegionLauncher:
 
     def _start(self, region: Region, query: RegionQuery, plan: SourcePlan) -> None:
         with query_settings(self._job.spark, batches_to_retain=self._batches_to_retain):
-            with self._workers_of(region):
+            with self._workers_of(region), quick_python(self._job.spark):
                 records = source_frame(self._job.spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
             with scheduler_pool(self._job.spark, f"{self._job.name}-{region.name}"):
@@ -164,7 +164,7 @@ class RegionLauncher:
             initial_offset=initial,
             tasks=self._job.spark.sparkContext.defaultParallelism,
             chain=chain,
-            reader=reader,
+            reader=reader if chain is None else None,
             schema_ddl=self._schema_ddl(region, passing),
         )
 

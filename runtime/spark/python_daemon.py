@@ -1,8 +1,13 @@
-"""Spark's Python daemon, started faster. Run by Spark's JVM; see `runtime.spark.fast_start`.
+"""Spark's Python processes, started faster. Run by Spark's JVM; see `runtime.spark.fast_start`.
 
 Spark lets its Python processes import PySpark out of ``pyspark.zip``, which compiles every module
-anew in each of them. Where the same PySpark lies unpacked beside it, this daemon uses that, and
-imports what every task needs once, before it forks the workers.
+anew in each of them. Where the same PySpark lies unpacked beside it, the daemon of the tasks uses
+that, and imports what every task needs once, before it forks the workers.
+
+A region's source has processes of its own, in which no daemon can be put: one that plans it and one
+that plans its reads, both forked by Spark's daemons, and one that asks for barriers all along,
+which Spark gives up on if it has not called back within 10 s. Each new life of a region begins with
+them, so they are prepared the same way, by ``quick_python/sitecustomize.py``.
 """
 
 import os
@@ -13,14 +18,25 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-__all__ = ["ENTRY_POINT_GROUP", "import_ahead", "leave_archives", "main", "surplus_archives"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "import_ahead",
+    "leave_archives",
+    "main",
+    "prepare",
+    "surplus_archives",
+]
 
 ENTRY_POINT_GROUP = "sluice.worker_modules"
 """Connectors name modules here that their tasks need. To import them may start no thread."""
 
 _TASK_RUNNER = "pyspark.worker"
 # pyarrow imports pandas when it makes its first array, if it is there.
+_SPARKS_DAEMON = "pyspark.daemon"
+_PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
+_UNPREPARED = "SLUICE_UNPREPARED"
 _AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.job_source")
+_FOR_PLANNERS = ("pyspark.sql.worker.plan_data_source_read", "runtime.spark.job_source")
 
 
 def main() -> None:
@@ -30,10 +46,31 @@ def main() -> None:
         import_ahead()
         if not _is_single_threaded():
             # A lock that a thread holds while we fork would never be free in the worker.
-            os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
+            os.execv(sys.executable, [sys.executable, "-m", _SPARKS_DAEMON, *sys.argv[1:]])
     from pyspark import daemon
 
     daemon.manager()
+
+
+def prepare(command: Sequence[str]) -> None:
+    """Prepare this process before it begins, if it is one of Spark's.
+
+    Args:
+        command: as `sys.orig_argv`.
+    """
+    words = list(command)
+    module = words.index("-m") + 1 if "-m" in words else len(words)
+    named = words[module : module + 2]
+    if not named or not named[0].startswith("pyspark."):
+        return
+    leave_archives()
+    is_planner = named[0] == _SPARKS_DAEMON and named[-1] in _PLANNERS
+    if is_planner and _UNPREPARED not in os.environ:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Spark has it for tasks: no thread here
+        _import_all(_FOR_PLANNERS)
+        if not _is_single_threaded():  # it is about to fork, see `main`
+            os.environ[_UNPREPARED] = "1"
+            os.execv(sys.executable, words)
 
 
 def leave_archives() -> None:
@@ -75,18 +112,22 @@ def import_ahead() -> None:
     # Takes longer than all else that this module imports, and every Python of Spark's runs it.
     from importlib.metadata import entry_points
 
+    named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
+    _import_all((*_AHEAD, *named))
+    if "numpy.random" in sys.modules:
+        # Python's own generator does this by itself; workers must not draw the same numbers.
+        os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
+
+
+def _import_all(modules: Sequence[str]) -> None:
     # Or else importing pyarrow starts a thread, for an allocator that is not in use by default.
     ours = "JE_ARROW_MALLOC_CONF" not in os.environ
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
-    for module in (*_AHEAD, *named):
+    for module in modules:
         with suppress(ImportError):
             import_module(module)
     if ours:
         del os.environ["JE_ARROW_MALLOC_CONF"]
-    if "numpy.random" in sys.modules:
-        # Python's own generator does this by itself; workers must not draw the same numbers.
-        os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
 
 
 def _version_of(distribution: str, search_path: Sequence[str]) -> str | None:

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +19,7 @@ __all__ = [
     "own_workers",
     "prepare",
     "query_settings",
+    "quick_python",
     "require_task_retries",
     "scheduler_pool",
     "task_attempts",
@@ -41,11 +43,13 @@ QUERY_SETTINGS: Mapping[str, str] = {
 _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
 _ATTEMPTS = "spark.task.maxFailures"
 _WORKERS = "SLUICE_WORKERS"
+_PYTHON_PATH = "PYTHONPATH"
+_QUICK_PYTHON = Path(__file__).with_name("quick_python")
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 _POOL = "spark.scheduler.pool"
 _MODE = "spark.scheduler.mode"
 
-_environment_lock = threading.Lock()
+_environment_lock = threading.RLock()
 _settings_lock = threading.Lock()
 
 _REFUSED = {
@@ -182,6 +186,16 @@ def is_fair(spark: SparkSession) -> bool:
 
 
 @contextlib.contextmanager
+def quick_python(spark: SparkSession) -> Iterator[None]:
+    """Let Spark's Python processes for the source that is made inside start in less time: see
+    `runtime.spark.python_daemon`. Each life of a region has new ones."""
+    before = spark.sparkContext.environment.get(_PYTHON_PATH)
+    path = os.pathsep.join(filter(None, (str(_QUICK_PYTHON), before)))
+    with _environment(spark, {_PYTHON_PATH: path}):
+        yield
+
+
+@contextlib.contextmanager
 def own_workers(spark: SparkSession) -> Iterator[None]:
     """Let the Python functions that are made inside run in workers that only sink tasks are run in.
 
@@ -189,11 +203,18 @@ def own_workers(spark: SparkSession) -> Iterator[None]:
     that has ever had a sink task keeps transactional ids: without this, a few for every reader,
     too. Regions begin their batches at once, each in a thread of its own.
     """
+    with _environment(spark, {_WORKERS: "sink"}):
+        yield
+
+
+@contextlib.contextmanager
+def _environment(spark: SparkSession, more: Mapping[str, str]) -> Iterator[None]:
+    """Of the Python functions that are made inside."""
     context = spark.sparkContext
     with _environment_lock:
         before = context.environment
         # Another thread may be reading the one that is there.
-        context.environment = {**before, _WORKERS: "sink"}
+        context.environment = {**before, **more}
         try:
             yield
         finally:

@@ -1,13 +1,22 @@
 """The copy of the examples with a guarantee, a transaction timeout, an ``on_lost``, a number of
-regions, a recovery and a word about its function to choose."""
+regions, a recovery and a word about its function to choose; or with a shuffle in its place. Its
+tasks die when they are asked to, in the directory ``DOOM`` (`benchmarks.mortal_sink`)."""
 
 import os
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from connectors.kafka import KafkaSink, KafkaSource
+from benchmarks.mortal_sink import Doom, MortalSink
+from connectors.kafka import KafkaSource
 from runtime.job import Job
 from tests.chaos.command_line import exclaim, parsed
+
+
+def exclaim_behind_a_shuffle(records: DataFrame) -> DataFrame:
+    """All records of a partition go to one of two tasks."""
+    return records.repartition(2, "partition").withColumn("value", F.concat("value", F.lit(b"!")))
 
 
 def main() -> None:
@@ -30,7 +39,9 @@ def main() -> None:
         bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end
     )
     timeout_s = os.environ.get("TRANSACTION_TIMEOUT_S")
-    sink = KafkaSink(
+    doom = os.environ.get("DOOM")
+    sink = MortalSink(
+        doom=None if doom is None else Doom(Path(doom)),
         bootstrap_servers=args.bootstrap,
         topic=args.output,
         transactional_id_prefix=f"mortal-copy-{args.output}",
@@ -38,7 +49,11 @@ def main() -> None:
         guarantee=os.environ.get("GUARANTEE", "exactly-once"),
     )
     deterministic = os.environ.get("DETERMINISTIC", "yes") == "yes"
-    job.source(source).map_batches(exclaim, deterministic=deterministic).sink(sink)
+    records = job.source(source)
+    if "SHUFFLE" in os.environ:
+        records.transform(exclaim_behind_a_shuffle).sink(sink)
+    else:
+        records.map_batches(exclaim, deterministic=deterministic).sink(sink)
     job.run()
 
 

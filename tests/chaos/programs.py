@@ -106,11 +106,24 @@ def _judge_copy(topics: Topics) -> HistoryVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesVerdict:
+    """Everything once, and in the order of its partition within and over files."""
+
+    found: HistoryVerdict
+    out_of_order: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """As expected."""
+        return self.found.is_clean and not self.out_of_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BothVerdict:
     """On two sinks of one decision."""
 
     topic: HistoryVerdict
-    files: HistoryVerdict
+    files: "FilesVerdict"
 
     @property
     def is_clean(self) -> bool:
@@ -122,7 +135,13 @@ def _judge_both(topics: Topics) -> BothVerdict:
     return BothVerdict(topic=_judge_copy(topics), files=_judge_files(topics))
 
 
-def _judge_files(topics: Topics) -> HistoryVerdict:
+def _judge_files(topics: Topics) -> FilesVerdict:
+    return FilesVerdict(found=_judge_rows(topics), out_of_order=topics.files.out_of_order())
+
+
+def _judge_rows(topics: Topics) -> HistoryVerdict:
+    """Of files that are merged: Spark reads and writes those of a group in any order."""
+
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
             yield made._replace(headers=())
@@ -163,7 +182,9 @@ def _judge_windows(topics: Topics) -> WindowVerdict:
     return check_windows(timestamps_ms, found, window_ms=_WINDOW_MS)
 
 
-Verdict = HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict | BothVerdict
+Verdict = (
+    HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict | FilesVerdict | BothVerdict
+)
 
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
@@ -230,7 +251,7 @@ FILES_DROP_IN = Subject(
 ROLLING_COPY = Subject(
     name="rolling-copy",
     script=Path(__file__).with_name("rolling_copy.py"),
-    judge=_judge_files,
+    judge=_judge_rows,
     writes_files=True,
 )
 STAND_IN = Subject(

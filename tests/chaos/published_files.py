@@ -2,9 +2,12 @@
 
 import contextlib
 import io
+import itertools
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,7 +19,42 @@ from runtime.checker import Record
 from runtime.errors import StorageError
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["DirectoryObserver", "PublishedFiles"]
+__all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]
+
+_CHECKPOINT = re.compile(r"part-(\d{12})-")
+
+Rows = Iterable[tuple[int, int]]
+"""Source partition and offset of each row of a file, as they lie in it."""
+
+
+def out_of_order(files: Mapping[str, Rows]) -> list[str]:
+    """Where files do not keep the order of the partitions that their rows were read from.
+
+    Within a file a partition's offsets grow, whatever else lies between them; files of one
+    checkpoint share no stretch of a partition; and what a later checkpoint published lies behind
+    all that an earlier one did. A file's name says which that was. Pure.
+    """
+    faults: list[str] = []
+    stretches: dict[int, list[tuple[int, int, int, str]]] = defaultdict(list)
+    for path, rows in files.items():
+        found = _CHECKPOINT.match(path.rpartition("/")[2])
+        assert found is not None, f"{path} does not say which checkpoint published it"
+        offsets: dict[int, list[int]] = defaultdict(list)
+        for partition, offset in rows:
+            offsets[partition].append(offset)
+        for partition, mine in offsets.items():
+            faults += [
+                f"{path}: partition {partition}: {after} behind {before}"
+                for before, after in itertools.pairwise(mine)
+                if after <= before
+            ]
+            stretches[partition].append((int(found[1]), min(mine), max(mine), path))
+    for partition, parts in stretches.items():
+        for (_, _, last, path), (_, first, _, later) in itertools.pairwise(sorted(parts)):
+            if first <= last:
+                faults.append(f"{later}: partition {partition}: {first} behind {last} in {path}")
+    return faults
+
 
 _PAUSE_S = 0.05
 _STOP_S = 600.0
@@ -55,6 +93,20 @@ class PublishedFiles:
         rows.sort(key=lambda row: (row["partition"], row["offset"]))
         for row in rows:
             yield Record(topic, row["partition"], row["offset"], row["key"], row["value"])
+
+    def out_of_order(self) -> list[str]:
+        """See `out_of_order`, of all files with their columns ``partition`` and ``offset``."""
+        return out_of_order(
+            {
+                path: zip(
+                    table.column("partition").to_pylist(),
+                    table.column("offset").to_pylist(),
+                    strict=True,
+                )
+                for path in self.lengths()
+                for table in [self.read(path)]
+            }
+        )
 
     def _below(self, directory: str) -> Iterator[tuple[str, int]]:
         for entry in self.fs.entries(directory):

@@ -9,11 +9,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from benchmarks.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import EndWatch
 from runtime.embedded.program import Program
 from runtime.errors import ConfigError
 from runtime.job_cli import app as job_commands
+from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
@@ -40,14 +42,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield made
 
 
-@pytest.fixture
-def scenario(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Scenario]:
-    """A copy whose driver notices soon that an executor does not answer."""
+def setting(**environment: str) -> Setting:
+    """Of a copy whose driver notices soon that an executor does not answer."""
     before = spark_environment()["PYSPARK_SUBMIT_ARGS"]
     more = " ".join(f"--conf {name}={value}" for name, value in _CONF.items())
-    environment = {"PYSPARK_SUBMIT_ARGS": f"{more} {before}", "RECOVERY": "single-point"}
-    setting = Setting(partitions=4, environment=environment)
-    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as made:
+    spark = {"PYSPARK_SUBMIT_ARGS": f"{more} {before}"}
+    return Setting(partitions=4, environment=spark | environment)
+
+
+@pytest.fixture
+def scenario(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Scenario]:
+    """A chained copy."""
+    of_single_points = setting(RECOVERY="single-point")
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, of_single_points) as made:
         yield made
 
 
@@ -120,6 +127,56 @@ def test_a_region_comes_back_off_a_host_by_command(
     assert not cluster.has_tasks(1)
     assert [found["ended"] for found in status_of(scenario)["regions"]] == [1]
     scenario.finish_running(program)
+
+
+def test_rule_4_a_task_that_dies_behind_a_shuffle_is_tried_again_alone(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """With some of its records on their way, and with all of them flushed and nobody told. The
+    second attempt reads what the tasks before the shuffle have left; the region does not notice."""
+    doom = Doom(tmp_path / "doom")
+    shuffling = setting(RECOVERY="single-point", SHUFFLE="yes", DOOM=str(doom.directory))
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, shuffling) as scenario:
+        program = started(scenario, cluster)
+        (region,) = [found["region"] for found in status_of(scenario)["regions"]]
+        for count, moment in enumerate((WRITTEN, PRE_COMMITTED), start=1):
+            doom.ask(region, moment)
+            wait_for(
+                lambda count=count: len(doom.deaths()) >= count,  # type: ignore[misc]
+                timeout_s=START_S,
+                what=f"a task to die: {moment}",
+            )
+        sees_more(scenario)
+
+        assert [found["ended"] for found in status_of(scenario)["regions"]] == [0]
+        assert "region restarted" not in program.log()
+        scenario.finish_running(program)
+
+
+@pytest.mark.long
+def test_what_a_task_of_a_cluster_drops_is_on_record_and_nothing_else_is_missing(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """Approximate recovery: the second attempt reads nothing, on whichever host it runs."""
+    doom = Doom(tmp_path / "doom")
+    dropping = setting(MOST_DROPPED="1000000", RETAINED="100000", DOOM=str(doom.directory))
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, dropping) as scenario:
+        program = started(scenario, cluster)
+        (region,) = [found["region"] for found in status_of(scenario)["regions"]]
+        doom.ask(region, WRITTEN)
+        wait_for(lambda: on_record(scenario.checkpoint), timeout_s=START_S, what="a drop")
+        scenario.feeder.stop()
+
+        def all_seen() -> bool:
+            assert program.exit_code is None, program.log_tail()
+            seen = scenario.observer.total + len(on_record(scenario.checkpoint))
+            return seen >= scenario.feeder.sent
+
+        wait_for(all_seen, timeout_s=START_S, what="all that was not dropped")
+        assert "region restarted" not in program.log()
+        program.interrupt()
+        program.await_exit(timeout_s=START_S)
+        require_the_rest_once(scenario)
 
 
 def status_of(scenario: Scenario) -> dict[str, Any]:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = Path(__file__).with_name("fast_start_program.py")
+_QUICK_PYTHON = _ROOT / "runtime" / "spark" / "quick_python"
 _PREPARE_S = 2400
 
 
@@ -117,3 +118,44 @@ def test_workers_draw_different_numbers() -> None:
         check=True,
     )
     assert len(set(answer.stdout.split())) == 2
+
+
+def _prepared(directory: Path, *words: str) -> str:
+    """What Python says of the modules that it loads when it is started as Spark's JVM does."""
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    path = [*library.glob("*.zip"), _QUICK_PYTHON, _ROOT, directory]
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    answer = subprocess.run(
+        [sys.executable, "-v", *words],
+        env={**inherited, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return answer.stderr.decode("utf-8", "replace")
+
+
+def test_processes_of_a_source_run_pysparks_files(tmp_path: Path) -> None:
+    """Nothing is compiled anew; what is none of Spark's processes keeps its search path."""
+    said = _prepared(tmp_path, "-m", "pyspark.find_spark_home")
+    assert "import 'pyspark'" in said
+    assert "pyspark.zip/pyspark" not in said
+    assert "pyspark.zip/pyspark" in _prepared(tmp_path, "-c", "import pyspark")
+
+
+def test_who_plans_a_source_forks_with_what_it_needs(tmp_path: Path) -> None:
+    """Spark's daemon ends with its input, which is empty here."""
+    said = _prepared(tmp_path, "-m", "pyspark.daemon", "pyspark.sql.worker.create_data_source")
+    assert "import 'runtime.spark.job_source'" in said
+    assert "import 'pyarrow'" in said
+    assert said.count("import 'site'") == 1, "it had a thread, and had to begin again"
+    other = _prepared(tmp_path, "-m", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources")
+    assert "import 'runtime.spark.job_source'" not in other
+
+
+def test_a_sitecustomize_of_the_users_own_is_run(tmp_path: Path) -> None:
+    """Ours stands in front of it."""
+    (tmp_path / "sitecustomize.py").write_text("import smtplib\n", "utf-8")
+    assert "import 'smtplib'" in _prepared(tmp_path, "-m", "pyspark.find_spark_home")

@@ -262,7 +262,7 @@ def come_back_at_a_word(patch: pytest.MonkeyPatch) -> None:
 
 def end_without_parked_regions(patch: pytest.MonkeyPatch) -> None:
     """A bounded job that has not read everything says so: nobody starts it again otherwise."""
-    patch.setattr(settling, "parked_at_the_end", lambda book, checkpoint: None)
+    patch.setattr(settling, "parked_at_the_end", lambda book: None)
 
 
 def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
@@ -279,10 +279,11 @@ def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
     """Rule 9: a split has one region, behind a decision as before it."""
     decided = RegionState.decided
 
-    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any) -> None:
+    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, *, is_end: bool) -> None:
         known = {split.key for split in goes_on.splits}
         kept = tuple(split.at_end() for split in record.splits if split.key not in known)
-        decided(self, checkpoint_id, record, replace(goes_on, splits=goes_on.splits + kept))
+        whole = replace(goes_on, splits=goes_on.splits + kept)
+        decided(self, checkpoint_id, record, whole, is_end=is_end)
 
     patch.setattr(RegionState, "decided", broken)
     patch.setattr(aligning, "_require_own_splits", lambda book, ack: None)

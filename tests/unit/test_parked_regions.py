@@ -286,6 +286,38 @@ def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
     assert driver.seen(RegionRestarted)
 
 
+@BOTH
+def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
+    settings: CheckpointSettings,
+) -> None:
+    """No barrier that was idle is left for the others to begin, and to lose over them."""
+    three = (*TWO, replace(TWO[0], name="third"))
+    settings = replace(settings, max_concurrent=4, tolerable_failures=0)
+    driver = CoreDriver(settings, regions=three)
+    driver.tick()
+    for name in ("main", "third"):
+        break_for_good(driver, name)
+    driver.tick(1.0)
+    driver.tick(1.0)
+    for name in ("main", "third"):
+        driver.tell(RestartCommanded(regions=(name,)))
+    barrier = driver.poll(6, region="side")
+    if barrier is not None:
+        driver.ack(barrier, region="side")
+    generations = {name: driver.restart(name) for name in ("main", "third")}
+    assert driver.core.is_live("side", 0)
+    driver.tick(1.0)
+    generations["side"] = 0
+    begun = {
+        name: driver.poll(9, region=name, generation=generation)
+        for name, generation in generations.items()
+    }
+    for name, generation in generations.items():
+        driver.ack(begun[name], region=name, generation=generation)
+    assert not driver.seen(EndJob)
+    assert {r.status for r in decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
+
+
 def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> None:
     """Rule 12 holds for a person, too."""
     driver = CoreDriver(REGIONAL, regions=TWO)
@@ -409,6 +441,42 @@ def test_a_region_that_is_parked_behind_its_last_batch_is_missing_nothing() -> N
     (end,) = driver.seen(EndJob)
     assert end.finished
     assert end.error is None
+
+
+@BOTH
+def test_a_region_whose_end_was_decided_before_it_was_parked_is_missing_nothing(
+    settings: CheckpointSettings,
+) -> None:
+    """However many checkpoints of the others lie between its end and theirs."""
+    driver = CoreDriver(settings, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    break_for_good(driver)
+    side_epoch(driver, 5)
+    side_epoch(driver, 5)
+    read_all(driver)
+    (end,) = driver.seen(EndJob)
+    assert end.finished
+    assert end.error is None
+
+
+@BOTH
+def test_a_parked_region_that_is_given_a_new_partition_behind_its_end_is_missing_it(
+    settings: CheckpointSettings,
+) -> None:
+    """Its end was decided, and is none any more."""
+    plans = (TWO[0], replace(TWO[1], source_ids=("other",)))
+    driver = CoreDriver(settings, regions=plans)
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    break_for_good(driver)
+    driver.tell(SplitsDiscovered(source_id="source", splits=(split(7, 0, 0),)))
+    read_all(driver)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, RegionsParkedError)
+    assert "regions=main" in str(end.error)
 
 
 @BOTH

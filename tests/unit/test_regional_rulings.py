@@ -3,9 +3,21 @@
 from dataclasses import replace
 
 from runtime.checkpoint.failpoints import RegionalStep
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import EndJob, Publish, RegionFailed, Triggered
+from runtime.checkpoint.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from runtime.checkpoint.messages import (
+    Commit,
+    EndJob,
+    Publish,
+    RegionFailed,
+    SweepOrphans,
+    Triggered,
+)
 from runtime.checkpoint.plan import RegionPlan
+from runtime.contracts import FailureReason
 from runtime.errors import StorageUnreachableError
 from runtime.model import Barrier, CheckpointKind, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
@@ -191,3 +203,86 @@ def test_an_outage_does_not_hide_another_failure() -> None:
     assert not driver.seen(EndJob)
     _fail(driver, "side")
     assert driver.seen(EndJob)
+
+
+def _starting(handler: CheckpointHandler) -> tuple[CoreDriver, int]:
+    """``side`` has failed, and its new life, of that generation, has begun."""
+    driver = CoreDriver(replace(FAST, handler=handler), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    driver.poll(3, region="side")
+    _fail(driver, "side")
+    if handler.is_regional:
+        driver.ack(driver.poll(3))
+        return driver, driver.restart("side")
+    driver.restart("main")
+    return driver, driver.restart("side")
+
+
+def _decided(driver: CoreDriver) -> list[Publish]:
+    return [found for found in driver.seen(Publish) if found.verdict is Verdict.DECIDED]
+
+
+def test_the_others_epochs_do_not_wait_until_a_new_life_is_at_work() -> None:
+    """Its query takes seconds to its first barrier. What its old life left was swept before, and
+    each of these decisions has its last good snapshot."""
+    driver, generation = _starting(RegionalCheckpointHandler())
+    sweeps = len(driver.seen(SweepOrphans))
+    for end in (6, 9):
+        driver.tick(1.0)
+        driver.ack(driver.poll(end))
+    assert [[r.status for r in p.regions] for p in _decided(driver)[-2:]] == [
+        [RegionStatus.COMPLETED, RegionStatus.CARRIED]
+    ] * 2
+    assert driver.seen(Commit)[-1].carried == {"side": FailureReason.ERROR}
+    assert len(driver.seen(SweepOrphans)) == sweeps
+
+    driver.tick(1.0)
+    barrier = driver.poll(12)
+    late = driver.poll(12, region="side", generation=generation)
+    driver.ack(barrier)
+    assert len(_decided(driver)) == 3, "now it is at work, and waited for"
+    driver.ack(late, region="side", generation=generation)
+    assert {r.status for r in _decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
+
+
+def test_a_new_life_that_fails_before_it_is_at_work_is_swept_again() -> None:
+    """It may have opened something."""
+    driver, generation = _starting(RegionalCheckpointHandler())
+    sweeps = len(driver.seen(SweepOrphans))
+    driver.tick(1.0)
+    driver.poll(6)
+    _fail(driver, "side", generation)
+    driver.ack(driver.poll(6))
+    assert len(driver.seen(SweepOrphans)) == sweeps + 1
+
+
+def test_a_global_checkpoint_waits_for_a_new_life() -> None:
+    """All or nobody: as long as it takes."""
+    driver, generation = _starting(GlobalCheckpointHandler())
+    main = driver.status().regions[0].generation
+    driver.tick(1.0)
+    driver.ack(driver.poll(6, generation=main), generation=main)
+    assert not _decided(driver)
+    barrier = driver.poll(6, region="side", generation=generation)
+    driver.ack(barrier, region="side", generation=generation)
+    assert len(_decided(driver)) == 1
+
+
+def test_more_new_lives_than_may_be_carried_are_waited_for() -> None:
+    """The limits hold for them, too; none of it is given up."""
+    driver = _all_closed()
+    generations = {plan.name: driver.restart(plan.name) for plan in _FOUR}
+    driver.tick(1.0)
+    for name in ("r0", "r1"):
+        barrier = driver.poll(3, region=name, generation=generations[name])
+        driver.ack(barrier, region=name, generation=generations[name])
+    assert len(_decided(driver)) == 1, "two of four may be carried"
+    driver.tick(1.0)
+    driver = _all_closed()
+    generations = {plan.name: driver.restart(plan.name) for plan in _FOUR}
+    driver.tick(1.0)
+    barrier = driver.poll(3, region="r0", generation=generations["r0"])
+    driver.ack(barrier, region="r0", generation=generations["r0"])
+    assert not _decided(driver)
+    assert all(driver.core.is_live(name, generation) for name, generation in generations.items())

@@ -1,14 +1,16 @@
 """What a job sets in the user's Spark session, and what it refuses there."""
 
+import os
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigError
-from runtime.spark.session import own_workers, prepare
+from runtime.spark.session import own_workers, prepare, quick_python
 
 _TIMEOUT_S = 20.0
 
@@ -52,6 +54,21 @@ def test_rule_4_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -
     assert len(seen) == 800
     assert all(len(environment) == len(before) + 1 for environment in seen)
     assert session.sparkContext.environment is before, "and nobody else's functions"
+
+
+def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None:
+    """In front of it, and only for functions that are made inside; with workers of its own, too."""
+    session = Session()
+    session.sparkContext.environment["PYTHONPATH"] = "/mine"
+    before = session.sparkContext.environment
+    spark = cast(SparkSession, session)
+    with own_workers(spark), quick_python(spark):
+        inside = session.sparkContext.environment
+    ours, mine = inside["PYTHONPATH"].split(os.pathsep)
+    assert (Path(ours) / "sitecustomize.py").is_file()
+    assert mine == "/mine"
+    assert len(inside) == len(before) + 1
+    assert session.sparkContext.environment is before
 
 
 def test_two_attempts_of_a_task_may_not_both_commit_their_files() -> None:

@@ -175,6 +175,20 @@ def test_a_bounded_source_asks_again_for_a_new_partition_that_was_not_found_at_o
     assert again.discover() == ()
 
 
+def test_a_bounded_source_asks_again_for_a_new_partition_that_has_no_leader_yet() -> None:
+    """An end and no beginning: nobody may take the source for read until it is found."""
+    bench = Bench()
+    done = bench.cut(bench.start())
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    again = Bench(bench.cluster, bounded=True)
+    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    bench.cluster.leaderless.add(("orders", 2))
+    with pytest.raises(UnreachableError, match="orders-2"):
+        again.discover()
+    bench.cluster.leaderless.clear()
+    assert bounds(again.discover()) == {"orders-2": (0, 0)}
+
+
 def test_unbounded_source_is_never_finished_and_knows_its_lag() -> None:
     bench = Bench(maxOffsetsPerTrigger="15")
     start = bench.start()

@@ -1,0 +1,44 @@
+"""What approximate recovery has dropped, by a job's records, and that nothing else is missing."""
+
+from pathlib import Path
+
+from connectors.kafka.history import await_readable, read_history, read_records
+from runtime.checker import check, expect
+from runtime.checkpoint.store import open_store
+from runtime.drops import DROPS_KIND, decode_drops
+from runtime.model import Verdict
+from tests.chaos.programs import exclaim
+from tests.chaos.scenario import Scenario
+
+__all__ = ["on_record", "require_the_rest_once"]
+
+
+def require_the_rest_once(scenario: Scenario) -> None:
+    """Something was dropped; all other records are in the output, once and in order."""
+    dropped = on_record(scenario.checkpoint)
+    assert dropped, "workers died, and nothing was dropped"
+    topics = scenario.topics
+    await_readable(topics.connection, topics.output, timeout_s=60)
+    kept = [
+        record
+        for record in read_records(topics.connection, topics.source)
+        if (record.partition, record.offset) not in dropped
+    ]
+    verdict = check(expect(kept, exclaim(topics)), read_history(topics.connection, topics.output))
+    assert verdict.is_clean, verdict
+
+
+def on_record(checkpoint: Path) -> set[tuple[int, int]]:
+    """Partition and offset of all that decided records have dropped."""
+    store = open_store(str(checkpoint))
+    records = [store.read(place) for place in store.places()]
+    return {
+        (partition, offset)
+        for record in records
+        if record is not None and record.verdict is Verdict.DECIDED
+        for region in record.regions
+        for entry in region.operator_states
+        if entry.kind == DROPS_KIND
+        for _, partition, start, end in decode_drops(entry).ranges
+        for offset in range(start, end)
+    }

@@ -1,0 +1,131 @@
+"""When sources are asked for new splits, and what a source that nobody could ask has not read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.checkpoint.desk import SourceDesk
+from runtime.checkpoint.messages import AskCut, SplitsDiscovered
+from runtime.checkpoint.plan import CheckpointSettings
+from runtime.errors import UnreachableError
+from runtime.model import SplitRange
+from tests.fakes import FakeSource, ManualClock
+
+AWAY = UnreachableError("no answer", {}, "Wait.")
+SETTINGS = CheckpointSettings(discovery_interval_s=10.0, retry_s=0.1, max_retry_s=1.0)
+
+
+@dataclass(slots=True)
+class Looked:
+    """How often a source that does not answer was asked."""
+
+    count: int = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+class CountedSource(FakeSource):
+    """Tells how often it was asked for new splits, and when it is about to answer."""
+
+    def __init__(self, ends: dict[int, int], *, meanwhile: Callable[[], None]) -> None:
+        super().__init__("source", ends, bounded=True)
+        self.meanwhile = meanwhile
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.discover`."""
+        self.meanwhile()
+        return super().discover(timeout_s=timeout_s)
+
+
+@dataclass(slots=True)
+class Bench:
+    """A bounded source of two partitions, one of which is new, and the desk before it."""
+
+    looked: Looked = field(default_factory=Looked)
+    settings: CheckpointSettings = SETTINGS
+    clock: ManualClock = field(default_factory=ManualClock)
+    told: list[SplitsDiscovered] = field(default_factory=list)
+    source: CountedSource = field(init=False)
+    desk: SourceDesk = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.source = CountedSource({0: 3, 1: 5}, meanwhile=self.looked)
+        self.source.known = {0}
+        self.desk = SourceDesk({"source": self.source}, settings=self.settings, clock=self.clock)
+
+    def discover(self, after_s: float = 0.0) -> bool:
+        self.clock.advance(after_s)
+        return self.desk.discover(["source"], self.told.append)
+
+    def is_finished(self) -> bool:
+        """Whether a region that reads the known partition has come to its end."""
+        at = SplitRange(
+            source_id="source",
+            topic="input",
+            topic_id="topic-uuid",
+            partition=0,
+            start_offset=0,
+            end_offset=0,
+        )
+        asked = AskCut(
+            checkpoint_id=1, region="main", generation=0, positions=(at,), max_records=None
+        )
+        cut = self.desk.cut(asked, ["source"])
+        assert cut is not None
+        return cut.finished
+
+
+def test_a_look_that_was_not_answered_is_taken_again_soon_and_not_too_often() -> None:
+    """The interval is for looks that were answered."""
+    bench = Bench()
+    bench.source.discovery_error = AWAY
+    bench.discover()
+    bench.discover()
+    assert bench.looked.count == 1
+    for _ in range(100):
+        bench.discover(0.1)
+    assert 10 <= bench.looked.count <= 15, "ten seconds of pauses from 0.1 s up to 1 s"
+    bench.source.discovery_error = None
+    assert bench.discover(1.0)
+    assert [found.partition for told in bench.told for found in told.splits] == [1]
+    found = bench.looked.count
+    bench.discover(9.0)
+    assert bench.looked.count == found
+
+
+def test_a_short_interval_is_not_stretched_by_a_failure() -> None:
+    """The pause is never longer than the interval."""
+    bench = Bench(settings=CheckpointSettings(discovery_interval_s=0.0))
+    bench.source.discovery_error = AWAY
+    for _ in range(3):
+        bench.discover()
+    assert bench.looked.count == 3
+
+
+def test_no_source_has_come_to_its_end_while_nobody_knows_its_splits() -> None:
+    """Else a bounded job would end well, without the partition that was new at its start."""
+    bench = Bench()
+    bench.source.discovery_error = AWAY
+    bench.discover()
+    assert not bench.is_finished()
+    bench.source.discovery_error = None
+    bench.discover(1.0)
+    assert bench.is_finished()
+
+
+def test_nor_while_another_regions_poll_is_looking() -> None:
+    """What it finds may be anybody's."""
+    bench = Bench()
+    seen: list[bool] = []
+    bench.source.meanwhile = lambda: seen.append(bench.is_finished())
+    bench.discover()
+    assert seen == [False]
+    assert bench.is_finished()
+
+
+def test_without_discovery_a_source_ends_with_what_it_began_with() -> None:
+    """Nobody is ever asked."""
+    bench = Bench(settings=CheckpointSettings(discovery_interval_s=None))
+    assert not bench.discover()
+    assert bench.looked.count == 0
+    assert bench.is_finished()
