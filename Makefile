@@ -19,7 +19,7 @@ WORKERS ?= 2
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
 
-.PHONY: help setup demo check lint test test-containers test-chaos bench clean
+.PHONY: help setup demo check lint test test-containers test-chaos bench bench-quick bench-parts clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -75,7 +75,15 @@ test-containers: setup ## brokers in containers: killed, lost, cut off
 test-chaos: setup ## kill -9 of real processes at every failpoint, the long list too
 	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m chaos
 
-bench: setup ## throughput, latency and recovery, as a table
+bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
+	@$(BIN)/python -m benchmarks peers
+	$(BIN)/python -m benchmarks report --write
+
+bench-quick: setup ## the same with small runs, once each, printed only; a first look
+	@$(BIN)/python -m benchmarks peers --quick
+	$(BIN)/python -m benchmarks report build/bench/quick.jsonl
+
+bench-parts: setup ## our own throughput, latency, recovery and regions, as a table
 	@$(BIN)/python -m benchmarks
 
 clean: ## delete what the other commands made here; the per-user cache stays

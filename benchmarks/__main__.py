@@ -1,6 +1,10 @@
-"""``python -m benchmarks``: measure, and print a table."""
+"""``python -m benchmarks``: measure, and print a table.
+
+``peers``, ``report``, ``scaling`` and ``coordinator-load`` are commands with options of their own.
+"""
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -52,7 +56,23 @@ _PARTS: Mapping[str, _Measure] = {
 _GROUPS: Mapping[str, Sequence[str]] = {"regions": tuple(_REGIONS)}
 
 
+_COMMANDS = {
+    "peers": "benchmarks.peers.command",
+    "report": "benchmarks.peers.report",
+    "scaling": "benchmarks.scaling",
+    "coordinator-load": "benchmarks.coordinator_load",
+}
+
+
 def main() -> None:
+    """One of the commands, or the parts that are named."""
+    if len(sys.argv) > 1 and sys.argv[1] in _COMMANDS:
+        importlib.import_module(_COMMANDS[sys.argv[1]]).main(sys.argv[2:])
+    else:
+        _measure_parts()
+
+
+def _measure_parts() -> None:
     """Run the parts that were asked for; a goal that is missed is shown, not an error."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join((*_PARTS, *_GROUPS)))

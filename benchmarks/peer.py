@@ -1,23 +1,37 @@
 """The peer: what a careful user would write by hand with confluent-kafka's own transactions.
 
-One process per core, each with half of the partitions: read, append unchanged, and once a second
+One process per core, each with half of the partitions: read, change, append, and once a second
 commit offsets and records in one transaction. It gives the same promise for a plain copy, without
-Spark, functions, state, regions or any way to change the number of processes.
+Spark, state, regions or any way to change the number of processes.
 """
 
 import argparse
 import multiprocessing
 import time
 from collections import defaultdict
+from collections.abc import Callable
 
 from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
 
-_EPOCH_S = 1.0
-_PROCESSES = 2
+_Function = Callable[[bytes | str | None], bytes | str | None]
 
 
-def copy(bootstrap: str, source: str, output: str, partitions: list[int]) -> None:
+def keep(value: bytes | str | None) -> bytes | str | None:
+    """A plain copy."""
+    return value
+
+
+def exclaim(value: bytes | str | None) -> bytes | str | None:
+    """What `pipeline.exclaim` does."""
+    return value + b"!" if isinstance(value, bytes) else value
+
+
+_FUNCTIONS: dict[str, _Function] = {"keep": keep, "exclaim": exclaim}
+
+
+def copy(args: argparse.Namespace, partitions: list[int]) -> None:
     """Copy the given partitions until killed."""
+    bootstrap, source, output = args.bootstrap, args.input, args.output
     group = f"peer-{output}-{partitions[0]}"
     consumer = Consumer(
         {
@@ -26,7 +40,7 @@ def copy(bootstrap: str, source: str, output: str, partitions: list[int]) -> Non
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
-            "fetch.queue.backoff.ms": 5,
+            "fetch.queue.backoff.ms": args.fetch_backoff_ms,
         }
     )
     producer = Producer(
@@ -42,17 +56,19 @@ def copy(bootstrap: str, source: str, output: str, partitions: list[int]) -> Non
     producer.init_transactions(30)
     consumer.assign([TopicPartition(source, partition, 0) for partition in partitions])
     while True:
-        _epoch(consumer, producer, source, output)
+        _epoch(consumer, producer, source, output, args)
 
 
-def _epoch(consumer: Consumer, producer: Producer, source: str, output: str) -> None:
+def _epoch(
+    consumer: Consumer, producer: Producer, source: str, output: str, args: argparse.Namespace
+) -> None:
     positions: dict[int, int] = {}
-    deadline = time.monotonic() + _EPOCH_S
+    deadline = time.monotonic() + args.interval
     while time.monotonic() < deadline:
         messages = consumer.consume(10_000, 0.05)
         if messages and not positions:
             producer.begin_transaction()
-        _write(producer, output, messages, positions)
+        _write(producer, output, messages, positions, _FUNCTIONS[args.function])
     if not positions:
         return
     offsets = [TopicPartition(source, partition, at) for partition, at in positions.items()]
@@ -61,14 +77,18 @@ def _epoch(consumer: Consumer, producer: Producer, source: str, output: str) -> 
 
 
 def _write(
-    producer: Producer, output: str, messages: list[Message], positions: dict[int, int]
+    producer: Producer,
+    output: str,
+    messages: list[Message],
+    positions: dict[int, int],
+    function: _Function,
 ) -> None:
     batches: dict[int, list[dict[str, object]]] = defaultdict(list)
     for message in messages:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
-        batches[partition].append({"key": message.key(), "value": message.value()})
+        batches[partition].append({"key": message.key(), "value": function(message.value())})
         positions[partition] = offset + 1
     for partition, batch in batches.items():
         sent = 0
@@ -83,12 +103,16 @@ def main() -> None:
     for name in ("bootstrap", "input", "output"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between commits")
+    parser.add_argument("--function", choices=_FUNCTIONS, default="keep")
+    # librdkafka's default is 1000: a reader whose queue was full then rests for a second.
+    parser.add_argument("--fetch-backoff-ms", type=int, default=5)
     args = parser.parse_args()
     processes = []
-    for number in range(_PROCESSES):
-        mine = list(range(number, args.partitions, _PROCESSES))
-        arguments = (args.bootstrap, args.input, args.output, mine)
-        processes.append(multiprocessing.Process(target=copy, args=arguments, daemon=True))
+    for number in range(args.processes):
+        mine = list(range(number, args.partitions, args.processes))
+        processes.append(multiprocessing.Process(target=copy, args=(args, mine), daemon=True))
     for process in processes:
         process.start()
     for process in processes:

@@ -8,16 +8,16 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.checkpoint.messages import Progress
 from runtime.job import Job
 from runtime.spark.fast_start import fast_start
-
-_MASTER = "local[2]"
 
 
 class ProgressFile:
@@ -50,9 +50,24 @@ def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Every value gains a byte; what `expression` does."""
+    value = batch.column("value")
+    changed = pc.binary_join_element_wise(value, pa.scalar(b"!", value.type), b"")
+    return batch.set_column(batch.schema.get_field_index("value"), "value", changed)
+
+
+_FUNCTIONS = {"keep": keep, "exclaim": exclaim}
+
+
 def expression(records: DataFrame) -> DataFrame:
     """One SQL expression through Spark's planner."""
     return records.selectExpr("key", "concat(value, X'21') AS value", "partition")
+
+
+def count_per_key(records: DataFrame) -> DataFrame:
+    """What `examples/count_per_key.py` does."""
+    return records.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
 
 
 def main() -> None:
@@ -61,24 +76,31 @@ def main() -> None:
     for name in ("bootstrap", "input", "output", "checkpoint", "progress"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--interval", type=float, default=1.0)
-    parser.add_argument("--mode", choices=["chained", "transform"], default="chained")
+    parser.add_argument("--mode", choices=["chained", "transform", "count"], default="chained")
+    parser.add_argument("--function", choices=_FUNCTIONS, default="keep", help="of --mode chained")
+    parser.add_argument("--engine", help="of the job; by default it chooses one by itself")
     parser.add_argument("--guarantee", default="exactly-once")
     parser.add_argument("--max-records", default="")
+    parser.add_argument("--tasks", type=int, default=2, help="that run at once")
     args = parser.parse_args()
 
+    master = f"local[{args.tasks}]"
     spark = (
-        SparkSession.builder.master(_MASTER)
+        SparkSession.builder.master(master)
         .appName("benchmark")
-        .config(map=fast_start(_MASTER))
+        .config(map=fast_start(master))
+        .config("spark.sql.shuffle.partitions", 2)
         .getOrCreate()
     )
     progress = ProgressFile(Path(args.progress))
+    engine: dict[str, Any] = {"engine": args.engine} if args.engine else {}
     job = Job(
         "benchmark",
         spark,
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
         listeners=[progress],
+        **engine,
     )
     limit = {"maxOffsetsPerTrigger": args.max_records} if args.max_records else {}
     source = job.source(
@@ -90,7 +112,11 @@ def main() -> None:
             options=limit,
         )
     )
-    stream = source.map_batches(keep) if args.mode == "chained" else source.transform(expression)
+    stream = (
+        source.map_batches(_FUNCTIONS[args.function])
+        if args.mode == "chained"
+        else source.transform(expression if args.mode == "transform" else count_per_key)
+    )
     stream.sink(
         KafkaSink(
             bootstrap_servers=args.bootstrap,

@@ -8,6 +8,7 @@ from uuid import uuid4
 from connectors.kafka._client import (
     KafkaError,
     TopicPartition,
+    make_admin,
     make_producer,
 )
 from connectors.kafka.client_options import Role
@@ -15,7 +16,7 @@ from connectors.kafka.history import reading_consumer, topic_ends
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
 
-__all__ = ["Span", "append_span", "create", "ends", "fill"]
+__all__ = ["Span", "append_span", "create", "delete", "ends", "fill"]
 
 _READ_S = 30.0
 _TAIL_OFFSETS = 50  # markers at the end of a partition are fewer
@@ -41,6 +42,13 @@ def create(connection: KafkaConnection, purpose: str, *, partitions: int) -> str
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
     create_topics(connection, [topic])
     return name
+
+
+def delete(connection: KafkaConnection, *names: str) -> None:
+    """Give the disk back to the next run."""
+    admin = make_admin(connection.librdkafka(Role.ADMIN))  # held until the answers are there
+    for answer in admin.delete_topics(list(names)).values():
+        answer.result(_READ_S)
 
 
 def fill(

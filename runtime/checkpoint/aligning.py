@@ -74,8 +74,7 @@ def next_trigger_s(book: Book) -> float | None:
     interval_s = book.settings.interval_s
     if interval_s is None or book.is_over or not _has_room(book):
         return None
-    is_behind = any(region.is_behind(book.settings) for region in book.standing().values())
-    is_due = is_behind or book.last_barrier_s is None
+    is_due = book.is_any_behind() or book.last_barrier_s is None
     by_interval = float("-inf") if is_due else (book.last_barrier_s or 0.0) + interval_s
     pause_s = book.settings.min_pause_s
     by_pause = float("-inf") if book.last_end_s is None else book.last_end_s + pause_s
@@ -149,14 +148,17 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
     takes_part = region.plan.stateful or region.wants_a_batch(now_s, is_last=event.finished)
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(book, checkpoint, event, now_s)
+        book.note_cut(event.region)
     if known is not None:
         book.out.append(GiveBarrier(barrier=known))
         return
     region.finished = event.finished
     region.pace.is_behind = False
+    book.note_cut(event.region)
     if event.finished:
         checkpoint.finished.add(event.region)
-    if checkpoint.state is State.ARMED and all(r.finished for r in book.standing().values()):
+    is_armed = checkpoint.state is State.ARMED
+    if is_armed and event.finished and all(r.finished for r in book.standing().values()):
         book.force(checkpoint, now_s)  # nothing will ever come again: the final one
     if checkpoint.state is State.ALIGNING:
         checkpoint.acks[event.region] = None
@@ -195,9 +197,10 @@ def _is_empty(event: RegionCut) -> bool:
 
 def _open_for(book: Book, region: str) -> PendingCheckpoint | None:
     """The oldest checkpoint that this region can still join."""
-    return next(
-        (p for p in book.pending.values() if p.state in _OPEN and region not in p.acks), None
-    )
+    for checkpoint in book.pending.values():
+        if checkpoint.state in _OPEN and region not in checkpoint.acks:
+            return checkpoint
+    return None
 
 
 def splits_discovered(book: Book, event: SplitsDiscovered) -> None:
@@ -301,4 +304,4 @@ def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s
 def _is_known(book: Book, region: RegionState, ack: Acknowledgement) -> bool:
     if region.held is not None and region.held.batch == ack.batch:
         return True
-    return any(ack.batch in checkpoint.batches() for checkpoint in book.pending.values())
+    return any(checkpoint.has(ack.batch) for checkpoint in book.pending.values())

@@ -13,6 +13,7 @@ from runtime.checkpoint.messages import (
     TriggerBarrier,
     Triggered,
 )
+from runtime.checkpoint.outlook import Outlook
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.regions import RegionState
@@ -38,6 +39,9 @@ class Book:
         pending: checkpoints under way by id, ascending.
         asked: triggers that wait for their turn, by kind; who asked.
         out: actions of this step.
+        restless: regions that want a next life, or were parked, until their old one is settled; in
+            the order in which they did.
+        outlook: what does not have to be asked of every region again.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
         last_barrier_s, last_end_s: clock at the last barrier, and at the end of the last
@@ -60,6 +64,8 @@ class Book:
     pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
     asked: dict[CheckpointKind, str] = field(default_factory=dict)
     out: list[Action] = field(default_factory=list)
+    restless: dict[str, None] = field(default_factory=dict)
+    outlook: Outlook = field(default_factory=Outlook)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
     last_barrier_s: float | None = None
@@ -87,6 +93,27 @@ class Book:
     def standing(self) -> dict[str, RegionState]:
         """All regions that are not parked: those that checkpoints are about."""
         return {name: found for name, found in self.regions.items() if found.parked is None}
+
+    def look_again(self) -> None:
+        """A region's life may have begun or ended, or what is decided of it changed."""
+        self.outlook = Outlook()
+
+    def is_any_behind(self) -> bool:
+        """Whether a region's last cut has left records behind, by our own limit."""
+        if self.outlook.behind is None:
+            standing = self.standing().items()
+            self.outlook.behind = {n for n, found in standing if found.is_behind(self.settings)}
+        return bool(self.outlook.behind)
+
+    def note_cut(self, name: str) -> None:
+        """A region has cut: it is behind, or not any more."""
+        behind = self.outlook.behind
+        if behind is None:
+            return
+        if self.regions[name].is_behind(self.settings):
+            behind.add(name)
+        else:
+            behind.discard(name)
 
     def rate_limits(self) -> dict[str, float]:
         """Records per second of each region that may not read more."""
@@ -165,6 +192,7 @@ class Book:
     ) -> None:
         """End a region's life: its messages are refused, its callbacks are woken."""
         region = self.regions[name]
+        self.look_again()
         if region.is_open:
             region.ended_by = error
             if not self.is_over:
@@ -237,7 +265,7 @@ class Book:
                 region.is_decided(work.batch)
                 or any(work.batch == ack.batch for ack in region.discarded)
                 or any(
-                    work.batch in p.batches() or any(work.batch == a.batch for a in p.discarded)
+                    p.has(work.batch) or any(work.batch == a.batch for a in p.discarded)
                     for p in self.pending.values()
                 )
             )
@@ -269,6 +297,11 @@ class Book:
     def may_decide(self, kind: CheckpointKind) -> bool:
         """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
         that could not would take down the regions that have come back already."""
+        if kind not in self.outlook.may_decide:
+            self.outlook.may_decide[kind] = self._could_decide(kind)
+        return self.outlook.may_decide[kind]
+
+    def _could_decide(self, kind: CheckpointKind) -> bool:
         standing = self.standing()
         closed = {name: found for name, found in standing.items() if not found.is_open}
         alignment = Alignment(

@@ -196,11 +196,15 @@ class CoordinatorCore:
         if book.is_fenced and not isinstance(event, _ASKING):
             return []
         book.out = []
+        if not isinstance(event, _ROUTINE):
+            book.look_again()
         _dispatch(book, event, now_s)
         if not book.is_fenced:
+            told = len(book.out)
             settling.drive(book, now_s)
             aligning.trigger_due(book, now_s)
-            settling.drive(book, now_s)
+            if len(book.out) > told:  # what has just begun may be due already
+                settling.drive(book, now_s)
         return book.out
 
     def deadline_s(self) -> float | None:
@@ -266,7 +270,7 @@ class CoordinatorCore:
     def is_committed(self, batch: BatchKey) -> bool:
         """Whether its checkpoint is committed on record."""
         return self.is_decided(batch) and not any(
-            batch in checkpoint.batches() for checkpoint in self._book.pending.values()
+            checkpoint.has(batch) for checkpoint in self._book.pending.values()
         )
 
     def require_wanted(self, batch: BatchKey) -> None:
@@ -278,7 +282,7 @@ class CoordinatorCore:
         region = region_of(self._book.regions, batch.region)
         region.require(batch.generation)
         is_repaired = any(
-            checkpoint.state is State.REPAIRING and batch in checkpoint.batches()
+            checkpoint.state is State.REPAIRING and checkpoint.has(batch)
             for checkpoint in self._book.pending.values()
         )
         if region.is_decided(batch) and not is_repaired:
@@ -297,7 +301,7 @@ class CoordinatorCore:
         region = region_of(self._book.regions, batch.region)
         region.require(batch.generation)
         is_held = region.held is not None and region.held.batch == batch
-        if not is_held and not any(batch in p.batches() for p in self._book.pending.values()):
+        if not is_held and not any(p.has(batch) for p in self._book.pending.values()):
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
                 {"batch": batch},
@@ -309,7 +313,7 @@ class CoordinatorCore:
         region = self._book.regions.get(batch.region)
         if region is None or batch.generation < region.generation:
             return Fate.OUTDATED
-        if any(batch in checkpoint.batches() for checkpoint in self._book.pending.values()):
+        if any(checkpoint.has(batch) for checkpoint in self._book.pending.values()):
             return Fate.OPEN
         if region.is_decided(batch):
             return Fate.SETTLED
@@ -465,6 +469,9 @@ _ASKING = (
     TriggerAsked,
 )
 """Somebody waits for an answer, if only for an error."""
+
+_ROUTINE = (Tick, BarrierPolled, RegionCut, Acknowledged)
+"""What every region tells in every checkpoint: by itself it changes no other region's standing."""
 
 _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     Tick: _ticked,

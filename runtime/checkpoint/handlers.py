@@ -71,7 +71,11 @@ class CheckpointHandler(Protocol):
         ...
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
-        """``timeout_s``: from the barrier on, after which the checkpoint is given up."""
+        """What to do now; ``timeout_s``: from the barrier on, after which it is given up.
+
+        Until the first of `deadlines_s`, one more acknowledgement may change WAIT only when no
+        region is left in ``waiting``: it is not asked before. A failure it is asked about at once.
+        """
         ...
 
     def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:

@@ -46,6 +46,7 @@ def _park(book: Book, name: str, error: BaseException, now_s: float) -> None:
     book.close_region(name, error, now_s, fence=None)
     book.cancel_waiting(name, error)
     region.park(error, now_s)
+    book.restless.setdefault(name)
     book.out.append(RegionParked(region=name, cause=error, positions=region.record.splits))
 
 
@@ -93,6 +94,7 @@ def _restart(book: Book, name: str, now_s: float) -> None:
         book.cancel_waiting(name, error)
     was_parked = region.parked is not None
     region.unpark()
+    book.restless.setdefault(name)  # somebody may have asked for its next life already
     if not was_parked:
         return
     # What is under way began without it. What is idle would begin without it, and wait for it.

@@ -126,6 +126,11 @@ class PendingCheckpoint:
         """Identities of the batches in it."""
         return tuple(ack.batch for ack in self.acknowledged())
 
+    def has(self, batch: BatchKey) -> bool:
+        """Whether this batch is in it."""
+        ack = self.acks.get(batch.region)
+        return ack is not None and ack.batch == batch
+
     def touches(self, region: str) -> bool:
         """Whether the region has a batch in it, or a barrier for one."""
         return region in self.barriers or self.acks.get(region) is not None

@@ -155,6 +155,8 @@ class RegionState:
 
     def positions(self) -> tuple[SplitRange, ...]:
         """Where the next cut starts: the end of each split's last range."""
+        if not self.cuts and not self.discovered:
+            return self.record.splits
         found = {split.key: split for split in self.record.splits} | self.discovered
         for checkpoint_id in sorted(self.cuts):
             found |= {split.key: split for split in self.cuts[checkpoint_id]}

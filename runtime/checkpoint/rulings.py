@@ -33,7 +33,8 @@ _NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
 def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     """All acknowledged; or the handler goes on without some; or too late."""
     checkpoint.looked_s = now_s
-    if checkpoint.state is State.ALIGNING:
+    is_open = checkpoint.state is State.ALIGNING
+    if is_open and not book.outlook.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s):
         alignment = book.alignment(checkpoint, now_s)
         ruling = book.settings.handler.rule(alignment, timeout_s=book.settings.timeout_s)
         if ruling is Ruling.DECIDE:
@@ -46,8 +47,18 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
                 _give_up(book, checkpoint, sorted(alignment.failed), now_s)
             else:
                 _expire(book, checkpoint, now_s)
+        else:
+            until_s = _next_deadline_s(book, checkpoint)
+            book.outlook.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(book, checkpoint, now_s):
         _expire(book, checkpoint, now_s)
+
+
+def _next_deadline_s(book: Book, checkpoint: PendingCheckpoint) -> float:
+    """Until then an acknowledgement changes the ruling only if it is the last; behind the first of
+    the handler's deadlines every one may, for the late ones are counted."""
+    after_s = book.settings.handler.deadlines_s(timeout_s=book.settings.timeout_s)
+    return (checkpoint.barrier_s or 0.0) + min(after_s, default=0.0)
 
 
 def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
@@ -221,6 +232,7 @@ def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
     elif region.is_open:
         _end_life(book, event.region, _stopped(event.region), now_s)
     region.restart_asked = True
+    book.restless.setdefault(event.region)
 
 
 def region_registered(book: Book, event: RegionRegistered) -> None:
@@ -275,9 +287,10 @@ def drive_restart(book: Book, name: str, now_s: float) -> None:
     restart strategy lets it. What its old life left is aborted without waiting for that; of one
     that is parked nothing else is done."""
     region = book.regions[name]
-    if book.is_over or region.is_fenced_off:
+    if book.is_over:
         return
-    if not region.restart_asked and region.parked is None:
+    if region.is_fenced_off or (not region.restart_asked and region.parked is None):
+        del book.restless[name]
         return
     if region.begins_s is not None and now_s >= region.begins_s:
         region.begins_s = None
@@ -290,8 +303,11 @@ def drive_restart(book: Book, name: str, now_s: float) -> None:
         return
     if region.parked is not None:
         region.fence_off()
+        del book.restless[name]
     elif region.begins_s is None:
         region.reopen()
+        del book.restless[name]
+        book.look_again()
         book.out.append(
             RegionRestarted(region=name, generation=region.generation, restored=region.record)
         )

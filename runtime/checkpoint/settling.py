@@ -54,20 +54,23 @@ __all__ = [
 ]
 
 
+_UNDECIDED = (State.ARMED, State.ALIGNING)
+
+
 # --- what is due next ---------------------------------------------------------------------------
 
 
 def drive(book: Book, now_s: float) -> None:
     """Let every checkpoint under way, and every region that waits, take its next step."""
-    for checkpoint in list(book.pending.values()):
+    for checkpoint in tuple(book.pending.values()):
         _drive_one(book, checkpoint, now_s)
-    for name in book.regions:
+    for name in tuple(book.restless):
         rulings.drive_restart(book, name, now_s)
 
 
 def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     rulings.rule(book, checkpoint, now_s)
-    if not checkpoint.may_act(now_s):
+    if checkpoint.state in _UNDECIDED or not checkpoint.may_act(now_s):
         return
     is_next_place = checkpoint.checkpoint_id == book.last_place + 1
     is_oldest = next(iter(book.pending)) == checkpoint.checkpoint_id
@@ -99,7 +102,7 @@ def next_step_s(book: Book) -> float | None:
     ]
     moments += [
         region.begins_s
-        for region in book.regions.values()
+        for region in map(book.regions.__getitem__, book.restless)
         if region.begins_s is not None and region.restart_asked and not book.is_over
     ]
     return min(moments, default=None)

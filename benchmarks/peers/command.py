@@ -1,0 +1,224 @@
+"""``python -m benchmarks peers``: ours and the peers in turn, on one broker, in one run."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, topics
+from benchmarks.peers import race
+from benchmarks.peers.records import fill
+from benchmarks.peers.results import Log, Result, Setting
+from benchmarks.peers.roster import CONTENDERS, Contender, Order, by_name
+from benchmarks.rig import PARTITIONS, Rig, open_rig
+from runtime.errors import MissingRequirementError
+
+__all__ = ["RESULTS", "main"]
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+"""Of the whole mode; kept in the repository, as the source of the table and the chart."""
+
+_QUICK_RESULTS = Path("build") / "bench" / "quick.jsonl"
+_KINDS = ("throughput", "latency")
+_FAILURE_CHARACTERS = 1_000
+_Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mode:
+    """Sizes of a quick look, or of the whole benchmark."""
+
+    workloads: Sequence[str]
+    repeat: int
+    intervals: Sequence[float]
+    warm_s: float
+    seconds: float
+
+
+_QUICK = _Mode(workloads=("100000x100",), repeat=1, intervals=(1.0,), warm_s=4.0, seconds=8.0)
+_WHOLE = _Mode(
+    workloads=("1000000x100", "5000000x100", "1000000x1000"),
+    repeat=3,
+    intervals=(1.0, 0.1),
+    warm_s=15.0,
+    seconds=45.0,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fetch what is missing, run, and write a line for each run."""
+    args = _parser().parse_args(arguments)
+    mode = _QUICK if args.quick else _WHOLE
+    try:
+        contenders = by_name(args.only)
+    except ValueError as err:
+        sys.exit(str(err))
+    path = args.results or (_QUICK_RESULTS if args.quick else RESULTS)
+    absent = _prepare(contenders)
+    if args.fetch:
+        return
+    log = Log(path, dict(machine.describe()))
+    with open_rig() as rig:
+        runner = _Runner(rig, log, contenders, absent, repeat=args.repeat or mode.repeat)
+        if "throughput" in args.kinds:
+            for workload in args.workloads or mode.workloads:
+                runner.throughput(workload, interval_s=args.commit, is_quick=args.quick)
+        if "latency" in args.kinds:
+            for interval_s in args.intervals or mode.intervals:
+                runner.latency(interval_s, args.per_s, mode, is_quick=args.quick)
+    print(f"results are in {path}; `python -m benchmarks report` makes a table of them")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description=__doc__)
+    names = ", ".join(one.name for one in CONTENDERS)
+    parser.add_argument("--quick", action="store_true", help="small and short, for a first look")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=names)
+    parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS)
+    parser.add_argument("--workloads", nargs="+", metavar="RECORDSxBYTES")
+    parser.add_argument("--commit", type=float, default=1.0, help="interval of throughput runs, s")
+    parser.add_argument("--intervals", nargs="+", type=float, help="of latency runs, s")
+    parser.add_argument("--per-s", type=float, default=5_000.0, help="pace of latency runs")
+    parser.add_argument("--repeat", type=int, help="runs of each")
+    parser.add_argument("--fetch", action="store_true", help="make the peers ready and end")
+    parser.add_argument(
+        "--results", type=Path, help="JSON lines; runs that it holds are not repeated"
+    )
+    return parser
+
+
+def _prepare(contenders: Sequence[Contender]) -> dict[str, str]:
+    """Fetch and compile; by name of the contender, why it cannot run here."""
+    nowhere = Order(
+        bootstrap="", source="", output="", directory=Path(),
+        interval_s=1.0, value_bytes=100, partitions=PARTITIONS,
+    )  # fmt: skip
+    absent = {}
+    for contender in contenders:
+        try:
+            contender.command(nowhere)
+        except MissingRequirementError as err:
+            absent[contender.name] = str(err)
+            print(f"{contender.name} cannot run here: {err}", file=sys.stderr)
+    return absent
+
+
+class _Runner:
+    """Runs every contender in turn and logs what comes of it."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        log: Log,
+        contenders: Sequence[Contender],
+        absent: Mapping[str, str],
+        *,
+        repeat: int,
+    ) -> None:
+        self._rig = rig
+        self._log = log
+        self._contenders = contenders
+        self._absent = absent
+        self._repeat = repeat
+        self._is_warm = False
+
+    def throughput(self, workload: str, *, interval_s: float, is_quick: bool) -> None:
+        """Throughput of all over one input."""
+        records, _, value_bytes = workload.partition("x")
+        setting = Setting(
+            kind="throughput",
+            records=int(records),
+            value_bytes=int(value_bytes),
+            interval_s=interval_s,
+            is_quick=is_quick,
+        )
+        if not list(self._turns(setting)):
+            return
+        given = self._filled(setting.records, setting.value_bytes)
+        if not (self._is_warm or is_quick):
+            self._warm_up(given, interval_s)
+        self._all(
+            setting, lambda one: race.throughput(self._rig, one, given, interval_s=interval_s)
+        )
+        topics.delete(self._rig.connection, given.topic)
+
+    def latency(self, interval_s: float, per_s: float, mode: _Mode, *, is_quick: bool) -> None:
+        """Latency of all at one commit interval."""
+        setting = Setting(
+            kind="latency",
+            records=int(per_s),
+            value_bytes=race.PACED_BYTES,
+            interval_s=interval_s,
+            is_quick=is_quick,
+        )
+        self._all(
+            setting,
+            lambda one: race.latency(
+                self._rig,
+                one,
+                interval_s=interval_s,
+                per_s=per_s,
+                warm_s=mode.warm_s,
+                seconds=mode.seconds,
+            ),
+        )
+
+    def _filled(self, records: int, value_bytes: int) -> race.Input:
+        topic = topics.create(self._rig.connection, "in", partitions=PARTITIONS)
+        print(f"appending {records:,} records of {value_bytes} bytes ...", flush=True)
+        fill(self._rig.connection, topic, records, value_bytes=value_bytes, partitions=PARTITIONS)
+        return race.Input(topic=topic, records=records, value_bytes=value_bytes)
+
+    def _warm_up(self, given: race.Input, interval_s: float) -> None:
+        """Not counted: what comes first finds a broker that has compiled nothing yet."""
+        by_hand = by_name(["by-hand"])[0]
+        race.throughput(self._rig, by_hand, given, interval_s=interval_s)
+        self._is_warm = True
+
+    def _turns(self, setting: Setting) -> Iterator[tuple[int, Contender]]:
+        """Each second turn backwards, so that nobody always runs behind the same one."""
+        for turn in range(self._repeat):
+            for one in self._contenders if turn % 2 == 0 else reversed(self._contenders):
+                if not self._log.has(setting, one.name, turn):
+                    yield turn, one
+
+    def _all(self, setting: Setting, measure: Callable[[Contender], _Figures]) -> None:
+        for turn, one in self._turns(setting):
+            load_before = os.getloadavg()[0]
+            figures: _Figures = {}
+            failure = self._absent.get(one.name, "")
+            if not failure:
+                try:
+                    figures = measure(one)
+                except race.RunFailedError as err:
+                    failure = str(err)[-_FAILURE_CHARACTERS:]
+            result = self._log.add(
+                setting,
+                (one.name, one.label, one.guarantee),
+                turn,
+                load_before=load_before,
+                figures=figures,
+                failure=failure,
+            )
+            print(_line(result), flush=True)
+
+
+def _line(result: Result) -> str:
+    """One run, for the person who waits."""
+    figures = result.figures
+    name = f"{result.contender:20} turn {result.turn}"
+    if not figures:
+        return f"{name}  failed: {result.failure.splitlines()[0]}"
+    if result.setting.kind == "latency":
+        return (
+            f"{name}  p50 {figures['p50_s']:.3f} s  p99 {figures['p99_s']:.3f} s"
+            f"  max {figures['max_s']:.3f} s"
+        )
+    return (
+        f"{name}  {figures['rate']:>9,.0f}/s  second half {figures['second_half_rate']:>9,.0f}/s"
+        f"  CPU {figures['cpu_s']:.1f} s  with start {figures['cpu_with_start_s']:.1f} s"
+        f"  peak {figures['peak_bytes'] / 2**20:,.0f} MiB  faults {figures['verdict']['faults']}"
+    )

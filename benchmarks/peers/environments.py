@@ -1,0 +1,130 @@
+"""What the peers need, fetched once per user into the cache: never into this project's own venv.
+
+Python packages go into a virtual environment for each peer, with every version pinned; jars come
+by the resolver that fetches the servers, with pinned checksums.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from runtime.embedded.cache import cache_dir, exclusive
+from runtime.embedded.ivy import (
+    Artifact,
+    Bundle,
+    fetch,
+    parse_checksums,
+    report_to_stderr,
+)
+from runtime.embedded.java import find_java
+from runtime.errors import MissingRequirementError
+
+__all__ = [
+    "FLINK",
+    "FLINK_CONNECTOR",
+    "KAFKA_STREAMS",
+    "PROGRAMS",
+    "QUIX",
+    "SPARK",
+    "SPARK_KAFKA",
+    "compiled",
+    "flink_jars",
+    "jars",
+    "python",
+]
+
+FLINK = "flink-2.2.1"
+QUIX = "quix-3.28.1"
+SPARK = "spark-4.2.0"
+FLINK_CONNECTOR = "flink-sql-connector-kafka-5.0.0-2.2"
+KAFKA_STREAMS = "kafka-streams-4.3.1"
+SPARK_KAFKA = "spark-sql-kafka-4.2.0"
+
+PROGRAMS = Path(__file__).with_name("programs")
+
+_PINS = Path(__file__).with_name("pins")
+_TIMEOUT_S = 1800.0
+_ARTIFACTS = {
+    FLINK_CONNECTOR: Artifact(
+        organisation="org.apache.flink", name="flink-sql-connector-kafka", version="5.0.0-2.2"
+    ),
+    KAFKA_STREAMS: Artifact(organisation="org.apache.kafka", name="kafka-streams", version="4.3.1"),
+    SPARK_KAFKA: Artifact(
+        organisation="org.apache.spark", name="spark-sql-kafka-0-10_2.13", version="4.2.0"
+    ),
+}
+
+
+@cache
+def jars(name: str) -> Path:
+    """Directory of the jars of one of the artifacts above, with what they depend on.
+
+    Raises:
+        MissingRequirementError: they cannot be fetched; says why.
+    """
+    pinned = parse_checksums((_PINS / f"{name}.sha256").read_text("ascii"))
+    return fetch(Bundle(name=name, artifacts=(_ARTIFACTS[name],), checksums=pinned))
+
+
+@cache
+def python(name: str) -> Path:
+    """Interpreter of the virtual environment of a peer, made at the first call of a user.
+
+    Raises:
+        MissingRequirementError: pip refused, or this Python is not supported; says why.
+    """
+    pins = _PINS / f"{name}.txt"
+    home = cache_dir() / "peers" / name
+    interpreter, stamp = home / "bin" / "python", home / ".whole"
+    mark = hashlib.sha256(pins.read_bytes() + sys.version.encode()).hexdigest()
+    with exclusive(home.with_suffix(".lock"), timeout_s=_TIMEOUT_S):
+        if not (stamp.exists() and stamp.read_text("ascii") == mark):
+            report_to_stderr(f"Installing {name} with pip, once per user, to {home}")
+            if home.exists():  # an interrupted one, or one of other versions
+                shutil.rmtree(home)
+            _run([sys.executable, "-m", "venv", str(home)], name)
+            pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install"]
+            _run([*pip, "--quiet", "--no-deps", "--requirement", str(pins)], name)
+            stamp.write_text(mark, "ascii")
+    return interpreter
+
+
+def flink_jars() -> Path:
+    """Flink's own distribution, which its Python package ships."""
+    return next((python(FLINK).parents[1] / "lib").glob("python3*/site-packages/pyflink/lib"))
+
+
+@cache
+def compiled(program: str, class_path: Sequence[Path]) -> Path:
+    """Directory of the classes of a Java program of this package.
+
+    Args:
+        class_path: directories of jars.
+    Raises:
+        MissingRequirementError: there is no ``javac``, or it failed.
+    """
+    source = PROGRAMS / f"{program}.java"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    target = cache_dir() / "peers" / f"{program}-{digest}"
+    if not (target / f"{program}.class").exists():
+        javac = find_java().tool("javac")
+        joined = os.pathsep.join(f"{directory}/*" for directory in class_path)
+        _run([str(javac), "-cp", joined, "-d", str(target), str(source)], program)
+    return target
+
+
+def _run(command: Sequence[str], name: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        errors = [line for line in lines if "error" in line.lower()]
+        raise MissingRequirementError(
+            f"{name} could not be made ready",
+            {"command": Path(command[0]).name, "said": (errors or lines)[-1].strip()},
+            "The first run needs the package registries (pip, Maven Central) and a JDK.",
+        )

@@ -1,0 +1,47 @@
+"""Spark's own Kafka source and sink, at least once: every value gains a "!"."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+
+def main() -> None:
+    """Run until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("bootstrap", "input", "output", "directory", "jars"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--interval", type=float, required=True)
+    args = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", ",".join(map(str, sorted(Path(args.jars).glob("*.jar")))))
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", args.bootstrap)
+        .option("subscribe", args.input)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    (
+        records.selectExpr("concat(value, X'21') AS value")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", args.bootstrap)
+        .option("kafka.linger.ms", "20")
+        .option("kafka.batch.size", "1000000")
+        .option("topic", args.output)
+        .option("checkpointLocation", str(Path(args.directory) / "checkpoint"))
+        .trigger(processingTime=f"{args.interval * 1000:.0f} milliseconds")
+        .start()
+        .awaitTermination()
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""One run of one contender: throughput over an input that is there, or latency at a steady pace."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import topics
+from benchmarks.feeding import Feed, Records
+from benchmarks.peers.paced import Reader
+from benchmarks.peers.records import paced_value
+from benchmarks.peers.roster import Contender, Order
+from benchmarks.peers.sampling import Sampler, cpu_at
+from benchmarks.peers.verdict import read_output
+from benchmarks.rig import PARTITIONS, Rig
+from connectors.kafka.history import EndWatch
+from runtime.embedded.program import Program, ProgramSpec
+
+__all__ = ["PACED_BYTES", "Input", "RunFailedError", "latency", "throughput"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_POLL_S = 0.1
+_START_TIMEOUT_S = 300.0
+_STALL_S = 60.0
+_SLOWEST_PER_S = 5_000
+PACED_BYTES = 100
+"""Size of the records of a latency run."""
+
+_PACED_BURST_S = 0.005
+
+
+class RunFailedError(Exception):
+    """The program ended, never began or came to no end; says why, with the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A full topic."""
+
+    topic: str
+    records: int
+    value_bytes: int
+
+    def shares(self) -> list[int]:
+        """Records of each partition."""
+        return [
+            self.records // PARTITIONS + (p < self.records % PARTITIONS) for p in range(PARTITIONS)
+        ]
+
+
+def throughput(
+    rig: Rig, contender: Contender, given: Input, *, interval_s: float
+) -> dict[str, Any]:
+    """A fresh program over a full topic, until all of it is visible and nothing moves any more.
+
+    Returns:
+        Figures by name: records a second from first to last append, whole and second half;
+        CPU-seconds from first append to last sight and with the start; peak memory; seconds from
+        start to first append; and the verdict on what a read_committed reader found.
+    Raises:
+        RunFailedError: see there.
+    """
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    try:
+        with _running(
+            rig,
+            contender,
+            given.topic,
+            output,
+            interval_s=interval_s,
+            value_bytes=given.value_bytes,
+        ) as program:
+            began_s = time.time()
+            sampler = _watch(rig, program, output, given.records, interval_s)
+        verdict = read_output(
+            rig.connection, output, shares=given.shares(), value_bytes=given.value_bytes
+        )
+    finally:
+        topics.delete(rig.connection, output)
+    moments, last = sampler.moments, sampler.moments[-1]
+    done = next(m for m in moments if m.stable == last.stable)
+    first_s = verdict.first_ms / 1000
+    return {
+        "rate": verdict.rate,
+        "second_half_rate": verdict.second_half_rate,
+        "cpu_s": done.cpu_s - cpu_at(moments, first_s),
+        "cpu_with_start_s": done.cpu_s,
+        "peak_bytes": sampler.peak_bytes,
+        "start_s": first_s - began_s,
+        "visible_s": done.at_s - first_s,
+        "verdict": {**asdict(verdict), "faults": verdict.faults},
+    }
+
+
+def latency(
+    rig: Rig,
+    contender: Contender,
+    *,
+    interval_s: float,
+    per_s: float,
+    warm_s: float,
+    seconds: float,
+) -> dict[str, Any]:
+    """From the making of a record to its sight by a read_committed reader, at a steady pace.
+
+    What is made in the first ``warm_s`` behind the first sight is not counted; the rest until
+    ``seconds`` later is, to its last record.
+
+    Raises:
+        RunFailedError: see there; also when what was counted was not all seen.
+    """
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    pace = _Pace(per_s)
+    try:
+        with (
+            _running(
+                rig, contender, source, output, interval_s=interval_s, value_bytes=PACED_BYTES
+            ) as program,
+            Reader(rig.connection, output) as reader,
+        ):
+            with Feed(rig, source, pause_s=_PACED_BURST_S, burst=pace):
+                _until(lambda: reader.count > 0, program, _START_TIMEOUT_S, "saw nothing")
+                from_us = int((time.time() + warm_s) * 1e6)
+                sampler = Sampler(program)
+                _rest(program, warm_s)
+                sampler.look(high=0, stable=0)
+                _rest(program, seconds)
+                sampler.look(high=0, stable=0)
+            until_us = int(time.time() * 1e6)
+            # A slow one may be far behind; what it never shows is lost.
+            with contextlib.suppress(RunFailedError):
+                _until(lambda: reader.count >= pace.sent, program, 60.0, "did not catch up")
+    finally:
+        topics.delete(rig.connection, source, output)
+    made_us, seen_us = reader.columns()
+    counted = (made_us >= from_us) & (made_us < until_us)
+    waits_s = np.sort((seen_us[counted] - made_us[counted]) / 1e6)
+    if not len(waits_s):
+        raise RunFailedError("nothing that was made in the counted time was seen")
+    first, last = sampler.moments[0], sampler.moments[-1]
+    return {
+        "p50_s": float(np.quantile(waits_s, 0.5)),
+        "p99_s": float(np.quantile(waits_s, 0.99)),
+        "max_s": float(waits_s[-1]),
+        "counted": len(waits_s),
+        "sent": pace.sent,
+        "seen": reader.count,
+        "cores": (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s),
+        "peak_bytes": sampler.peak_bytes,
+    }
+
+
+class _Pace:
+    """A burst for `Feed`: whatever has become due, over the partitions in turn."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._began_s: float | None = None
+        self.sent = 0
+
+    def __call__(self) -> Records:
+        now_s = time.monotonic()
+        self._began_s = now_s if self._began_s is None else self._began_s
+        return self._due(int((now_s - self._began_s) * self._per_s))
+
+    def _due(self, total: int) -> Records:
+        while self.sent < total:
+            number, partition = divmod(self.sent, PARTITIONS)
+            self.sent += 1
+            yield partition, paced_value(partition, number, PACED_BYTES)
+
+
+@contextlib.contextmanager
+def _running(
+    rig: Rig, contender: Contender, source: str, output: str, *, interval_s: float, value_bytes: int
+) -> Iterator[Program]:
+    directory = Path(tempfile.mkdtemp(dir=rig.directory))
+    order = Order(
+        bootstrap=rig.bootstrap,
+        source=source,
+        output=output,
+        directory=directory,
+        interval_s=interval_s,
+        value_bytes=value_bytes,
+        partitions=PARTITIONS,
+    )
+    environment = {
+        "PYTHONPATH": str(_ROOT) if contender.is_ours or contender.is_here else "",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **contender.environment,
+    }
+    spec = ProgramSpec(
+        command=tuple(contender.command(order)),
+        log_path=directory / "log",
+        environment=environment,
+        working_dir=directory,
+    )
+    with Program(spec) as program:
+        yield program
+
+
+def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: float) -> Sampler:
+    """Sample until everything is visible and stood still for a while, or nothing moves."""
+    watch, sampler = EndWatch(rig.connection, output), Sampler(program)
+    quiet_s = max(3.0, 3 * interval_s)
+    deadline_s = time.monotonic() + _START_TIMEOUT_S + records / _SLOWEST_PER_S
+    last, moved_s = (0, 0), time.monotonic()
+    while True:
+        ends = watch.now()
+        high, stable = sum(ends.high.values()), sum(ends.stable.values())
+        sampler.look(high=high, stable=stable)
+        now_s = time.monotonic()
+        if (high, stable) != last:
+            last, moved_s = (high, stable), now_s
+        if program.exit_code is not None or now_s > deadline_s:
+            raise RunFailedError(f"ended or too slow\n{program.log_tail()}")
+        still_s = now_s - moved_s
+        if ends.is_settled and stable >= records and still_s > quiet_s:
+            return sampler
+        if still_s > (_STALL_S if high else _START_TIMEOUT_S):
+            if not high:
+                raise RunFailedError(f"wrote nothing\n{program.log_tail()}")
+            return sampler  # what is missing is for the verdict to say
+        time.sleep(_POLL_S)  # the broker gives no event to wait for
+
+
+def _until(condition: Callable[[], bool], program: Program, timeout_s: float, what: str) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if program.exit_code is not None or time.monotonic() > deadline_s:
+            raise RunFailedError(f"{what}\n{program.log_tail()}")
+        time.sleep(_POLL_S)
+
+
+def _rest(program: Program, seconds: float) -> None:
+    """Let it run; its end is an error."""
+    deadline_s = time.monotonic() + seconds
+    while time.monotonic() < deadline_s:
+        if program.exit_code is not None:
+            raise RunFailedError(f"ended\n{program.log_tail()}")
+        time.sleep(_POLL_S)

@@ -1,0 +1,240 @@
+"""Who runs: ours by every engine, and the peers, each a program of its own with the same settings.
+
+A contender reads one topic from its beginning, appends ``!`` to every value and writes to another
+topic until it is killed. Where a setting exists everywhere it is the same for all: two threads or
+processes, `read_committed` input, ``linger.ms`` 20, ``batch.size`` 1,000,000, 1 GiB of Java heap.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.peers import environments as env
+from runtime.embedded.java import find_java
+
+__all__ = ["CONTENDERS", "Contender", "Order", "by_name"]
+
+_HERE = Path(__file__).resolve().parents[1]
+_HEAP = "-Xmx1g"
+_EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly once", "at least once"
+# Those that Flink's own launcher gives: its serializers look into the JDK.
+_FLINK_OPENS = tuple(
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in (
+        "java.lang",
+        "java.lang.invoke",
+        "java.lang.reflect",
+        "java.io",
+        "java.net",
+        "java.nio",
+        "java.text",
+        "java.time",
+        "java.util",
+        "java.util.concurrent",
+        "java.util.concurrent.atomic",
+        "java.util.concurrent.locks",
+        "sun.nio.ch",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One run of a contender.
+
+    Attributes:
+        bootstrap, source, output: broker and topics.
+        directory: empty, for checkpoints and state.
+        interval_s: between two commits.
+        value_bytes: of the input's records.
+        partitions: of both topics.
+    """
+
+    bootstrap: str
+    source: str
+    output: str
+    directory: Path
+    interval_s: float
+    value_bytes: int
+    partitions: int
+
+    def topics(self) -> list[str]:
+        """As options of our programs and of the Python peers."""
+        return ["--bootstrap", self.bootstrap, "--input", self.source, "--output", self.output]
+
+    def positional(self) -> list[str]:
+        """As arguments of the Java peers."""
+        interval_ms = f"{self.interval_s * 1000:.0f}"
+        return [self.bootstrap, self.source, self.output, str(self.directory), interval_ms]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A program under measurement.
+
+    Attributes:
+        name: on the command line and in the results.
+        label: in tables.
+        guarantee: what it promises.
+        command: the program; may fetch what it needs at the first call.
+        environment: variables added to ours.
+        is_ours: shown first, in bold.
+        is_here: runs in our own virtual environment, with our modules.
+    """
+
+    name: str
+    label: str
+    command: Callable[[Order], Sequence[str]]
+    guarantee: str = _EXACTLY_ONCE
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_ours: bool = False
+    is_here: bool = False
+
+
+def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Order], Sequence[str]]:
+    """Our pipeline; ``epoch``: most records and bytes of a second of the micro-batch engine."""
+
+    def command(order: Order) -> Sequence[str]:
+        capped: list[str] = []
+        if epoch is not None:
+            per_s = min(epoch[0], epoch[1] // order.value_bytes)
+            capped = ["--max-records", str(max(1_000, int(per_s * order.interval_s)))]
+        return [
+            *(sys.executable, "-u", str(_HERE / "pipeline.py"), *order.topics()),
+            *("--checkpoint", str(order.directory / "checkpoint")),
+            *("--progress", str(order.directory / "progress")),
+            *("--interval", str(order.interval_s), "--function", "exclaim", *settings, *capped),
+        ]
+
+    return command
+
+
+def _by_hand(*settings: str) -> Callable[[Order], Sequence[str]]:
+    def command(order: Order) -> Sequence[str]:
+        return [
+            *(sys.executable, "-u", str(_HERE / "peer.py"), *order.topics()),
+            *("--partitions", str(order.partitions), "--interval", str(order.interval_s)),
+            *("--function", "exclaim", *settings),
+        ]
+
+    return command
+
+
+def _flink_sql(order: Order) -> Sequence[str]:
+    libraries = [env.flink_jars(), env.jars(env.FLINK_CONNECTOR)]
+    classes = env.compiled("FlinkSqlCopy", tuple(libraries))
+    return _java("FlinkSqlCopy", [classes], libraries, order, _FLINK_OPENS)
+
+
+def _kafka_streams(order: Order) -> Sequence[str]:
+    libraries = [env.jars(env.KAFKA_STREAMS)]
+    classes = env.compiled("StreamsCopy", tuple(libraries))
+    return _java("StreamsCopy", [classes], libraries, order, ())
+
+
+def _java(
+    program: str,
+    classes: Sequence[Path],
+    libraries: Sequence[Path],
+    order: Order,
+    options: Sequence[str],
+) -> Sequence[str]:
+    class_path = ":".join([*map(str, classes), *(f"{directory}/*" for directory in libraries)])
+    java = str(find_java().executable)
+    return [java, _HEAP, *options, "-cp", class_path, program, *order.positional()]
+
+
+def _python(name: str, program: str, order: Order, *settings: str) -> Sequence[str]:
+    return [
+        *(str(env.python(name)), "-u", str(env.PROGRAMS / f"{program}.py"), *order.topics()),
+        *("--directory", str(order.directory), "--interval", str(order.interval_s), *settings),
+    ]
+
+
+def _pyflink(order: Order) -> Sequence[str]:
+    connector = next(env.jars(env.FLINK_CONNECTOR).glob("*.jar"))
+    return _python(env.FLINK, "pyflink_copy", order, "--connector", str(connector))
+
+
+def _quix(order: Order) -> Sequence[str]:
+    return _python(env.QUIX, "quix_copy", order)
+
+
+def _spark(order: Order) -> Sequence[str]:
+    jars = env.jars(env.SPARK_KAFKA)
+    return _python(env.SPARK, "spark_copy", order, "--jars", str(jars))
+
+
+# About what an epoch of one second holds on two cores shared with the broker.
+_CHAINED_EPOCH = (350_000, 120_000_000)
+_TRANSFORM_EPOCH = (200_000, 80_000_000)
+
+# Another engine of ours is one entry more, with ``--engine NAME`` behind its mode.
+CONTENDERS: Sequence[Contender] = (
+    Contender(
+        name="sluice-chained",
+        label="Sluice, chained, micro-batch",
+        command=_ours("--mode", "chained", epoch=_CHAINED_EPOCH),
+        is_ours=True,
+    ),
+    Contender(
+        name="sluice-transform",
+        label="Sluice, through the JVM (`transform`)",
+        command=_ours("--mode", "transform", epoch=_TRANSFORM_EPOCH),
+        is_ours=True,
+    ),
+    Contender(
+        name="sluice-chained-weak",
+        label="Sluice, chained, micro-batch, at least once",
+        command=_ours(*("--mode", "chained", "--guarantee", "at-least-once"), epoch=_CHAINED_EPOCH),
+        guarantee=_AT_LEAST_ONCE,
+        is_ours=True,
+    ),
+    Contender(name="flink-sql", label="Flink 2.2 SQL", command=_flink_sql),
+    Contender(
+        name="pyflink",
+        label="PyFlink 2.2 DataStream, Python function",
+        command=_pyflink,
+        environment={"JVM_ARGS": _HEAP},
+    ),
+    Contender(name="kafka-streams", label="Kafka Streams 4.3", command=_kafka_streams),
+    Contender(name="quix", label="Quix Streams 3.28", command=_quix),
+    Contender(
+        name="spark",
+        label="Spark 4.2, its own Kafka source and sink",
+        command=_spark,
+        guarantee=_AT_LEAST_ONCE,
+    ),
+    Contender(
+        name="by-hand",
+        label="confluent-kafka by hand, tuned, 2 processes",
+        command=_by_hand("--processes", "2"),
+        is_here=True,
+    ),
+    Contender(
+        name="by-hand-1",
+        label="confluent-kafka by hand, tuned, 1 process",
+        command=_by_hand("--processes", "1"),
+        is_here=True,
+    ),
+    Contender(
+        name="by-hand-untuned",
+        label="confluent-kafka by hand, untuned, 2 processes",
+        command=_by_hand("--processes", "2", "--fetch-backoff-ms", "1000"),
+        is_here=True,
+    ),
+)
+
+
+def by_name(names: Sequence[str]) -> list[Contender]:
+    """Contenders in the order of the roster; all when none is named.
+
+    Raises:
+        ValueError: there is no such contender.
+    """
+    unknown = set(names).difference(one.name for one in CONTENDERS)
+    if unknown:
+        known = ", ".join(one.name for one in CONTENDERS)
+        raise ValueError(f"no such contender: {', '.join(sorted(unknown))}; there are {known}")
+    return [one for one in CONTENDERS if not names or one.name in names]

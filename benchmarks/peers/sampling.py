@@ -1,0 +1,88 @@
+"""Processor time and memory of a program with all its processes, against the wall clock."""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from runtime.embedded.program import Program
+
+__all__ = ["Moment", "Sampler", "cpu_at"]
+
+_LIST_EVERY_S = 1.0
+_MEMORY_EVERY_S = 1.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """At one moment: wall clock in seconds, CPU-seconds so far, records appended and visible."""
+
+    at_s: float
+    cpu_s: float
+    high: int
+    stable: int
+
+
+class Sampler:
+    """Looks at a program again and again. Used by one thread.
+
+    CPU-seconds are those of all living processes of its session, and of the ended children that
+    these have waited for. Memory is proportional (PSS): a page that n processes share counts 1/n
+    for each, so forked workers and mapped archives are not counted twice.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._members: list[int] = []
+        self._listed_s = self._weighed_s = float("-inf")
+        self.moments: list[Moment] = []
+        self.peak_bytes = 0
+
+    def look(self, *, high: int, stable: int) -> Moment:
+        """Take a sample beside what the broker says of the output: sums of offsets."""
+        now_s = time.monotonic()
+        if now_s - self._listed_s > _LIST_EVERY_S:
+            self._members = [process.pid for process in self._program.members()]
+            self._listed_s = now_s
+        if now_s - self._weighed_s > _MEMORY_EVERY_S:
+            self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, self._members)))
+            self._weighed_s = now_s
+        cpu_s = sum(map(_cpu_seconds, self._members))
+        moment = Moment(time.time(), cpu_s, high, stable)
+        self.moments.append(moment)
+        return moment
+
+
+def cpu_at(moments: Sequence[Moment], at_s: float) -> float:
+    """CPU-seconds at a moment of the wall clock, in a straight line between two samples."""
+    before = moments[0]
+    for moment in moments:
+        if moment.at_s >= at_s:
+            width_s = moment.at_s - before.at_s
+            share = (at_s - before.at_s) / width_s if width_s > 0 else 1.0
+            return before.cpu_s + max(0.0, share) * (moment.cpu_s - before.cpu_s)
+        before = moment
+    return before.cpu_s
+
+
+def _cpu_seconds(pid: int) -> float:
+    with contextlib.suppress(OSError, IndexError):
+        # The name, in brackets, may hold anything: what follows does not.
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / _TICKS_PER_S
+    return 0.0
+
+
+def _memory_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(psutil.Error):  # no rights to look: resident memory is an upper bound
+        return int(psutil.Process(pid).memory_info().rss)
+    return 0

@@ -1,0 +1,92 @@
+"""Runs of one setting, together: medians, spread, and what the readers found."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.peers.results import Result, Setting
+
+__all__ = ["Row", "Spread", "rows_by_setting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and most of some runs."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> "Spread":
+        """Of at least one run."""
+        return cls(statistics.median(runs), min(runs), max(runs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One contender in one setting.
+
+    Attributes:
+        runs: those with figures.
+        failure: why there are none, or "".
+
+    """
+
+    contender: str
+    label: str
+    guarantee: str
+    runs: Sequence[Result]
+    failure: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this project's."""
+        return self.contender.startswith("sluice")
+
+    def spread(self, figure: str, shown: Callable[[float], float] = float) -> Spread:
+        """Of one figure over the runs."""
+        return Spread.of([shown(float(run.figures[figure])) for run in self.runs])
+
+    def checked(self) -> str:
+        """The reader's verdict on all runs, in words."""
+        totals: dict[str, int] = defaultdict(int)
+        for run in self.runs:
+            for fault in ("lost", "duplicated", "unexpected", "reordered"):
+                totals[fault] += int(run.figures["verdict"][fault])
+        found = [f"{count:,} {fault}" for fault, count in totals.items() if count]
+        return ", ".join(found) or "every record once, in order"
+
+    def seen(self) -> str:
+        """The same of a latency run: what was made and never seen, or seen twice."""
+        missing = sum(int(run.figures["sent"]) - int(run.figures["seen"]) for run in self.runs)
+        if not missing:
+            return "all seen"
+        return f"{missing:,} not seen in time" if missing > 0 else f"{-missing:,} seen twice"
+
+
+def rows_by_setting(results: Sequence[Result]) -> Mapping[Setting, list[Row]]:
+    """Rows of each setting, in the order of the results; of a run that was repeated, the last."""
+    runs: dict[Setting, dict[str, dict[int, Result]]] = {}
+    for result in results:
+        by_name = runs.setdefault(result.setting, {})
+        by_turn = by_name.setdefault(result.contender, {})
+        if not result.failure or result.turn not in by_turn:
+            by_turn[result.turn] = result
+    return {
+        setting: [_row(list(by_turn.values())) for by_turn in by_name.values()]
+        for setting, by_name in runs.items()
+    }
+
+
+def _row(results: Sequence[Result]) -> Row:
+    last = results[-1]
+    failures = [one.failure.strip().splitlines()[0] for one in results if one.failure]
+    return Row(
+        contender=last.contender,
+        label=last.label,
+        guarantee=last.guarantee,
+        runs=[one for one in results if not one.failure],
+        failure=failures[-1] if failures else "",
+    )

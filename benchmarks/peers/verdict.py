@@ -1,0 +1,169 @@
+"""What a read_committed reader finds in the output of a run: every record once, and when."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.peers.records import HEAD_BYTES, Ints, heads, tail_of
+from connectors.kafka._client import OFFSET_BEGINNING, Message, TopicPartition
+from connectors.kafka.history import reading_consumer, topic_ends
+from connectors.kafka.security import KafkaConnection
+
+__all__ = ["Verdict", "judge", "read_output"]
+
+_CONSUME_RECORDS = 10_000
+_CONSUME_S = 0.1
+_IDLE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of one output partition, in its order."""
+
+    partitions: list[Ints] = field(default_factory=list)
+    numbers: list[Ints] = field(default_factory=list)
+    stamps_ms: list[Ints] = field(default_factory=list)
+    foreign: int = 0
+
+    def take(self, messages: Sequence[Message], tail: bytes) -> None:
+        """Values that are not a head and the tail are foreign."""
+        values, stamps = [], []
+        for message in messages:
+            value = message.value() or b""
+            if isinstance(value, bytes) and value[HEAD_BYTES:] == tail:
+                values.append(value)
+                stamps.append(message.timestamp()[1])
+        self.foreign += len(messages) - len(values)
+        if values:
+            partitions, numbers, _ = heads(values)
+            self.partitions.append(partitions)
+            self.numbers.append(numbers)
+            self.stamps_ms.append(np.array(stamps, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Of a finished run.
+
+    Attributes:
+        found: records that a read_committed reader gets.
+        lost, duplicated, unexpected: against the input, as a multiset.
+        reordered: records that come behind a later one of their input partition, within one
+            partition of the output.
+        first_ms, middle_ms, last_ms: when the broker appended the first record, the one in the
+            middle and the last, by its clock.
+    """
+
+    found: int
+    lost: int
+    duplicated: int
+    unexpected: int
+    reordered: int
+    first_ms: int
+    middle_ms: int
+    last_ms: int
+
+    @property
+    def faults(self) -> int:
+        """That no exactly-once program may have."""
+        return self.lost + self.duplicated + self.unexpected + self.reordered
+
+    @property
+    def rate(self) -> float:
+        """Records a second from first to last append."""
+        return self.found / max(0.001, (self.last_ms - self.first_ms) / 1000)
+
+    @property
+    def second_half_rate(self) -> float:
+        """The same from the append of the middle one on."""
+        return self.found / 2 / max(0.001, (self.last_ms - self.middle_ms) / 1000)
+
+
+def judge(
+    found: Mapping[int, tuple[Ints, Ints, Ints]], shares: Sequence[int], foreign: int
+) -> Verdict:
+    """Compare with ``shares[p]`` records, numbered from 0, of each input partition p.
+
+    Args:
+        found: by output partition: input partitions, numbers and append times in ms, in order.
+        foreign: values that are no record of the race.
+    """
+    lost = duplicated = reordered = 0
+    unexpected = foreign
+    for partition, share in enumerate(shares):
+        numbers = [n[p == partition] for p, n, _ in found.values()]
+        reordered += sum(int((np.diff(one) < 0).sum()) for one in numbers)
+        together = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        known = together[(together >= 0) & (together < share)]
+        unexpected += len(together) - len(known)
+        times = np.bincount(known, minlength=share)
+        lost += int((times == 0).sum())
+        duplicated += int((times[times > 1] - 1).sum())
+    unexpected += sum(int(((p < 0) | (p >= len(shares))).sum()) for p, _, _ in found.values())
+    stamps = np.sort(np.concatenate([s for _, _, s in found.values()] or [np.empty(0, np.int64)]))
+    if not len(stamps):
+        stamps = np.zeros(1, np.int64)
+    return Verdict(
+        found=sum(len(n) for _, n, _ in found.values()) + foreign,
+        lost=lost,
+        duplicated=duplicated,
+        unexpected=unexpected,
+        reordered=reordered,
+        first_ms=int(stamps[0]),
+        middle_ms=int(stamps[len(stamps) // 2]),
+        last_ms=int(stamps[-1]),
+    )
+
+
+def read_output(
+    connection: KafkaConnection, topic: str, *, shares: Sequence[int], value_bytes: int
+) -> Verdict:
+    """Read all that is committed, and judge it.
+
+    Raises:
+        RuntimeError: the topic could not be read to its end.
+    """
+    wanted = {p: end for p, end in topic_ends(connection, topic).stable.items() if end}
+    found: dict[int, _Found] = defaultdict(_Found)
+    tail = tail_of(value_bytes)
+    consumer = reading_consumer(connection, group="sluice-verdict")
+    try:
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in wanted])
+        progressed_s = time.monotonic()
+        while wanted:
+            messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
+            if messages:
+                progressed_s = time.monotonic()
+                _take(messages, wanted, found, tail)
+            elif time.monotonic() - progressed_s > _IDLE_S:
+                raise RuntimeError(f"{topic} could not be read to its end: {wanted}")
+    finally:
+        consumer.close()
+    columns = {
+        p: (np.concatenate(f.partitions), np.concatenate(f.numbers), np.concatenate(f.stamps_ms))
+        for p, f in found.items()
+        if f.numbers
+    }
+    return judge(columns, shares, sum(one.foreign for one in found.values()))
+
+
+def _take(
+    messages: Sequence[Message],
+    wanted: dict[int, int],
+    found: dict[int, _Found],
+    tail: bytes,
+) -> None:
+    by_partition: dict[int, list[Message]] = defaultdict(list)
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        if message.error() is None:
+            by_partition[partition].append(message)
+        elif offset >= wanted.get(partition, 0):  # the end of the partition
+            wanted.pop(partition, None)
+    for partition, taken in by_partition.items():
+        found[partition].take(taken, tail)
