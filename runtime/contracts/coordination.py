@@ -23,6 +23,10 @@ class Coordinator(AttemptRegistry, Protocol):
         """Whether a decided checkpoint contains this batch (or a later one of the region)."""
         ...
 
+    def is_committed(self, batch: BatchKey) -> bool:
+        """Whether the checkpoint that contains this batch is committed on record."""
+        ...
+
     def acknowledge(self, ack: Acknowledgement) -> None:
         """Step 3. FencedError for an older generation."""
         ...
