@@ -165,12 +165,15 @@ def _give_barrier(
     book: Book, checkpoint: PendingCheckpoint, event: RegionCut, now_s: float
 ) -> Barrier:
     region = book.regions[event.region]
+    # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
+    # nothing tells that it has reached the end.
+    is_last = event.finished and not region.plan.follows
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,
         generation=event.generation,
         splits=event.splits,
-        is_last=event.finished,
+        is_last=is_last,
     )
     checkpoint.barriers[event.region] = barrier
     region.cuts[checkpoint.checkpoint_id] = event.splits
@@ -179,8 +182,8 @@ def _give_barrier(
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.is_behind(book.settings) else book.settings.interval_s or 0.0
     region.pending.begin(now_s, due_in_s=due_in_s)
-    region.finished = event.finished
-    if event.finished:
+    region.finished = is_last
+    if is_last:
         checkpoint.finished.add(event.region)
     if checkpoint.state is State.ARMED:
         book.move(checkpoint, Event.BARRIER_CUT, now_s)

@@ -322,6 +322,10 @@ class BarrierCoordinator:
         """See `runtime.contracts.Coordinator.is_decided`."""
         return self._ask(lambda core: core.is_decided(batch))
 
+    def is_committed(self, batch: BatchKey) -> bool:
+        """See `runtime.contracts.Coordinator.is_committed`."""
+        return self._ask(lambda core: core.is_committed(batch))
+
     def acknowledge(self, ack: Acknowledgement) -> None:
         """See `runtime.contracts.Coordinator.acknowledge`."""
         failpoint("before-ack")

@@ -137,7 +137,12 @@ class RegionState:
             )
 
     def epoch_limit(self, settings: CheckpointSettings) -> int | None:
-        """At most so many records per cut; the user's own limit stands above what was learnt."""
+        """At most so many records per cut; the user's own limit stands above what was learnt.
+
+        A region that follows its splits has an epoch as long as the time between two barriers.
+        """
+        if self.plan.follows:
+            return None
         limits = [None if self.rate is None else self.rate.most_records, self.plan.max_records]
         if self.plan.max_records is None and settings.pace_epochs:
             limits.append(self.pace.limit)
@@ -145,7 +150,7 @@ class RegionState:
 
     def is_behind(self, settings: CheckpointSettings) -> bool:
         """Whether our own limit, not the user's, left records behind at the last cut."""
-        if self.plan.max_records is not None or self.rate is not None:
+        if self.plan.max_records is not None or self.rate is not None or self.plan.follows:
             return False
         return settings.pace_epochs and self.pace.is_behind
 
