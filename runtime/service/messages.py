@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["AttemptBody", "BarrierBody", "BatchQuery", "QueryBody", "RestartBody"]
+__all__ = ["AttemptBody", "BarrierBody", "BatchQuery", "EpochBody", "QueryBody", "RestartBody"]
 
 
 class _Envelope(BaseModel):
@@ -25,7 +25,7 @@ class _RegionEnvelope(_Envelope):
 
 
 class BarrierBody(_RegionEnvelope):
-    """``POST /v1/barrier``."""
+    """``POST /v1/barrier`` and ``/v1/epochs/next``."""
 
     wait_s: float
 
@@ -36,6 +36,12 @@ class AttemptBody(_RegionEnvelope):
     batch_id: int
     operator_id: str
     resource: str
+
+
+class EpochBody(_Envelope):
+    """``POST /v1/epochs``; ``epoch``: a `runtime.continuous.messages.EpochResult`."""
+
+    epoch: dict[str, Any]
 
 
 class BatchQuery(_RegionEnvelope):

@@ -6,6 +6,7 @@ import os
 from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
@@ -20,6 +21,9 @@ def main() -> None:
         spark,
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
+        engine=args.engine,
+        timeout_s=float(os.environ.get("TIMEOUT_S", "600")),
+        checkpoint_handler=RegionalCheckpointHandler() if os.environ.get("REGIONAL") else None,
         on_lost=os.environ.get("ON_LOST", "fail"),
         retained=int(os.environ.get("RETAINED", "3")),
         regions=int(os.environ.get("REGIONS", "1")),
