@@ -72,6 +72,7 @@ class RecordingWriter:
         self.events: list[str] = []
         self.records: list[tuple[int, int]] = []
         self.failure: Exception | None = None
+        self.decide_within_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `SinkWriter.write`."""

@@ -232,8 +232,8 @@ class KafkaSplitEnumerator:
 
     def fixed_ends(self) -> Mapping[SplitKey, int] | None:
         """See `runtime.contracts.SplitEnumerator`."""
-        ends = self._ends
-        return None if ends is None else {(self._source_id, *key): ends[key] for key in ends}
+        ends, name = self._ends, self._source_id
+        return None if ends is None else {(name, *key): ends[key] for key in ends}
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """Offsets not read yet, as of the last cut."""

@@ -27,6 +27,11 @@ class KafkaFollowingReader:
 
     reader: KafkaSplitReader
 
+    @property
+    def no_progress_timeout_s(self) -> float:
+        """See `runtime.contracts.FollowingReader`."""
+        return self.reader.no_progress_timeout_s
+
     def follow(
         self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
     ) -> "KafkaFollower":

@@ -43,6 +43,7 @@ _INIT_TIMEOUT_S = 18.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _CONFIRM_TIMEOUT_S = 10.0
+_USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
 _FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
 
 
@@ -79,6 +80,9 @@ class TransactionalWriter:
     """One transaction, pre-committed and left open for the driver to commit. Executor, one thread.
 
     An epoch without records costs no transaction: nothing is begun before the first one.
+
+    Attributes:
+        decide_within_s: see `runtime.contracts.ContinuousWriter`; None before the pre-commit.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class TransactionalWriter:
         self._lease: Lease | None = None
         self._sender: RecordSender | None = None
         self._is_flushed = False
+        self.decide_within_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `runtime.contracts.SinkWriter`."""
@@ -134,6 +139,7 @@ class TransactionalWriter:
         self._flush(self._lease)
         outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
         self._delivery.check()
+        self.decide_within_s = producer.decide_within_s()
         failpoint("after-flush")
         handle = self._handle(producer, self._sender.records, outputs)
         lease, self._lease, self._sender = self._lease, None, None
@@ -222,6 +228,7 @@ class PlainWriter:
         self._drop = drop
         self._is_checked = guarantee is not Guarantee.NONE
         self._is_flushed = False
+        self.decide_within_s: float | None = None  # there is nothing to decide
         self._schemas = _Schemas(topic)
         self._delivery = DeliveryLog(scope)
         self._sender = RecordSender(
@@ -298,6 +305,13 @@ class KafkaWriterFactory:
     transactional_id_prefix: str = ""
     transaction_timeout_s: float | None = None
     dead_letter_topics: tuple[str, ...] = ()
+
+    @property
+    def longest_interval_s(self) -> float | None:
+        """See `runtime.contracts.ContinuousWriterFactory`."""
+        if self.guarantee is not Guarantee.EXACTLY_ONCE:
+            return None
+        return (self.transaction_timeout_s or _USUAL_TIMEOUT_S) / 3
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `runtime.contracts.ContinuousWriterFactory`."""

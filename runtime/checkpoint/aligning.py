@@ -122,6 +122,7 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
                 generation=region.generation,
                 positions=region.positions(),
                 max_records=region.epoch_limit(book.settings),
+                has_read=event.has_read,
             )
         )
 
@@ -144,7 +145,11 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
     known = checkpoint.barriers.get(event.region)
-    takes_part = region.plan.stateful or region.wants_a_batch(now_s, is_last=event.finished)
+    takes_part = (
+        region.plan.stateful
+        or event.has_read
+        or region.wants_a_batch(now_s, is_last=event.finished)
+    )
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(book, checkpoint, event, now_s)
     if known is not None:
@@ -248,6 +253,8 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.late = None
+    within_s = ack.decide_within_s
+    region.decide_by_s = None if within_s is None else now_s + within_s
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)
@@ -291,6 +298,7 @@ def _require_own_splits(book: Book, ack: Acknowledgement) -> None:
 def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float) -> None:
     region = book.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
+    checkpoint.decide_by(region.decide_by_s)
     region.cuts[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
         region.pace.finished(now_s, target_s=book.settings.epoch_target_s)

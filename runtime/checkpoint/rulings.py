@@ -46,11 +46,15 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
                 _give_up(book, checkpoint, sorted(alignment.failed), now_s)
             else:
                 _expire(book, checkpoint, now_s)
+        elif ruling is Ruling.WAIT and _is_late(book, checkpoint, now_s):
+            _expire(book, checkpoint, now_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(book, checkpoint, now_s):
         _expire(book, checkpoint, now_s)
 
 
 def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    if checkpoint.decide_by_s is not None and now_s >= checkpoint.decide_by_s:
+        return True
     started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
     return now_s - started_s >= book.settings.timeout_s
 

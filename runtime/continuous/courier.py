@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from runtime.continuous.messages import EpochResult, NextBarrier
@@ -16,18 +17,27 @@ __all__ = ["CoordinatorLink", "Courier", "Ended"]
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 2.0
+_POLL_S = 1.0
 _JOIN_S = 5.0
 
 Ended = Callable[[], EpochResult]
 """Pre-commits an epoch that gets no further record."""
 
 
+def _aged(result: EpochResult, elapsed_s: float) -> EpochResult:
+    """As it is told after so long."""
+    if result.decide_within_s is None:
+        return result
+    return replace(result, decide_within_s=result.decide_within_s - elapsed_s)
+
+
 class CoordinatorLink(Protocol):
     """How the coordinator is asked; every call may be repeated."""
 
-    def next_barrier(self, region: str, generation: int, *, wait_s: float) -> NextBarrier:
-        """The life's next barrier, once one is due."""
+    def next_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
+        """The life's next barrier, once one is due and there is something to read or to end."""
         ...
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
@@ -51,6 +61,9 @@ class Courier:
         region, generation: whose barriers.
         lost_timeout_s: how long nobody may answer.
         clock: monotonic seconds.
+
+    Attributes:
+        has_read: the epoch that is being written has records; set by the task.
     """
 
     def __init__(
@@ -67,6 +80,7 @@ class Courier:
         self._generation = generation
         self._lost_timeout_s = lost_timeout_s
         self._clock = clock
+        self.has_read = False
         self._changed = threading.Condition()
         self._barrier: Barrier | None = None
         self._ended: Ended | None = None
@@ -128,7 +142,9 @@ class Courier:
     def _go_on(self) -> bool:
         """One barrier, and the epoch that it ends; False: there is nothing more to do."""
         answer = self._patiently(
-            lambda: self._link.next_barrier(self._region, self._generation, wait_s=_POLL_S)
+            lambda: self._link.next_barrier(
+                self._region, self._generation, wait_s=_POLL_S, has_read=self.has_read
+            )
         )
         if answer is None or answer.is_over:
             self._is_over = True
@@ -139,9 +155,11 @@ class Courier:
         ended = self._exchanged(answer.barrier)
         if ended is None:
             return False
-        result = ended()
+        result, since_s = ended(), self._clock()
         failpoint("after-pre-commit")
-        self._patiently(lambda: self._link.acknowledge_epoch(result))
+        self._patiently(
+            lambda: self._link.acknowledge_epoch(_aged(result, self._clock() - since_s))
+        )
         failpoint("after-epoch-ack")
         return not self._is_closed
 

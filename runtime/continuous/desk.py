@@ -31,6 +31,7 @@ class EpochBook:
 
     Attributes:
         is_stopping: the task is told to end.
+        has_asked: the task runs: it has asked for a barrier.
     """
 
     region: str
@@ -38,18 +39,25 @@ class EpochBook:
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
     is_stopping: bool = False
+    has_asked: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _told: Acknowledgement | None = None
     _committed_batch: int = -1
     _open: tuple[OpenWork, ...] = ()
 
-    def next_barrier(self, coordinator: Coordinator, *, wait_s: float) -> NextBarrier:
+    def next_barrier(
+        self, coordinator: Coordinator, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
         """Wait for the life's next barrier; see `runtime.contracts.Coordinator.poll_barrier`."""
+        self.has_asked = True
         until_s = time.monotonic() + wait_s
         while not self.is_stopping:
             left_s = until_s - time.monotonic()
             barrier = coordinator.poll_barrier(
-                self.region, self.generation, wait_s=max(0.0, min(left_s, _LOOK_S))
+                self.region,
+                self.generation,
+                wait_s=max(0.0, min(left_s, _LOOK_S)),
+                has_read=has_read,
             )
             if barrier is not None or left_s <= _LOOK_S:
                 committed_batch = self._look(coordinator)
@@ -76,7 +84,10 @@ class EpochBook:
             PoisonRecordsError, ConfigError: the epoch shall not be decided.
         """
         with self._lock:
-            if self._told is None or self._told.batch != result.batch:
+            told = -1 if self._told is None else self._told.batch.batch_id
+            if result.batch.batch_id < told:
+                return  # its answer was lost, but it was told in time: its successor was, too
+            if result.batch.batch_id > told:
                 self._told = self._acknowledgement(result)
                 self._open = (
                     *self._open,
@@ -84,6 +95,7 @@ class EpochBook:
                 )
                 self.operator_states = self._told.region.operator_states
             ack = self._told
+        assert ack is not None  # it is the one just made, or made before
         coordinator.acknowledge(ack)
 
     def _acknowledgement(self, result: EpochResult) -> Acknowledgement:
@@ -104,6 +116,7 @@ class EpochBook:
             batch=result.batch,
             checkpoint_id=result.checkpoint_id,
             region=region,
+            decide_within_s=result.decide_within_s,
             counts=added(
                 {function.name: counts[function.operator_id]}
                 for function in self.functions
@@ -146,9 +159,12 @@ class ContinuousDesk:
         with self._lock:
             self._books[book.region] = book
 
-    def next_barrier(self, region: str, generation: int, *, wait_s: float) -> NextBarrier:
+    def next_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
         """See `EpochBook.next_barrier`; FencedError for a life that is over."""
-        return self._book(region, generation).next_barrier(self._coordinator, wait_s=wait_s)
+        book = self._book(region, generation)
+        return book.next_barrier(self._coordinator, wait_s=wait_s, has_read=has_read)
 
     def acknowledge(self, result: EpochResult) -> None:
         """See `EpochBook.acknowledge`."""

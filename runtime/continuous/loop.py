@@ -1,5 +1,6 @@
 """The loop of a continuous task: read, apply, write; a barrier ends an epoch where it is."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,8 +8,8 @@ import pyarrow as pa
 
 from runtime.continuous.courier import Courier
 from runtime.continuous.messages import EpochResult
-from runtime.contracts import ContinuousWriter, Follower
-from runtime.errors import IllegalTransitionError
+from runtime.contracts import Clock, ContinuousWriter, Follower
+from runtime.errors import IllegalTransitionError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier, BatchKey, SplitKey, SplitRange
 from runtime.poison import FunctionRun
@@ -64,6 +65,9 @@ class TaskLoop:
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
         begins_after: newest checkpoint when the life began.
+        no_progress_timeout_s: a split of which nothing comes for so long, though barriers say that
+            there is more, ends the task.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -76,7 +80,12 @@ class TaskLoop:
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
         begins_after: int,
+        no_progress_timeout_s: float = 120.0,
+        clock: Clock = time.monotonic,
     ) -> None:
+        self._no_progress_timeout_s = no_progress_timeout_s
+        self._clock = clock
+        self._behind: dict[SplitKey, tuple[int, float]] = {}
         self._region = region
         self._generation = generation
         self._follower = follower
@@ -108,11 +117,14 @@ class TaskLoop:
         barrier = self._courier.take()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
-        if self._barrier is not None and self._has_read(self._barrier):
-            self._end(self._barrier)
-            self._barrier = None
+        if self._barrier is not None:
+            self._require_progress(self._barrier)
+            if self._has_read(self._barrier):
+                self._end(self._barrier)
+                self._barrier = None
         batch = self._follower.poll()
         if batch is not None:
+            self._courier.has_read = True
             self._write(batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
@@ -152,6 +164,31 @@ class TaskLoop:
         at = self._follower.positions()
         return any(at[key] > start for key, start in self._epoch.starts.items())
 
+    def _require_progress(self, barrier: Barrier) -> None:
+        """A split that the driver can read and this host cannot must not be left behind unseen.
+
+        Raises:
+            UnreachableError: with its name.
+        """
+        at, now_s = self._follower.positions(), self._clock()
+        for split in barrier.splits:
+            before, since_s = self._behind.get(split.key, (None, now_s))
+            if at[split.key] >= split.end_offset:
+                self._behind.pop(split.key, None)
+            elif before != at[split.key]:
+                self._behind[split.key] = (at[split.key], now_s)
+            elif now_s - since_s >= self._no_progress_timeout_s:
+                raise UnreachableError(
+                    "no record of a split comes, though there are some",
+                    {
+                        "split": split.name,
+                        "position": at[split.key],
+                        "readable_to": split.end_offset,
+                        "silent_s": round(now_s - since_s),
+                    },
+                    "Check that the partition's leader can be reached from the executors.",
+                )
+
     def _end(self, barrier: Barrier) -> None:
         epoch, at = self._epoch, self._follower.positions()
         ranges = tuple(
@@ -173,6 +210,7 @@ class TaskLoop:
             region=self._region, generation=self._generation, batch_id=self._next_batch_id
         )
         self._next_batch_id += 1
+        self._courier.has_read = False
         scope = EpochScope(
             batch=batch,
             checkpoint_id=self._last_checkpoint_id + 1,
@@ -202,6 +240,14 @@ def _pre_committing(
             committables=committables,
             counts=tuple(epoch.functions.counts.items()),
             examples=tuple(epoch.functions.examples.items()),
+            decide_within_s=min(
+                (
+                    writer.decide_within_s
+                    for writer in epoch.writers.writers.values()
+                    if writer.decide_within_s is not None
+                ),
+                default=None,
+            ),
         )
 
     return pre_commit

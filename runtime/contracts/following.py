@@ -44,6 +44,11 @@ class Follower(Protocol):
 class FollowingReader(Protocol):
     """Picklable."""
 
+    @property
+    def no_progress_timeout_s(self) -> float:
+        """A split that has records, and of which none comes for so long, is out of reach."""
+        ...
+
     def follow(self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None) -> Follower:
         """Read on from each split's ``start_offset``.
 
@@ -73,7 +78,13 @@ class ContinuousWriter(SinkWriter, Protocol):
 
     `write` and `end_epoch` are called by the task's thread, and `pre_commit` behind them by
     another one, while the task's thread writes the next epoch with the next writer.
+
+    Attributes:
+        decide_within_s: from its pre-commit on, the epoch must be decided within so long, or it may
+            be lost; None: there is no limit.
     """
+
+    decide_within_s: float | None
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """No record follows; the epoch has read these ranges. Returns once the sink has taken all
@@ -87,6 +98,12 @@ class ContinuousWriter(SinkWriter, Protocol):
 @runtime_checkable
 class ContinuousWriterFactory(WriterFactory, Protocol):
     """Picklable; its writers may be written one while the last one is pre-committed."""
+
+    @property
+    def longest_interval_s(self) -> float | None:
+        """Barriers must come at least so often: an epoch is open from one to the next, and until
+        its decision. None: there is no limit."""
+        ...
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """As `open`, for an epoch whose ranges and checkpoint are not known yet."""

@@ -84,9 +84,11 @@ class CoordinatorClient:
         barrier = answer["barrier"]
         return None if barrier is None else wire.barrier_from_json(barrier)
 
-    def next_barrier(self, region: str, generation: int, *, wait_s: float) -> NextBarrier:
+    def next_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
         """See `runtime.continuous.courier.CoordinatorLink`."""
-        body = self._envelope(region, generation) | {"wait_s": wait_s}
+        body = self._envelope(region, generation) | {"wait_s": wait_s, "has_read": has_read}
         answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         return values.from_json(NextBarrier, answer["next"])
 

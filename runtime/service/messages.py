@@ -4,7 +4,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["AttemptBody", "BarrierBody", "BatchQuery", "EpochBody", "QueryBody", "RestartBody"]
+__all__ = [
+    "AttemptBody",
+    "BarrierBody",
+    "BatchQuery",
+    "EpochBody",
+    "NextBarrierBody",
+    "QueryBody",
+    "RestartBody",
+]
 
 
 class _Envelope(BaseModel):
@@ -25,7 +33,7 @@ class _RegionEnvelope(_Envelope):
 
 
 class BarrierBody(_RegionEnvelope):
-    """``POST /v1/barrier`` and ``/v1/epochs/next``."""
+    """``POST /v1/barrier``."""
 
     wait_s: float
 
@@ -42,6 +50,12 @@ class EpochBody(_Envelope):
     """``POST /v1/epochs``; ``epoch``: a `runtime.continuous.messages.EpochResult`."""
 
     epoch: dict[str, Any]
+
+
+class NextBarrierBody(BarrierBody):
+    """``POST /v1/epochs/next``."""
+
+    has_read: bool
 
 
 class BatchQuery(_RegionEnvelope):

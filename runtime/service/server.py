@@ -42,6 +42,7 @@ from runtime.service.messages import (
     BarrierBody,
     BatchQuery,
     EpochBody,
+    NextBarrierBody,
     QueryBody,
     RestartBody,
 )
@@ -233,9 +234,12 @@ class CoordinatorService:
         )
         return {"barrier": None if barrier is None else wire.barrier_to_json(barrier)}
 
-    def _next_barrier(self, body: BarrierBody) -> dict[str, Any]:
+    def _next_barrier(self, body: NextBarrierBody) -> dict[str, Any]:
         found = self._desk_for(body.leader_session_id, body.job_uid).next_barrier(
-            body.region, body.generation, wait_s=min(body.wait_s, _LONGEST_POLL_S)
+            body.region,
+            body.generation,
+            wait_s=min(body.wait_s, _LONGEST_POLL_S),
+            has_read=body.has_read,
         )
         return {"next": values.to_json(found)}
 

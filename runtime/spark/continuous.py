@@ -1,8 +1,11 @@
 """One life of a continuous region as one long Spark job of one task."""
 
+import contextlib
 import logging
 import pickle
 import threading
+import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +20,12 @@ from runtime.contracts import (
     AttemptRegistry,
     ContinuousWriter,
     ContinuousWriterFactory,
+    Follower,
     FollowingReader,
     RegionRegistration,
     TaskScope,
 )
-from runtime.errors import FencedError, StreamError
+from runtime.errors import FencedError, MissingRequirementError, StreamError
 from runtime.model import SplitKey, SplitRange
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorClient
@@ -37,6 +41,7 @@ _CALL_DEADLINE_S = 5.0
 _GOOD_END_S = 10.0
 _CANCELLED_S = 60.0
 _MOST_SAID = 2_000
+_NO_CORE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,30 +69,32 @@ class ContinuousChain:
     lost_timeout_s: float
 
     def run(self) -> StreamError | None:
-        """In the executor: until the life is over; the typed error that ended it, if one did.
-
-        Any other error is Spark's to tell.
-        """
+        """In the executor: until the life is over; what ended it, if that was an error."""
         try:
             _require_first_attempt(self.tasks)
-            self._loop().run()
+            with contextlib.closing(self.reader.follow(self.splits, self.ends)) as follower:
+                self._loop(follower).run()
         except StreamError as err:
             return err
+        except Exception as err:  # noqa: BLE001 - Spark would try again, and say that instead
+            return _failed(self.tasks, "".join(traceback.format_exception(err)))
         return None
 
-    def _loop(self) -> TaskLoop:
+    def _loop(self, follower: Follower) -> TaskLoop:
         tasks = self.tasks
         link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
+        registry = CoordinatorClient(tasks.address, deadline_s=self.lost_timeout_s)
         return TaskLoop(
             tasks.region,
             tasks.generation,
-            follower=self.reader.follow(self.splits, self.ends),
+            follower=follower,
             courier=Courier(
                 link, tasks.region, tasks.generation, lost_timeout_s=self.lost_timeout_s
             ),
-            open_writers=partial(self._open, CoordinatorClient(tasks.address)),
+            open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
             begins_after=self.begins_after,
+            no_progress_timeout_s=self.reader.no_progress_timeout_s,
         )
 
     def _open(self, registry: AttemptRegistry, epoch: EpochScope) -> TaskWriters[ContinuousWriter]:
@@ -136,6 +143,8 @@ class ContinuousLife:
         self._chain = chain
         self._book = book
         self._name = f"{chain.tasks.region}.{chain.tasks.generation}"
+        self._group = f"{self._name} {chain.tasks.job_uid}"  # jobs may share a session
+        self._begun_s = time.monotonic()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"sluice-continuous-{self._name}", daemon=True
@@ -147,7 +156,16 @@ class ContinuousLife:
 
     @property
     def is_active(self) -> bool:
-        """Whether Spark still runs the task, or waits for a free core."""
+        """Whether Spark runs the task, or waits for a core that may soon be free (rule 18)."""
+        waits_s = 0.0 if self._book.has_asked else time.monotonic() - self._begun_s
+        if waits_s > _NO_CORE_S and self._error is None:
+            self._error = MissingRequirementError(
+                "the task of a continuous region does not begin",
+                {"region": self._chain.tasks.region, "waited_s": round(waits_s)},
+                "It needs a core of its own for as long as the job runs: are all of them taken, or "
+                "has the cluster lost one?",
+            )
+            return False
         return self._thread.is_alive()
 
     def registration(self) -> RegionRegistration:
@@ -163,7 +181,7 @@ class ContinuousLife:
         self._book.is_stopping = True
         self._thread.join(_GOOD_END_S)
         if self._thread.is_alive():
-            self._spark.sparkContext.cancelJobGroup(self._name)
+            self._spark.sparkContext.cancelJobGroup(self._group)
             self._thread.join(_CANCELLED_S)
         if self._thread.is_alive():
             raise StreamError(
@@ -181,9 +199,10 @@ class ContinuousLife:
 
     def _run(self) -> None:
         try:
-            self._error = self._result()
+            found = self._result()
         except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
-            self._error = _task_failed(self._chain.tasks, err)
+            found = _failed(self._chain.tasks, str(err))
+        self._error = self._error or found
 
     def _result(self) -> StreamError | None:
         context, work = self._spark.sparkContext, cloudpickle.dumps(self._chain)  # type: ignore[no-untyped-call]
@@ -192,7 +211,7 @@ class ContinuousLife:
             chain: ContinuousChain = pickle.loads(work)  # written above
             yield pickle.dumps(chain.run())
 
-        context.setJobGroup(self._name, f"continuous {self._name}", interruptOnCancel=True)
+        context.setJobGroup(self._group, f"continuous {self._name}", interruptOnCancel=True)
         with own_workers(self._spark):
             rows = context.parallelize([0], 1).mapPartitions(run)
             rows._jrdd  # noqa: B018, SLF001 - made now, with the environment of its own workers
@@ -202,15 +221,13 @@ class ContinuousLife:
         return found
 
 
-def _task_failed(tasks: RegionTasks, err: Exception) -> StreamError:
-    error = StreamError(
+def _failed(tasks: RegionTasks, said: str) -> StreamError:
+    return StreamError(
         "the task of a continuous region failed",
         {
             "region": tasks.region,
             "generation": tasks.generation,
-            "reason": str(err)[:_MOST_SAID],
+            "reason": said[-_MOST_SAID:],
         },
         "It begins again at the last checkpoint, as often as the job tolerates.",
     )
-    error.__cause__ = err
-    return error

@@ -34,7 +34,7 @@ from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
 from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import is_fair, prepare, require_task_retries
+from runtime.spark.session import is_fair, prepare, require_task_retries, task_slots
 from runtime.storage.looks import close_quietly
 
 __all__ = ["JobResult", "run_job"]
@@ -79,7 +79,8 @@ def run_job(job: Job) -> JobResult:
     continuous = choose_engine(
         job.engine,
         regions,
-        cores=job.spark.sparkContext.defaultParallelism,
+        slots=task_slots(job.spark),
+        interval_s=job.settings.interval_s or 0.0,
         is_approximate=job.recovery is Recovery.APPROXIMATE,
     )
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem

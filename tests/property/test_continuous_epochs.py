@@ -71,6 +71,7 @@ class _Courier:
         self.committed_batch = -1
         self.is_over = False
         self.waits_for_epoch = False
+        self.has_read = False
         self._barrier: Barrier | None = None
         self._ended: Ended | None = None
 
@@ -91,7 +92,7 @@ class _Courier:
         """One request for a barrier, unless an epoch is owed."""
         if self.waits_for_epoch:
             return
-        found = self._desk.next_barrier(*self._who, wait_s=0.0)
+        found = self._desk.next_barrier(*self._who, wait_s=0.0, has_read=self.has_read)
         self.committed_batch = found.committed_batch
         if found.barrier is not None:
             self._barrier, self.waits_for_epoch = found.barrier, True
@@ -181,10 +182,13 @@ class Epochs(RuleBasedStateMachine):
 
     # --- the coordinator, as the desk sees it ----------------------------------------------------
 
-    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+    def poll_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> Barrier | None:
         """See `Coordinator.poll_barrier`."""
         del wait_s
-        for action in self.driver.tell(BarrierPolled(region=region, generation=generation)):
+        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        for action in self.driver.tell(polled):
             if isinstance(action, GiveBarrier):
                 return action.barrier
             if isinstance(action, AskCut):
@@ -194,6 +198,7 @@ class Epochs(RuleBasedStateMachine):
                     generation=generation,
                     splits=tuple(self._cut(s) for s in action.positions),
                     finished=False,
+                    has_read=action.has_read,
                 )
                 given = [a for a in self.driver.tell(cut) if isinstance(a, GiveBarrier)]
                 return given[0].barrier if given else None
@@ -337,6 +342,32 @@ class Epochs(RuleBasedStateMachine):
                 self.tell(region, False)
             self.readers_see_each_record_once_and_in_order()
         assert {p: len(found) for p, found in self.seen.items()} == self.logs
+
+
+def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
+    """Nothing is left to cut for it, and its open epoch holds records of the split that went: it
+    would hold back readers of the taker's commits until the transaction times out."""
+    world = Epochs()
+    moved: list[Move] = []
+
+    def once(offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        if moved or len(offered) < len(_REGIONS):
+            return Choice()
+        moved.append(Move(split=min(offered["main"].records), giver="main", taker="side"))
+        return Choice(moves=(moved[0],))
+
+    world.balancer.choose = once  # type: ignore[method-assign]
+    while not moved:
+        world.good_epoch(5)
+    for _ in range(4):
+        world.logs[0] += 5
+        world.epoch(list(_REGIONS), [3, 3], [True, True], 0)
+    epoch = world.lives["main"].loop._epoch  # noqa: SLF001 - what it has open
+    writers = epoch.writers.writers.values()
+    assert not [r for writer in writers for r in writer.records if r[0] == 0]
+    world.readers_see_each_record_once_and_in_order()
+    assert len(world.seen[0]) >= 20, "the taker goes on"
+    world.teardown()
 
 
 TestEpochs = Epochs.TestCase

@@ -28,7 +28,9 @@ class PlayedCoordinator:
     committed: set[BatchKey] = field(default_factory=set)
     refusal: Exception | None = None
 
-    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+    def poll_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> Barrier | None:
         return self.barriers.pop(0) if self.barriers else None
 
     def is_committed(self, batch: BatchKey) -> bool:
@@ -89,6 +91,16 @@ def test_an_epoch_that_is_told_twice_counts_once() -> None:
     assert decode_totals(totals).read == 20
 
 
+def test_an_epoch_that_is_told_again_behind_its_successor_counts_once() -> None:
+    """Its first request hung on the way, and arrives late."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    for batch_id in (0, 1, 0, 2):
+        desk.acknowledge(_result(batch_id))
+    (totals,) = coordinator.acks[-1].region.operator_states
+    assert decode_totals(totals).read == 30
+
+
 def test_too_many_failed_records_refuse_the_epoch() -> None:
     """Nothing of it is told to the coordinator."""
     coordinator = PlayedCoordinator()
@@ -103,7 +115,7 @@ def test_rule_12_an_older_life_gets_no_barrier_and_is_not_heard() -> None:
     desk = _desk(coordinator)
     desk.open(EpochBook(region="main", generation=9))
     with pytest.raises(FencedError):
-        desk.next_barrier("main", 7, wait_s=0.0)
+        desk.next_barrier("main", 7, wait_s=0.0, has_read=False)
     with pytest.raises(FencedError):
         desk.acknowledge(_result(0))
     assert not coordinator.acks
@@ -114,10 +126,10 @@ def test_rule_5_an_id_is_free_again_once_its_epoch_is_committed_on_record() -> N
     coordinator = PlayedCoordinator()
     desk = _desk(coordinator)
     desk.acknowledge(_result(0))
-    assert desk.next_barrier("main", 7, wait_s=0.0).committed_batch == -1
+    assert desk.next_barrier("main", 7, wait_s=0.0, has_read=False).committed_batch == -1
     coordinator.committed.add(_batch(0))
     desk.acknowledge(_result(1))
-    assert desk.next_barrier("main", 7, wait_s=0.0).committed_batch == 0
+    assert desk.next_barrier("main", 7, wait_s=0.0, has_read=False).committed_batch == 0
 
 
 def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
@@ -130,14 +142,18 @@ def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
     assert [work.batch.batch_id for work in book.registration().open] == [0, 1]
     assert book.registration().acknowledged == 5
     coordinator.committed.add(_batch(0))
-    desk.next_barrier("main", 7, wait_s=0.0)
+    desk.next_barrier("main", 7, wait_s=0.0, has_read=False)
     assert [work.batch.batch_id for work in book.registration().open] == [1]
 
 
 def test_a_life_that_is_being_stopped_tells_its_task() -> None:
     """At once, instead of a barrier."""
     book = EpochBook(region="main", generation=7, is_stopping=True)
-    assert _desk(PlayedCoordinator(), book).next_barrier("main", 7, wait_s=30.0).is_over
+    assert (
+        _desk(PlayedCoordinator(), book)
+        .next_barrier("main", 7, wait_s=30.0, has_read=False)
+        .is_over
+    )
 
 
 def test_messages_survive_json() -> None:

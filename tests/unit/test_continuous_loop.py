@@ -27,6 +27,7 @@ class HandCourier:
     committed_batch: int = -1
     is_over: bool = False
     is_closed: bool = False
+    has_read: bool = False
     error: BaseException | None = None
 
     def start(self) -> None:
@@ -49,6 +50,7 @@ class Bench:
     """A loop with its parts."""
 
     def __init__(self, logs: Mapping[int, int]) -> None:
+        self.clock = ManualClock()
         self.courier = HandCourier()
         self.follower = LogFollower([split(p, 0, 0) for p in logs], dict(logs))
         self.scopes: list[EpochScope] = []
@@ -61,6 +63,7 @@ class Bench:
             open_writers=self._open,
             functions=FunctionRun,
             begins_after=3,
+            clock=self.clock,
         )
 
     def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
@@ -144,6 +147,22 @@ def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
     ]
 
 
+def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
+    """The driver can read it and this host cannot: the others must not hide that."""
+    bench = Bench({0: 100_000, 1: 0})
+    for checkpoint_id in range(4, 7):
+        bench.step(2)
+        start = bench.follower.positions()[("source", "input", 0)]
+        ends = {at.partition: at.end_offset for each in bench.courier.ended for at in each().ranges}
+        bench.give(checkpoint_id, split(0, ends.get(0, 0), 100_000), split(1, 0, 5))
+        bench.step()
+        assert bench.follower.positions()[("source", "input", 0)] > start
+        bench.clock.advance(50.0)
+    bench.give(7, split(0, start + 10, 100_000), split(1, 0, 5))
+    with pytest.raises(UnreachableError, match="input-1"):
+        bench.step()
+
+
 def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
     """Its records are another region's by now: all of the epoch is read again without them."""
     bench = Bench({0: 30, 1: 30})
@@ -221,7 +240,9 @@ class PlayedLink:
     asked: int = 0
     on_silence: Callable[[], None] = lambda: None
 
-    def next_barrier(self, region: str, generation: int, *, wait_s: float) -> NextBarrier:
+    def next_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
         self.asked += 1
         answer = self.answers.pop(0) if self.answers else NextBarrier(barrier=None, is_over=True)
         if isinstance(answer, Exception):

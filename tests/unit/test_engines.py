@@ -64,26 +64,44 @@ _TRANSFORM = Step(kind="transform", name="t", uid=None, function=lambda frame: f
 )
 def test_what_hinders_a_region_is_named(case: _Case) -> None:
     """And asking for the continuous engine is refused with it; auto takes the other one."""
-    assert case.named in (hindrance_of(case.region, is_approximate=False) or "")
+    assert case.named in (hindrance_of(case.region, interval_s=1.0, is_approximate=False) or "")
     with pytest.raises(ConfigError, match=case.named):
-        choose_engine(Engine.CONTINUOUS, [case.region], cores=4, is_approximate=False)
-    assert choose_engine(Engine.AUTO, [case.region], cores=4, is_approximate=False) == frozenset()
+        choose_engine(
+            Engine.CONTINUOUS, [case.region], slots=4, interval_s=1.0, is_approximate=False
+        )
+    assert (
+        choose_engine(Engine.AUTO, [case.region], slots=4, interval_s=1.0, is_approximate=False)
+        == frozenset()
+    )
 
 
 def test_approximate_recovery_is_of_micro_batches() -> None:
     """It drops what a second attempt of a task would read, and here there is none."""
-    assert hindrance_of(_region(), is_approximate=False) is None
-    assert hindrance_of(_region(), is_approximate=True) == "recovery='approximate'"
+    assert hindrance_of(_region(), interval_s=1.0, is_approximate=False) is None
+    assert hindrance_of(_region(), interval_s=1.0, is_approximate=True) == "recovery='approximate'"
+
+
+def test_an_interval_that_outlives_a_transaction_is_refused() -> None:
+    """An epoch is open from one barrier to the next, and until it is decided."""
+    found = hindrance_of(_region(), interval_s=400.0, is_approximate=False)
+    assert found is not None
+    assert "interval above 300 s" in found
+    assert hindrance_of(_region(), interval_s=200.0, is_approximate=False) is None
 
 
 def test_rule_18_no_region_waits_for_a_core_for_ever() -> None:
     """With fewer cores than regions no checkpoint would ever be complete."""
     regions = [_region(name) for name in ("a", "b", "c")]
     names = frozenset({"a", "b", "c"})
-    assert choose_engine(Engine.AUTO, regions, cores=3, is_approximate=False) == names
-    assert choose_engine(Engine.AUTO, regions, cores=2, is_approximate=False) == frozenset()
+    assert (
+        choose_engine(Engine.AUTO, regions, slots=3, interval_s=1.0, is_approximate=False) == names
+    )
+    assert (
+        choose_engine(Engine.AUTO, regions, slots=2, interval_s=1.0, is_approximate=False)
+        == frozenset()
+    )
     with pytest.raises(ConfigError, match="too few"):
-        choose_engine(Engine.CONTINUOUS, regions, cores=2, is_approximate=False)
+        choose_engine(Engine.CONTINUOUS, regions, slots=2, interval_s=1.0, is_approximate=False)
 
 
 def test_other_regions_of_the_job_keep_a_core() -> None:
@@ -91,9 +109,17 @@ def test_other_regions_of_the_job_keep_a_core() -> None:
     other = _region("t", pipeline=Pipeline(_source(), steps=[_TRANSFORM]))
     regions = [_region("a"), _region("b"), other]
     suited = frozenset({"a", "b"})
-    assert choose_engine(Engine.AUTO, regions, cores=3, is_approximate=False) == suited
-    assert choose_engine(Engine.AUTO, regions, cores=2, is_approximate=False) == frozenset()
-    assert choose_engine(Engine.MICRO_BATCH, regions, cores=9, is_approximate=False) == frozenset()
+    assert (
+        choose_engine(Engine.AUTO, regions, slots=3, interval_s=1.0, is_approximate=False) == suited
+    )
+    assert (
+        choose_engine(Engine.AUTO, regions, slots=2, interval_s=1.0, is_approximate=False)
+        == frozenset()
+    )
+    assert (
+        choose_engine(Engine.MICRO_BATCH, regions, slots=9, interval_s=1.0, is_approximate=False)
+        == frozenset()
+    )
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name() -> None:
