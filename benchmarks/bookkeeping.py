@@ -222,6 +222,9 @@ class _EndlessSource:
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         return False
 
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        return None
+
     def committed(self, positions: Sequence[SplitRange]) -> None:
         pass
 

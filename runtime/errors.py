@@ -11,6 +11,7 @@ __all__ = [
     "AuthenticationError",
     "CheckpointFailedError",
     "ConfigError",
+    "CoordinatorLostError",
     "DamagedCheckpointError",
     "DataLostError",
     "DeliveryError",
@@ -62,6 +63,10 @@ class UnreachableError(StreamError):
 
 class RegionUnansweredError(UnreachableError):
     """Whether a region did what it was asked for is not known: ask its status, or repeat it."""
+
+
+class CoordinatorLostError(UnreachableError):
+    """A task has not heard of its coordinator for so long that it stops."""
 
 
 class AuthenticationError(StreamError):

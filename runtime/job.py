@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from runtime.failover import GraphView
     from runtime.spark.engine import JobResult
 
-__all__ = ["BatchFunction", "FrameFunction", "Job", "Pipeline", "Recovery", "Step", "Stream"]
+__all__ = [
+    "BatchFunction",
+    "Engine",
+    "FrameFunction",
+    "Job",
+    "Pipeline",
+    "Recovery",
+    "Step",
+    "Stream",
+]
 
 use_this_interpreter()
 
@@ -229,6 +238,13 @@ class Job:
             unless a region that would appear or vanish keeps state: that is refused.
         checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
             default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
+        engine: ``continuous``: each region is one long task that reads, applies and writes without
+            a pause between epochs, and keeps a core; for chained pipelines into Kafka.
+            ``micro-batch``: each is a Spark query; for all pipelines. ``auto``: continuous where
+            that is possible, and there is a core for every region. A job may be started with
+            another engine at any checkpoint.
+        coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
+            ends; > 0. Keep it below half the sinks' transaction timeout.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
             and then the region begins a new life; ``single-point``: the same, and a session that
             would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
@@ -269,6 +285,8 @@ class Job:
         discovery_interval_s: float | None = 10.0,
         regions: int = 1,
         checkpoint_handler: CheckpointHandler | None = None,
+        engine: str = "micro-batch",
+        coordinator_lost_timeout_s: float = 60.0,
         recovery: str = "region",
         max_dropped_records: int | None = None,
         max_dropped_in_all: int | None = None,
@@ -306,6 +324,8 @@ class Job:
             drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
         )
         self.regions = _regions(regions)
+        self.engine = _engine(engine)
+        self.coordinator_lost_timeout_s = _lost_timeout(coordinator_lost_timeout_s)
         self.recovery = _recovery(recovery)
         self.restore_from = restore_from
         self.host = host
@@ -356,6 +376,14 @@ class Job:
         return run_job(self)
 
 
+class Engine(enum.Enum):
+    """What runs a job's regions."""
+
+    AUTO = "auto"
+    MICRO_BATCH = "micro-batch"
+    CONTINUOUS = "continuous"
+
+
 class Recovery(enum.Enum):
     """What the failure of one task may cost."""
 
@@ -384,6 +412,27 @@ def _regions(number: int) -> int:
     if number < 1:
         raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
     return number
+
+
+def _engine(text: str) -> Engine:
+    try:
+        return Engine(text)
+    except ValueError as err:
+        raise ConfigError(
+            "engine has a value that does not exist",
+            {"engine": text, "known": ", ".join(choice.value for choice in Engine)},
+            "Use auto, or one of the other two.",
+        ) from err
+
+
+def _lost_timeout(seconds: float) -> float:
+    if seconds <= 0:
+        raise ConfigError(
+            "a task cannot live without hearing of its coordinator",
+            {"coordinator_lost_timeout_s": seconds},
+            "Use seconds above 0; the default is 60.",
+        )
+    return seconds
 
 
 def _recovery(text: str) -> Recovery:

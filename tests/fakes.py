@@ -366,6 +366,12 @@ class FakeSource:
             split.end_offset >= self.ends[split.partition] for split in positions
         )
 
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        """See `SplitEnumerator.fixed_ends`."""
+        if not self.bounded:
+            return None
+        return {(self.source_id, "input", partition): end for partition, end in self.ends.items()}
+
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """See `SplitEnumerator.committed`."""
         self.group |= {split.partition: split.end_offset for split in positions}

@@ -32,6 +32,9 @@ _TUNING = {
     # A slow sink is back-pressure, not a dead consumer.
     "max.poll.interval.ms": 86_400_000,
 }
+# A consumer that follows its partitions asks for records that are not there yet: the request waits
+# at the broker, where it is answered as soon as there are some.
+_FOLLOWING = {"fetch.wait.max.ms": 500}
 _OWNED = {
     "group.id": "sluice-reader",  # librdkafka asks for one; nothing joins it
     "enable.auto.commit": False,
@@ -46,6 +49,7 @@ _OWNED = {
 class _Key:
     connection: KafkaConnection
     read_committed: bool
+    follows: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -78,9 +82,11 @@ class ConsumerPool:
         self._idle: list[PooledConsumer] = []
         self._inherited: list[PooledConsumer] = []
 
-    def borrow(self, connection: KafkaConnection, *, read_committed: bool) -> PooledConsumer:
-        """A consumer without assignment."""
-        key = _Key(connection=connection, read_committed=read_committed)
+    def borrow(
+        self, connection: KafkaConnection, *, read_committed: bool, follows: bool = False
+    ) -> PooledConsumer:
+        """A consumer without assignment; ``follows``: for reads that have no end."""
+        key = _Key(connection=connection, read_committed=read_committed, follows=follows)
         self._leave_to_parent()
         for pooled in list(self._idle):
             if pooled.key == key:
@@ -127,6 +133,7 @@ def _connect(key: _Key) -> PooledConsumer:
 
     config = {
         **_TUNING,
+        **(_FOLLOWING if key.follows else {}),
         **key.connection.librdkafka(Role.CONSUMER),
         **_OWNED,
         "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",

@@ -23,6 +23,7 @@ from connectors.kafka.splits import (
     lost_to_retention,
     new_partitions,
     next_range,
+    smallest_limit,
     vanished,
 )
 from runtime.contracts import Backlog, Clock
@@ -197,7 +198,7 @@ class KafkaSplitEnumerator:
         ends = self._visible_ends(starts, look)
         if not at_once and self._is_too_early(starts, ends):
             ends = starts
-        limit = _least(max_records, self._options.max_offsets)
+        limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
         return tuple(self._next(split, starts, ends, look.latest) for split in positions)
 
@@ -229,6 +230,11 @@ class KafkaSplitEnumerator:
             if key_of(split) not in self._gone
         )
 
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        """See `runtime.contracts.SplitEnumerator`."""
+        ends, name = self._ends, self._source_id
+        return None if ends is None else {(name, *key): ends[key] for key in ends}
+
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """Offsets not read yet, as of the last cut."""
         if not self._latest:
@@ -242,7 +248,7 @@ class KafkaSplitEnumerator:
         return measured(self._cluster, positions, self._ends, timeout_s=timeout_s)
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
-        """Publish group offsets for lag tools. Never raises: nothing of ours reads them."""
+        """Publish group offsets for lag tools. Never raises."""
         if not self._options.commit_group_offsets or not positions:
             return
         if self._clock() < self._publish_again_at_s:
@@ -493,8 +499,3 @@ class KafkaSplitEnumerator:
             start_offset=offset,
             end_offset=offset,
         )
-
-
-def _least(first: int | None, second: int | None) -> int | None:
-    given = [number for number in (first, second) if number is not None]
-    return min(given, default=None)

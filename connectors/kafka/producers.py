@@ -126,6 +126,12 @@ class ProducerPool:
             self._start()
         return Lease(slot=slot, producer=ready.producer)
 
+    def end(self, lease: Lease) -> None:
+        """Its epoch has ended, and is flushed while a task's next one is written."""
+        with self._changed:
+            if lease.slot in self._open:
+                self._book.record(lease.slot, SlotEvent.END)
+
     def spend(self, lease: Lease) -> None:
         """Its transaction is pre-committed: the id rests until that is committed on record."""
         self._return(lease, SlotEvent.SPEND)

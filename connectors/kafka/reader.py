@@ -27,7 +27,7 @@ from connectors.kafka.splits import LostRange, data_lost, key_of
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
 
-__all__ = ["KafkaSplitReader"]
+__all__ = ["KafkaSplitReader", "Reading"]
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,13 @@ _BATCH_BYTES = 16 << 20
 # How long a batch that is not full waits for more: an end may lie in a gap and never fill it.
 _LINGER_S = 0.005
 _IDLE_POLL_S = 0.1
+_BARRIER_POLL_S = 0.02  # a barrier that comes meanwhile waits so long, and finds nothing to end
+_STALL_S = 1.0
 _WATERMARKS_S = 10.0
 _OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+_ABSENT = frozenset(
+    {"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"}
+)
 _FINAL = frozenset(
     {
         "TOPIC_AUTHORIZATION_FAILED",
@@ -100,7 +105,7 @@ class KafkaSplitReader:
         self, splits: Sequence[SplitRange], newest: NewestTimestamps | None
     ) -> Iterator[pa.RecordBatch]:
         pooled = process_pool.borrow(self.connection, read_committed=self.read_committed)
-        reading = _Reading(self, pooled, splits, newest)
+        reading = Reading(self, pooled, splits, newest)
         try:
             yield from reading.batches()
         except (StreamError, KafkaException) as err:
@@ -115,8 +120,18 @@ class KafkaSplitReader:
         process_pool.give_back(pooled)
 
 
-class _Reading:
-    """One pass over ranges of different partitions."""
+class Reading:
+    """One pass over ranges of different partitions, in one thread.
+
+    Args:
+        reader: what is read, and how.
+        pooled: a consumer without assignment.
+        splits: of different partitions.
+        newest: told of the records' timestamps.
+        follows: the ranges are open: there may be no record behind a position, for as long as
+            that takes; and what became of a partition that is not there any more, or ends before
+            the position, is judged where barriers are cut.
+    """
 
     def __init__(
         self,
@@ -124,7 +139,11 @@ class _Reading:
         pooled: PooledConsumer,
         splits: Sequence[SplitRange],
         newest: NewestTimestamps | None,
+        *,
+        follows: bool = False,
     ) -> None:
+        self._follows = follows
+        self._stalled_s: dict[int, float] = {}
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -143,20 +162,35 @@ class _Reading:
         self._last_error: KafkaError | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        self._pooled.learn(split.topic for split in self._splits)
-        self._consumer.assign(
-            [TopicPartition(s.topic, s.partition, s.start_offset) for s in self._splits]
-        )
+        """All records, up to the ends."""
+        self.begin()
         while self._open:
-            with _without_collector():
-                batch = self._next_batch()
-            self._release_finished()
+            batch = self.next_batch()
             if batch is not None:
                 yield batch
                 # Time that the caller took is not the brokers' silence.
                 self._moved_at_s = time.monotonic()
 
-    def _next_batch(self) -> pa.RecordBatch | None:
+    def begin(self) -> None:
+        """Let the consumer fetch; once, before `next_batch`."""
+        self._pooled.learn(split.topic for split in self._splits)
+        self._consumer.assign(
+            [TopicPartition(s.topic, s.partition, s.start_offset) for s in self._splits]
+        )
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """The next records; None where none came, or none was wanted."""
+        self._try_stalled()
+        with _without_collector():
+            batch = self._consumed()
+        self._release_finished()
+        return batch
+
+    def position(self, slot: int) -> int:
+        """The next offset to read of a split: behind the records of all batches so far."""
+        return self._progress.position(slot)
+
+    def _consumed(self) -> pa.RecordBatch | None:
         messages = self._consume()
         errors = list(map(Message.error, messages))
         # By truth, never by comparison: KafkaError == None leaves an exception set behind.
@@ -189,7 +223,7 @@ class _Reading:
         most = max(1, min(self._batch_records, self._progress.remaining))
         found: list[Message] = self._consumer.consume(most, _LINGER_S)
         if not found:
-            found = self._consumer.consume(1, _IDLE_POLL_S)
+            found = self._consumer.consume(1, _BARRIER_POLL_S if self._follows else _IDLE_POLL_S)
         if not found:
             self._refuse_silence()
         return found
@@ -225,6 +259,8 @@ class _Reading:
                     self._refuse_silence()
             elif slot is not None and error.name() in _OUT_OF_RANGE:
                 self._go_on_behind_loss(slot)
+            elif slot is not None and self._follows and error.name() in _ABSENT:
+                self._stall(slot)
             elif error.name() in _FINAL or error.fatal():
                 where = {} if slot is None else {"split": self._splits[slot].name}
                 raise translate(error, where)
@@ -236,6 +272,9 @@ class _Reading:
         split, position, end = self._splits[slot], self._progress.position(slot), self._end(slot)
         partition = TopicPartition(split.topic, split.partition)
         held = self._consumer.get_watermark_offsets(partition, timeout=_WATERMARKS_S, cached=False)
+        if self._follows and (held is None or position > held[1]):
+            self._stall(slot)
+            return
         goes_on_at = position if held is None else _behind_loss(position, end, *held)
         if goes_on_at > position:
             self._lose(slot, goes_on_at)
@@ -245,6 +284,23 @@ class _Reading:
         self._consumer.incremental_assign(
             [TopicPartition(split.topic, split.partition, goes_on_at)]
         )
+
+    def _stall(self, slot: int) -> None:
+        """Ask for it again later, unless a barrier has said by then what becomes of it."""
+        split = self._splits[slot]
+        if slot not in self._stalled_s:
+            log.warning("nothing can be read there for now: split=%s", split.name)
+            self._consumer.incremental_unassign([TopicPartition(split.topic, split.partition)])
+        self._stalled_s[slot] = time.monotonic() + _STALL_S
+
+    def _try_stalled(self) -> None:
+        now_s = time.monotonic()
+        for slot in [slot for slot, at_s in self._stalled_s.items() if now_s >= at_s]:
+            del self._stalled_s[slot]
+            split, position = self._splits[slot], self._progress.position(slot)
+            self._consumer.incremental_assign(
+                [TopicPartition(split.topic, split.partition, position)]
+            )
 
     def _end(self, slot: int) -> int:
         return self._splits[slot].end_offset
@@ -281,7 +337,7 @@ class _Reading:
         if self._pooled.refusals:
             raise self._pooled.refusals[-1]
         silent_s = time.monotonic() - self._moved_at_s
-        if silent_s < self._reader.no_progress_timeout_s:
+        if self._follows or silent_s < self._reader.no_progress_timeout_s:
             return
         raise UnreachableError(
             "the brokers gave no record, and no end of a partition, in time",

@@ -27,6 +27,7 @@ class SlotState(enum.Enum):
     PREPARING = "preparing"  # init_transactions is under way
     READY = "ready"  # initialised, no transaction begun
     OPEN = "open"  # a writer has it
+    ENDING = "ending"  # its epoch has ended, and is flushed while the next one is written
     SPENT = "spent"  # carries a transaction that may be decided: hands off
     RETIRED = "retired"  # a request to initialise it may still arrive: never used
 
@@ -40,6 +41,7 @@ class SlotEvent(enum.Enum):
     UNANSWERED = "unanswered"  # init_transactions was given up, and may yet happen
     DISCARD = "discard"  # a ready producer that grew too old
     TAKE = "take"
+    END = "end"  # its writer gets no further record, and lives on
     ABORTED = "aborted"  # the broker acknowledged it, or no transaction was begun
     SPEND = "spend"  # pre-committed, or given up with an unknown end
     COMMITTED = "committed"  # the batch's checkpoint is committed on record
@@ -56,6 +58,9 @@ TRANSITIONS: Mapping[tuple[SlotState, SlotEvent], SlotState] = {
     (SlotState.READY, SlotEvent.TAKE): SlotState.OPEN,
     (SlotState.OPEN, SlotEvent.ABORTED): SlotState.FREE,
     (SlotState.OPEN, SlotEvent.SPEND): SlotState.SPENT,
+    (SlotState.OPEN, SlotEvent.END): SlotState.ENDING,
+    (SlotState.ENDING, SlotEvent.ABORTED): SlotState.FREE,
+    (SlotState.ENDING, SlotEvent.SPEND): SlotState.SPENT,
     (SlotState.SPENT, SlotEvent.COMMITTED): SlotState.FREE,
 }
 
@@ -176,4 +181,6 @@ class SlotBook:
 
 
 def _is_over(slot: _Slot, scope: TaskScope) -> bool:
+    if scope.committed_batch is not None:  # the slot's checkpoint was not known when it was taken
+        return slot.batch_id <= scope.committed_batch
     return slot.checkpoint_id <= scope.committed_through and slot.batch_id < scope.batch.batch_id

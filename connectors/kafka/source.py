@@ -9,6 +9,7 @@ from connectors.kafka.columns import columns_with, schema_ddl, schema_of
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.enumerator import KafkaSplitEnumerator
+from connectors.kafka.following import KafkaFollowingReader
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.serde.deserializing import (
@@ -16,7 +17,7 @@ from connectors.kafka.serde.deserializing import (
     Deserializer,
     require_deserializable,
 )
-from runtime.contracts import SourceFunction, SplitEnumerator, SplitReader
+from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError
 from runtime.on_error import OnError, policy_of
 from runtime.rate_limit import PidRateLimit
@@ -163,6 +164,9 @@ class KafkaSource:
 
     def reader(self) -> SplitReader:
         """Executor side."""
+        return self._split_reader()
+
+    def _split_reader(self) -> KafkaSplitReader:
         return KafkaSplitReader(
             connection=self._options.connection,
             columns=self._columns,
@@ -170,6 +174,20 @@ class KafkaSource:
             fail_on_data_loss=self._options.fail_on_data_loss,
             no_progress_timeout_s=self._options.no_progress_timeout_s,
         )
+
+    def hindrance(self) -> str | None:
+        """See `runtime.contracts.ContinuousSource`."""
+        options = self._options
+        bounds = {
+            "maxOffsetsPerTrigger": options.max_offsets,
+            "minOffsetsPerTrigger": options.min_offsets,
+            "rate_limit": self._rate_limit,
+        }
+        return next((name for name, value in bounds.items() if value is not None), None)
+
+    def following_reader(self) -> FollowingReader:
+        """See `runtime.contracts.ContinuousSource`."""
+        return KafkaFollowingReader(reader=self._split_reader())
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

@@ -25,6 +25,7 @@ __all__ = [
     "lost_to_retention",
     "new_partitions",
     "next_range",
+    "smallest_limit",
     "split_evenly",
     "vanished",
 ]
@@ -84,6 +85,12 @@ def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFac
             "Its offsets mean other records now. Start from a new checkpoint directory to read "
             "the new topic.",
         )
+
+
+def smallest_limit(first: int | None, second: int | None) -> int | None:
+    """The smaller one; None: there is no limit."""
+    given = [number for number in (first, second) if number is not None]
+    return min(given, default=None)
 
 
 def vanished(

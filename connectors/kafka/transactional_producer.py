@@ -39,6 +39,7 @@ core with 4 partitions, 2 % with 100, 8 % with 1,000.
 """
 
 _INIT_STEP_S = 1.0
+_LONGEST_ROOM_S = 60.0
 _REFUSAL_S = 3.0  # a broker that has just started may not know its users yet
 _METADATA_TIMEOUT_S = 5.0
 _DECODER = json.JSONDecoder()
@@ -280,6 +281,14 @@ class TransactionalProducer:
             )
         self._refuse_timed_out()
         return read_outputs(self._statistics)
+
+    def decide_within_s(self) -> float | None:
+        """For so long from now the broker will certainly keep the transaction, with room for its
+        commit; None: nobody knows for how long."""
+        if self._timeout_s is None:
+            return None
+        room_s = min(_LONGEST_ROOM_S, self._timeout_s / 4)
+        return self._timeout_s - room_s - (self._clock() - self._begun_at_s)
 
     def _refuse_timed_out(self) -> None:
         # The client learns of the broker's abort only by its next request, and after a long pause

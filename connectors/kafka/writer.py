@@ -2,8 +2,8 @@
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +29,10 @@ from connectors.kafka.transactional_producer import (
     TransactionalProducer,
     partition_count,
 )
-from runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkWriter, TaskScope
+from runtime.contracts import AttemptRegistry, ContinuousWriter, RegisteredAttempt, TaskScope
 from runtime.errors import StreamError
 from runtime.failpoints import failpoint
-from runtime.model import StateEntry
+from runtime.model import SplitRange, StateEntry
 
 __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWriter"]
 
@@ -43,6 +43,7 @@ _INIT_TIMEOUT_S = 18.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _CONFIRM_TIMEOUT_S = 10.0
+_USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
 _FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
 
 
@@ -79,6 +80,9 @@ class TransactionalWriter:
     """One transaction, pre-committed and left open for the driver to commit. Executor, one thread.
 
     An epoch without records costs no transaction: nothing is begun before the first one.
+
+    Attributes:
+        decide_within_s: see `runtime.contracts.ContinuousWriter`; None before the pre-commit.
     """
 
     def __init__(
@@ -100,6 +104,8 @@ class TransactionalWriter:
         self._delivery = DeliveryLog(scope)
         self._lease: Lease | None = None
         self._sender: RecordSender | None = None
+        self._is_flushed = False
+        self.decide_within_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `runtime.contracts.SinkWriter`."""
@@ -116,6 +122,13 @@ class TransactionalWriter:
             self._sender = self._begin()
         self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
 
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        """See `runtime.contracts.ContinuousWriter`."""
+        self._scope = replace(self._scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
+        if self._lease is not None:
+            self._flush(self._lease)
+            self._pool.end(self._lease)
+
     def pre_commit(self) -> list[StateEntry]:
         """Flush, and believe it only when three things agree (rule 1): nothing is left, no record
         was refused, and it is still the transaction that was registered (rule 3).
@@ -123,15 +136,21 @@ class TransactionalWriter:
         if self._sender is None or self._lease is None:
             return []
         producer = self._lease.producer
-        failpoint("before-flush")
-        flush(producer.client, self._delivery, timeout_s=self._flush_timeout_s)
+        self._flush(self._lease)
         outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
         self._delivery.check()
+        self.decide_within_s = producer.decide_within_s()
         failpoint("after-flush")
         handle = self._handle(producer, self._sender.records, outputs)
         lease, self._lease, self._sender = self._lease, None, None
         self._pool.spend(lease)
         return [encode_handle(handle, operator_id=self._scope.operator_id)]
+
+    def _flush(self, lease: Lease) -> None:
+        if not self._is_flushed:
+            failpoint("before-flush")
+            flush(lease.producer.client, self._delivery, timeout_s=self._flush_timeout_s)
+            self._is_flushed = True
 
     def abort(self) -> None:
         """See `runtime.contracts.SinkWriter`. Never raises: what stays open is swept."""
@@ -208,6 +227,8 @@ class PlainWriter:
         self._scope = scope
         self._drop = drop
         self._is_checked = guarantee is not Guarantee.NONE
+        self._is_flushed = False
+        self.decide_within_s: float | None = None  # there is nothing to decide
         self._schemas = _Schemas(topic)
         self._delivery = DeliveryLog(scope)
         self._sender = RecordSender(
@@ -227,8 +248,19 @@ class PlainWriter:
         """See `runtime.contracts.DeadLetterWriter`: as visible as the rest, at once."""
         self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
 
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        """See `runtime.contracts.ContinuousWriter`."""
+        self._flush()
+
     def pre_commit(self) -> list[StateEntry]:
         """Flush; there is nothing left to commit."""
+        self._flush()
+        return []
+
+    def _flush(self) -> None:
+        if self._is_flushed:
+            return
+        self._is_flushed = True
         failpoint("before-flush")
         try:
             flush(
@@ -248,7 +280,6 @@ class PlainWriter:
                 err,
             )
         failpoint("after-flush")
-        return []
 
     def abort(self) -> None:
         """What was sent stays; what was not is dropped, for the epoch is written again."""
@@ -275,7 +306,20 @@ class KafkaWriterFactory:
     transaction_timeout_s: float | None = None
     dead_letter_topics: tuple[str, ...] = ()
 
-    def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
+    @property
+    def longest_interval_s(self) -> float | None:
+        """See `runtime.contracts.ContinuousWriterFactory`."""
+        if self.guarantee is not Guarantee.EXACTLY_ONCE:
+            return None
+        return (self.transaction_timeout_s or _USUAL_TIMEOUT_S) / 3
+
+    def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
+        """See `runtime.contracts.ContinuousWriterFactory`."""
+        return self.open(scope, registry)
+
+    def open(
+        self, scope: TaskScope, registry: AttemptRegistry
+    ) -> "TransactionalWriter | PlainWriter":
         """See `runtime.contracts.WriterFactory`. Returns at once: a producer that is not yet ready
         becomes so while the task reads its first records.
         """

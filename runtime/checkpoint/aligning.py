@@ -123,6 +123,7 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
                 generation=region.generation,
                 positions=region.positions(),
                 max_records=region.epoch_limit(book.settings),
+                has_read=event.has_read,
             )
         )
 
@@ -145,7 +146,11 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
     known = checkpoint.barriers.get(event.region)
-    takes_part = region.plan.stateful or region.wants_a_batch(now_s, is_last=event.finished)
+    takes_part = (
+        region.plan.stateful
+        or event.has_read
+        or region.wants_a_batch(now_s, is_last=event.finished)
+    )
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(book, checkpoint, event, now_s)
         book.note_cut(event.region)
@@ -169,12 +174,15 @@ def _give_barrier(
     book: Book, checkpoint: PendingCheckpoint, event: RegionCut, now_s: float
 ) -> Barrier:
     region = book.regions[event.region]
+    # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
+    # nothing tells that it has reached the end.
+    is_last = event.finished and not region.plan.follows
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,
         generation=event.generation,
         splits=event.splits,
-        is_last=event.finished,
+        is_last=is_last,
     )
     checkpoint.barriers[event.region] = barrier
     region.cuts[checkpoint.checkpoint_id] = event.splits
@@ -183,8 +191,8 @@ def _give_barrier(
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.is_behind(book.settings) else book.settings.interval_s or 0.0
     region.pending.begin(now_s, due_in_s=due_in_s)
-    region.finished = event.finished
-    if event.finished:
+    region.finished = is_last
+    if is_last:
         checkpoint.finished.add(event.region)
     if checkpoint.state is State.ARMED:
         book.move(checkpoint, Event.BARRIER_CUT, now_s)
@@ -251,6 +259,8 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.late = None
     region.is_starting = False
+    within_s = ack.decide_within_s
+    region.decide_by_s = None if within_s is None else now_s + within_s
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)
@@ -294,6 +304,7 @@ def _require_own_splits(book: Book, ack: Acknowledgement) -> None:
 def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float) -> None:
     region = book.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
+    checkpoint.decide_by(region.decide_by_s)
     region.cuts[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
         region.pace.finished(now_s, target_s=book.settings.epoch_target_s)

@@ -286,13 +286,16 @@ class BarrierCoordinator:
 
     # --- what the engine calls --------------------------------------------------------------------
 
-    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+    def poll_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool = False
+    ) -> Barrier | None:
         """See `runtime.contracts.Coordinator.poll_barrier`. The sources are cut in this thread."""
         threads = self._running()
+        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
         deadline_s = time.monotonic() + wait_s
         while True:
             version = self._wake.version
-            answer = self._poll(threads, region, generation)
+            answer = self._poll(threads, polled)
             if isinstance(answer, Barrier):
                 return answer
             left_s = deadline_s - time.monotonic()
@@ -301,19 +304,18 @@ class BarrierCoordinator:
             # An armed barrier found nothing to cut: look again soon. Else wait for a change.
             self._wake.wait(version, min(left_s, self._settings.idle_poll_s if answer else left_s))
 
-    def _poll(self, threads: RunThreads, region: str, generation: int) -> Barrier | bool:
+    def _poll(self, threads: RunThreads, polled: BarrierPolled) -> Barrier | bool:
         """One look: the barrier, or whether one is armed."""
-        polled = BarrierPolled(region=region, generation=generation)
         answer = _answer(threads.step(polled))
         if not isinstance(answer, AskCut):
             return answer.barrier if isinstance(answer, GiveBarrier) else False
-        sources = self._plans[region].source_ids
+        sources = self._plans[polled.region].source_ids
         try:
             if self._desk.discover(sources, threads.step):
-                return self._poll(threads, region, generation)  # the new splits are in the next cut
+                return self._poll(threads, polled)  # the new splits are in the next cut
             cut = self._desk.cut(answer, sources)
         except PERMANENT_ERRORS as err:
-            self.fail(region, generation, err)
+            self.fail(polled.region, polled.generation, err)
             raise
         given = None if cut is None else _answer(threads.step(cut))
         return given.barrier if isinstance(given, GiveBarrier) else True
@@ -321,6 +323,10 @@ class BarrierCoordinator:
     def is_decided(self, batch: BatchKey) -> bool:
         """See `runtime.contracts.Coordinator.is_decided`."""
         return self._ask(lambda core: core.is_decided(batch))
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        """See `runtime.contracts.Coordinator.is_committed`."""
+        return self._ask(lambda core: core.is_committed(batch))
 
     def acknowledge(self, ack: Acknowledgement) -> None:
         """See `runtime.contracts.Coordinator.acknowledge`."""

@@ -125,6 +125,7 @@ class SourceDesk:
             finished=finished,
             waiting=self._waiting(splits) if is_balanced else {},
             asked=frozenset(split.key for split in asked.positions),
+            has_read=asked.has_read,
         )
 
     def _waiting(self, splits: Sequence[SplitRange]) -> dict[SplitKey, int]:

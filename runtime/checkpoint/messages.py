@@ -84,17 +84,20 @@ class TriggerAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarrierPolled:
-    """A region's source runner asks for its barrier."""
+    """A region's source runner asks for its barrier; ``has_read``: its task follows the splits, and
+    has an epoch to end, whatever is left to cut."""
 
     region: str
     generation: int
+    has_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionCut:
     """The ranges of a region's next epoch, as its sources cut them; ``finished``: all bounded
     sources have reached their ends with it; ``waiting``: records behind the cut, where known;
-    ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges."""
+    ``asked``: splits that were to be cut, some of which may be gone; None: those of the ranges;
+    ``has_read``: as `BarrierPolled`."""
 
     checkpoint_id: int
     region: str
@@ -103,6 +106,7 @@ class RegionCut:
     finished: bool
     waiting: Mapping[SplitKey, int] = field(default_factory=dict)
     asked: frozenset[SplitKey] | None = None
+    has_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +277,7 @@ class AskCut:
     generation: int
     positions: tuple[SplitRange, ...]
     max_records: int | None
+    has_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

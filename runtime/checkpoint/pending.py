@@ -34,6 +34,7 @@ class PendingCheckpoint:
     Attributes:
         checkpoint_id, kind, asked_by: its place, and why it was taken.
         state: see `runtime.checkpoint.states`.
+        decide_by_s: clock after which work in it may be lost undecided; None: never.
         forced: regions take part even when there is nothing to cut.
         barriers: given out, by region.
         acks: by region; None: nothing to cut, same offsets.
@@ -63,6 +64,7 @@ class PendingCheckpoint:
     asked_by: str
     state: State = State.ARMED
     forced: bool = False
+    decide_by_s: float | None = None
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     carried: dict[str, FailureReason] = field(default_factory=dict)
@@ -130,6 +132,11 @@ class PendingCheckpoint:
         """Whether this batch is in it."""
         ack = self.acks.get(batch.region)
         return ack is not None and ack.batch == batch
+
+    def decide_by(self, moment_s: float | None) -> None:
+        """Work joins it that may be lost after that moment."""
+        moments = [each for each in (self.decide_by_s, moment_s) if each is not None]
+        self.decide_by_s = min(moments, default=None)
 
     def touches(self, region: str) -> bool:
         """Whether the region has a batch in it, or a barrier for one."""

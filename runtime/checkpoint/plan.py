@@ -54,6 +54,8 @@ class RegionPlan:
             and its batch ids go on over restarts.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
         deterministic: the user's word that a replay gives the same records.
+        follows: its task reads on without waiting for barriers, and a barrier ends its epoch where
+            it is: what it acknowledges may end before or behind the ranges that were cut.
         bounded: it ends when its sources do.
         keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids go on.
         max_records: at most so many records per epoch, None for all there are.
@@ -67,6 +69,7 @@ class RegionPlan:
     stateful: bool = False
     chained: bool = False
     deterministic: bool = True
+    follows: bool = False
     bounded: bool = False
     keeps_logs: bool = False
     max_records: int | None = None

@@ -61,6 +61,7 @@ class RegionState:
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
         held: acknowledged batch that no barrier asked for; joins the next checkpoint.
+        decide_by_s: clock after which the batch that it acknowledged last may be lost undecided.
         fence: the checkpoint id whose aborted record ends this life; the next generation.
         discarded: committables of ``held`` when the life ended without a fence yet.
         restart_asked: somebody waits for the next life.
@@ -95,6 +96,7 @@ class RegionState:
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
     cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
     held: Acknowledgement | None = None
+    decide_by_s: float | None = None
     fence: int | None = None
     discarded: list[Acknowledgement] = field(default_factory=list)
     restart_asked: bool = False
@@ -141,7 +143,12 @@ class RegionState:
             )
 
     def epoch_limit(self, settings: CheckpointSettings) -> int | None:
-        """At most so many records per cut; the user's own limit stands above what was learnt."""
+        """At most so many records per cut; the user's own limit stands above what was learnt.
+
+        A region that follows its splits has an epoch as long as the time between two barriers.
+        """
+        if self.plan.follows:
+            return None
         limits = [None if self.rate is None else self.rate.most_records, self.plan.max_records]
         if self.plan.max_records is None and settings.pace_epochs:
             limits.append(self.pace.limit)
@@ -149,7 +156,7 @@ class RegionState:
 
     def is_behind(self, settings: CheckpointSettings) -> bool:
         """Whether our own limit, not the user's, left records behind at the last cut."""
-        if self.plan.max_records is not None or self.rate is not None:
+        if self.plan.max_records is not None or self.rate is not None or self.plan.follows:
             return False
         return settings.pace_epochs and self.pace.is_behind
 

@@ -33,8 +33,8 @@ _NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
 def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     """All acknowledged; or the handler goes on without some; or too late."""
     checkpoint.looked_s = now_s
-    is_open = checkpoint.state is State.ALIGNING
-    if is_open and not book.outlook.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s):
+    is_waiting = book.outlook.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
+    if checkpoint.state is State.ALIGNING and (not is_waiting or _is_late(book, checkpoint, now_s)):
         alignment = book.alignment(checkpoint, now_s)
         ruling = book.settings.handler.rule(alignment, timeout_s=book.settings.timeout_s)
         if ruling is Ruling.DECIDE:
@@ -47,6 +47,8 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
                 _give_up(book, checkpoint, sorted(alignment.failed), now_s)
             else:
                 _expire(book, checkpoint, now_s)
+        elif _is_late(book, checkpoint, now_s):
+            _expire(book, checkpoint, now_s)
         else:
             until_s = _next_deadline_s(book, checkpoint)
             book.outlook.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
@@ -62,6 +64,8 @@ def _next_deadline_s(book: Book, checkpoint: PendingCheckpoint) -> float:
 
 
 def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    if checkpoint.decide_by_s is not None and now_s >= checkpoint.decide_by_s:
+        return True
     started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
     return now_s - started_s >= book.settings.timeout_s
 

@@ -54,6 +54,11 @@ class SerialSource:
         with self._lock:
             return self._source.is_finished(positions)
 
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        """See `SplitEnumerator.fixed_ends`."""
+        with self._lock:
+            return self._source.fixed_ends()
+
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """See `SplitEnumerator.committed`."""
         with self._lock:

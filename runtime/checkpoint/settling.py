@@ -96,6 +96,11 @@ def next_step_s(book: Book) -> float | None:
         if (moment := p.barrier_s + after_s) > p.looked_s
     ]
     moments += [
+        p.decide_by_s
+        for p in book.pending.values()
+        if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.decide_by_s is not None
+    ]
+    moments += [
         p.retry_at_s
         for p in book.pending.values()
         if p.state not in ABORTABLE and not p.in_flight and not p.halted and p.retry_at_s > 0
@@ -289,16 +294,29 @@ def _abort_later(
 ) -> None:
     """Later pre-commits of the region go first, for its records would come out of order."""
     names = {found.region.region for found in lost}
+    for name in names:
+        if book.regions[name].plan.follows:
+            # What it has written since lies before what is written again, decided or not.
+            book.close_region(name, _being_repaired(checkpoint, None), now_s, fence=None)
     for later in list(book.pending.values()):
         behind = later.checkpoint_id > checkpoint.checkpoint_id and later.state in ABORTABLE
         if behind and any(later.touches(name) for name in names):
-            error = CheckpointFailedError(
-                "an earlier checkpoint of the region is being repaired",
-                {"checkpoint_id": later.checkpoint_id, "repaired": checkpoint.checkpoint_id},
-                "Its range is read again after the repair.",
-            )
+            error = _being_repaired(checkpoint, later)
             book.abort(later, Event.OVERTAKEN, error, now_s)
             return
+
+
+def _being_repaired(
+    checkpoint: PendingCheckpoint, later: PendingCheckpoint | None
+) -> CheckpointFailedError:
+    return CheckpointFailedError(
+        "an earlier checkpoint of the region is being repaired",
+        {
+            "checkpoint_id": "none" if later is None else later.checkpoint_id,
+            "repaired": checkpoint.checkpoint_id,
+        },
+        "Its range is read again after the repair.",
+    )
 
 
 def _lost(checkpoint: PendingCheckpoint) -> tuple[LostCommittables, ...]:

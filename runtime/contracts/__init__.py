@@ -15,6 +15,13 @@ from runtime.contracts.committing import (
     SweepView,
 )
 from runtime.contracts.coordination import Coordinator
+from runtime.contracts.following import (
+    ContinuousSource,
+    ContinuousWriter,
+    ContinuousWriterFactory,
+    Follower,
+    FollowingReader,
+)
 from runtime.contracts.operators import (
     Backlog,
     DeadLetterSink,
@@ -67,6 +74,9 @@ __all__ = [
     "CommitOutcome",
     "CommitReport",
     "Committer",
+    "ContinuousSource",
+    "ContinuousWriter",
+    "ContinuousWriterFactory",
     "Coordinator",
     "DeadLetterSink",
     "DeadLetterWriter",
@@ -75,6 +85,8 @@ __all__ = [
     "FailedScope",
     "FailedTask",
     "FailureReason",
+    "Follower",
+    "FollowingReader",
     "Frame",
     "FrameSink",
     "FrameWriter",

@@ -12,8 +12,12 @@ __all__ = ["Coordinator"]
 class Coordinator(AttemptRegistry, Protocol):
     """One barrier checkpoint coordinator per job, in the driver. Every method is thread-safe."""
 
-    def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
+    def poll_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool = False
+    ) -> Barrier | None:
         """The next barrier of a region once one is due and there is something to cut, else None.
+
+        ``has_read``: there is something to end, whatever is left to cut.
 
         Asked again before the batch is acknowledged, it gives the same barrier again.
         """
@@ -21,6 +25,10 @@ class Coordinator(AttemptRegistry, Protocol):
 
     def is_decided(self, batch: BatchKey) -> bool:
         """Whether a decided checkpoint contains this batch (or a later one of the region)."""
+        ...
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        """Whether the checkpoint that contains this batch is committed on record."""
         ...
 
     def acknowledge(self, ack: Acknowledgement) -> None:

@@ -69,6 +69,11 @@ class SplitEnumerator(Protocol):
         """Bounded sources: whether every position has reached its end. Unbounded: False."""
         ...
 
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        """Of a bounded source, once it has started: where each split that it will ever read ends.
+        Unbounded: None. Asks nobody."""
+        ...
+
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Told after the committed mark: publish group offsets for lag tools. Never raises."""
         ...

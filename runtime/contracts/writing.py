@@ -35,6 +35,8 @@ class TaskScope:
         batch: identity of the batch.
         committed_through: every checkpoint id <= this has its committed mark (or was aborted and
             swept); resources used by them may be used again.
+        committed_batch: where epochs overlap, in place of that: the last batch of this life that is
+            committed on record, -1 before the first; None: each batch begins behind the last one.
         checkpoint_id: the checkpoint this batch is expected to join (a hint).
         task: ``partition.attempt`` of the Spark task, for messages.
         source_ranges: what the task reads, where it is known (chained tasks); for a committable's
@@ -48,6 +50,7 @@ class TaskScope:
     batch: BatchKey
     checkpoint_id: int
     committed_through: int
+    committed_batch: int | None = None
     task: str = ""
     source_ranges: tuple[SplitRange, ...] = ()
     operator_states: tuple[StateEntry, ...] = ()

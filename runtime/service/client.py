@@ -14,10 +14,11 @@ from typing import Any, Self
 import urllib3
 
 from runtime.checkpoint.leader import FileLeaderStore
+from runtime.continuous.messages import EpochResult, NextBarrier
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import Barrier, BatchKey
-from runtime.service import wire
+from runtime.service import values, wire
 from runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["CoordinatorAddress", "CoordinatorClient"]
@@ -82,6 +83,23 @@ class CoordinatorClient:
         answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         barrier = answer["barrier"]
         return None if barrier is None else wire.barrier_from_json(barrier)
+
+    def next_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
+        """See `runtime.continuous.courier.CoordinatorLink`."""
+        body = self._envelope(region, generation) | {"wait_s": wait_s, "has_read": has_read}
+        answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
+        return values.from_json(NextBarrier, answer["next"])
+
+    def acknowledge_epoch(self, result: EpochResult) -> None:
+        """See `runtime.continuous.courier.CoordinatorLink`."""
+        body = {
+            "job_uid": self._address.job_uid,
+            "leader_session_id": self._address.leader_session_id,
+            "epoch": values.to_json(result),
+        }
+        self._post("/v1/epochs", body)
 
     def register(self, attempt: RegisteredAttempt) -> None:
         """See `runtime.contracts.AttemptRegistry.register`."""

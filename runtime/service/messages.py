@@ -4,7 +4,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["AttemptBody", "BarrierBody", "BatchQuery", "QueryBody", "RestartBody"]
+__all__ = [
+    "AttemptBody",
+    "BarrierBody",
+    "BatchQuery",
+    "EpochBody",
+    "NextBarrierBody",
+    "QueryBody",
+    "RestartBody",
+]
 
 
 class _Envelope(BaseModel):
@@ -36,6 +44,18 @@ class AttemptBody(_RegionEnvelope):
     batch_id: int
     operator_id: str
     resource: str
+
+
+class EpochBody(_Envelope):
+    """``POST /v1/epochs``; ``epoch``: a `runtime.continuous.messages.EpochResult`."""
+
+    epoch: dict[str, Any]
+
+
+class NextBarrierBody(BarrierBody):
+    """``POST /v1/epochs/next``."""
+
+    has_read: bool
 
 
 class BatchQuery(_RegionEnvelope):

@@ -23,6 +23,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.continuous.desk import ContinuousDesk
+from runtime.continuous.messages import EpochResult
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
     AuthenticationError,
@@ -33,9 +35,17 @@ from runtime.errors import (
     UnreachableError,
 )
 from runtime.model import BatchKey
-from runtime.service import wire
+from runtime.service import values, wire
 from runtime.service.client import CoordinatorAddress
-from runtime.service.messages import AttemptBody, BarrierBody, BatchQuery, QueryBody, RestartBody
+from runtime.service.messages import (
+    AttemptBody,
+    BarrierBody,
+    BatchQuery,
+    EpochBody,
+    NextBarrierBody,
+    QueryBody,
+    RestartBody,
+)
 from runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 __all__ = ["CoordinatorService", "QueryHandler"]
@@ -71,6 +81,7 @@ class CoordinatorService:
         checkpoint_uri: of the coordinator's directory: clients who can read it find there who
             leads the job when nobody answers.
         commands: what people may command; None: nothing.
+        desk: of continuous regions; None: there are none.
     """
 
     def __init__(
@@ -83,8 +94,10 @@ class CoordinatorService:
         registry: CollectorRegistry | None = None,
         checkpoint_uri: str = "",
         commands: JobCommands | None = None,
+        desk: ContinuousDesk | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._desk = desk
         self._commands = commands
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
@@ -192,6 +205,8 @@ class CoordinatorService:
         app.add_exception_handler(RequestValidationError, _invalid_answer)
         app.post("/v1/barrier")(self._barrier)
         app.post("/v1/attempts")(self._attempts)
+        app.post("/v1/epochs/next")(self._next_barrier)
+        app.post("/v1/epochs")(self._epochs)
         app.get("/v1/batches/decided")(self._decided)
         app.get("/v1/status")(self._status)
         app.post("/v1/regions/restart")(self._restart)
@@ -218,6 +233,34 @@ class CoordinatorService:
             body.region, body.generation, wait_s=min(body.wait_s, _LONGEST_POLL_S)
         )
         return {"barrier": None if barrier is None else wire.barrier_to_json(barrier)}
+
+    def _next_barrier(self, body: NextBarrierBody) -> dict[str, Any]:
+        found = self._desk_for(body.leader_session_id, body.job_uid).next_barrier(
+            body.region,
+            body.generation,
+            wait_s=min(body.wait_s, _LONGEST_POLL_S),
+            has_read=body.has_read,
+        )
+        return {"next": values.to_json(found)}
+
+    def _epochs(self, body: EpochBody) -> dict[str, Any]:
+        desk = self._desk_for(body.leader_session_id, body.job_uid)
+        try:
+            result = values.from_json(EpochResult, body.epoch)
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise ConfigError(
+                "a message is not an epoch of a task",
+                {"path": "/v1/epochs", "reason": type(err).__name__},
+                "Sender and coordinator must be of the same version.",
+            ) from err
+        desk.acknowledge(result)
+        return {}
+
+    def _desk_for(self, session: str, job_uid: str) -> ContinuousDesk:
+        self._of(session, job_uid)
+        if self._desk is None:
+            raise ConfigError("no region of this job is continuous", {}, "Restart the sender.")
+        return self._desk
 
     def _attempts(self, body: AttemptBody) -> dict[str, Any]:
         self._of(body.leader_session_id, body.job_uid).register(

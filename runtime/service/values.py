@@ -2,6 +2,7 @@
 
 import base64
 import enum
+import functools
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -36,6 +37,11 @@ def from_json(cls: type[_T], found: object) -> _T:
     return cast(_T, _value(cls, found))
 
 
+@functools.cache
+def _hints(cls: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a dataclass
+    return get_type_hints(cls)
+
+
 def _value(hint: Any, found: Any) -> Any:  # noqa: ANN401 - whatever the type says
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
@@ -46,7 +52,7 @@ def _value(hint: Any, found: Any) -> Any:  # noqa: ANN401 - whatever the type sa
             return tuple(_value(arguments[0], item) for item in found)
         return tuple(_value(each, item) for each, item in zip(arguments, found, strict=True))
     if is_dataclass(hint):
-        hints = get_type_hints(hint)
+        hints = _hints(cast(Any, hint))
         values = {name: _value(hints[name], item) for name, item in found.items()}
         return cast(Any, hint)(**values)
     if issubclass(hint, enum.Enum):

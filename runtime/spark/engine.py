@@ -15,6 +15,7 @@ from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.continuous.desk import ContinuousDesk
 from runtime.contracts import FrameSink, RegionLife, Sink, Source
 from runtime.drops import DropBudget, dropped_in_all
 from runtime.errors import ConfigError
@@ -22,17 +23,18 @@ from runtime.job import Job, Pipeline, Recovery
 from runtime.service.command_file import announced
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
+from runtime.spark.engines import choose_engine
 from runtime.spark.frames import chained_schema, source_frame, transformed
 from runtime.spark.hosts import HostExclusion, SparkExecutors
 from runtime.spark.interrupts import Interrupts, ended_by_signals
 from runtime.spark.job_graph import Region, job_plan, regions_of, require_chained
 from runtime.spark.job_source import probe_for
-from runtime.spark.launcher import RegionLauncher
+from runtime.spark.launcher import ContinuousRegions, RegionLauncher
 from runtime.spark.lives import RegionLives
 from runtime.spark.plans import is_stateful, streams_read
 from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import is_fair, prepare, require_task_retries
+from runtime.spark.session import is_fair, prepare, require_task_retries, task_slots
 from runtime.storage.looks import close_quietly
 
 __all__ = ["JobResult", "run_job"]
@@ -74,6 +76,13 @@ def run_job(job: Job) -> JobResult:
         [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines],
         parts=job.regions,
     )
+    continuous = choose_engine(
+        job.engine,
+        regions,
+        slots=task_slots(job.spark),
+        interval_s=job.settings.interval_s or 0.0,
+        is_approximate=job.recovery is Recovery.APPROXIMATE,
+    )
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
     store = open_store(job.checkpoint_dir, jvm=jvm)
     retain = batches_to_retain(store, retained=job.settings.retained)
@@ -82,6 +91,7 @@ def run_job(job: Job) -> JobResult:
         listeners = list(job.listeners)
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
+        sources = {i: source.enumerator(i) for i, source in _sources(regions).items()}
         coordinator = BarrierCoordinator(
             job_plan(
                 job.name,
@@ -90,10 +100,11 @@ def run_job(job: Job) -> JobResult:
                 checkpoints=job.settings,
                 spark_version=job.spark.version,
                 cluster_ids=_clusters(regions),
+                continuous=continuous,
             ),
             store,
             sinks={i: sink.coordinator() for i, sink in _sinks(regions).items()},
-            sources={i: source.enumerator(i) for i, source in _sources(regions).items()},
+            sources=sources,
             settings=job.settings,
             listeners=listeners,
             repairer=ChainRepairer(
@@ -104,7 +115,12 @@ def run_job(job: Job) -> JobResult:
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
         delete_vanished(store.fs, {region.name for region in regions})
-        _run_regions(job, regions, started, coordinator, store, retain, interrupts)
+        following = ContinuousRegions(
+            names=continuous,
+            desk=ContinuousDesk(coordinator),
+            ends=lambda source_id: sources[source_id].fixed_ends(),
+        )
+        _run_regions(job, regions, started, coordinator, store, retain, interrupts, following)
     return JobResult(
         job_uid=started.job_uid,
         restored_from=started.restored_from,
@@ -137,10 +153,11 @@ def _run_regions(
     store: CheckpointStore,
     retain: int,
     interrupts: Interrupts,
+    continuous: ContinuousRegions,
 ) -> None:
     """Serve the coordinator, run every region's query, and watch until the end."""
     hosts = HostExclusion(SparkExecutors(job.spark))
-    if len(regions) > 1 and not is_fair(job.spark):
+    if len(regions) - len(continuous.names) > 1 and not is_fair(job.spark):
         log.warning(
             "the regions share Spark's cores first come, first served: start the session with "
             "spark.scheduler.mode=FAIR, and one with a backlog does not hold back the others"
@@ -152,6 +169,7 @@ def _run_regions(
                 host=job.host,
                 checkpoint_uri=store.fs.uri,
                 commands=JobCommands(coordinator, hosts=hosts),
+                desk=continuous.desk,
             )
         )
         FileLeaderStore(store.fs).announce(
@@ -166,6 +184,7 @@ def _run_regions(
             job_uid=started.job_uid,
             address=service.coordinator_address,
             batches_to_retain=retain,
+            continuous=continuous,
             drops=_drop_budget(job, started),
         )
         lives = RegionLives(

@@ -1,7 +1,7 @@
 """From the pipelines of a `Job` to operators, regions and the coordinator's plan. Pure."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import cast
@@ -238,8 +238,13 @@ def job_plan(
     checkpoints: CheckpointSettings,
     spark_version: str,
     cluster_ids: Sequence[str],
+    continuous: Collection[str] = (),
 ) -> JobPlan:
-    """The job as the coordinator sees it; settings with every secret redacted."""
+    """The job as the coordinator sees it; settings with every secret redacted.
+
+    Args:
+        continuous: names of the regions that follow their splits.
+    """
     settings = {
         f"checkpoint.{each.name}": _text(getattr(checkpoints, each.name))
         for each in fields(checkpoints)
@@ -260,6 +265,7 @@ def job_plan(
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained,
                 deterministic=all(step.deterministic for step in region.pipeline.steps),
+                follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,
                 rate_limit=_rate_limit(region.pipeline.source, checkpoints),
             )

@@ -1,15 +1,26 @@
 """Begins one life of a region: its logs made ready, its plan sent to Spark, its query started."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from pyspark import cloudpickle
 
-from runtime.contracts import Coordinator, RegionHandle, RegionLife, SplitReader
+from runtime.continuous.desk import ContinuousDesk, EpochBook
+from runtime.contracts import (
+    ContinuousSource,
+    Coordinator,
+    RegionHandle,
+    RegionLife,
+    SplitReader,
+)
 from runtime.drops import DropBudget, dropped_in_all
 from runtime.job import Job
+from runtime.model import SplitKey
+from runtime.poison import require_other_topics
 from runtime.service.client import CoordinatorAddress
-from runtime.service.hosted_region import HostedRegion
+from runtime.service.hosted_region import HostedRegion, RunningLife
+from runtime.spark.continuous import ContinuousChain, ContinuousLife
 from runtime.spark.event_times import EventTimes, event_time_of
 from runtime.spark.frames import (
     arrow_schema,
@@ -27,7 +38,22 @@ from runtime.spark.session import own_workers, query_settings, quick_python, sch
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["RegionLauncher"]
+__all__ = ["ContinuousRegions", "RegionLauncher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuousRegions:
+    """Which regions run continuously, and what that takes.
+
+    Attributes:
+        names: of the regions.
+        desk: where their tasks ask for barriers.
+        ends: by operator id of a source: where its splits end; None: nowhere.
+    """
+
+    names: Collection[str]
+    desk: ContinuousDesk
+    ends: Callable[[str], Mapping[SplitKey, int] | None]
 
 
 class RegionLauncher:
@@ -43,8 +69,10 @@ class RegionLauncher:
         job_uid: str,
         address: CoordinatorAddress,
         batches_to_retain: int,
+        continuous: ContinuousRegions,
         drops: DropBudget | None = None,
     ) -> None:
+        self._continuous = continuous
         self._job = job
         self._regions = regions
         self._coordinator = coordinator
@@ -58,21 +86,48 @@ class RegionLauncher:
         """Of every region, by name."""
         return {name: HostedRegion(name, self.launch) for name in self._regions}
 
-    def launch(self, life: RegionLife) -> RegionQuery:
-        """Start the query of a region's new life.
-
-        Its old query is stopped and its open work aborted: here its Spark logs are rewound
-        (rule 9). When it raises, nothing runs.
+    def launch(self, life: RegionLife) -> RunningLife:
+        """Start a region's new life, in the engine that runs it; when it raises, nothing runs.
 
         Raises:
             StorageUnreachableError: a file system is away; try again when it is back.
         """
-        region, restored, generation = self._regions[life.region], life.restored, life.generation
-        if self._drops is not None:
-            self._drops.restored(life.region, dropped_in_all(restored.operator_states))
-        location = location_of(region, generation)
-        make_ready(self._fs, region, location, restored)
-        tasks = RegionTasks(
+        region = self._regions[life.region]
+        if region.name in self._continuous.names:
+            return self._follow(life, region)
+        return self._query(life, region)
+
+    def _follow(self, life: RegionLife, region: Region) -> ContinuousLife:
+        """Begin the long task of a region; Spark writes no logs for it (rule 9)."""
+        source, functions = region.pipeline.source, region.functions
+        assert isinstance(source, ContinuousSource)  # or it would not have been chosen
+        assert functions is not None
+        splits = tuple(split.at_end() for split in life.restored.splits)
+        require_other_topics(functions, splits)
+        book = EpochBook(
+            region=region.name,
+            generation=life.generation,
+            functions=functions,
+            operator_states=life.restored.operator_states,
+        )
+        chain = ContinuousChain(
+            tasks=self._tasks(region, life.generation),
+            reader=source.following_reader(),
+            functions=functions,
+            job_name=self._job.name,
+            splits=splits,
+            ends=self._continuous.ends(region.source_id),
+            begins_after=life.after,
+            lost_timeout_s=self._job.coordinator_lost_timeout_s,
+        )
+        self._fs.delete(f"spark/{region.name}")  # of lives in the other engine
+        self._continuous.desk.open(book)
+        running = ContinuousLife(self._job.spark, chain, book)
+        running.start()
+        return running
+
+    def _tasks(self, region: Region, generation: int) -> RegionTasks:
+        return RegionTasks(
             address=self._address,
             job_uid=self._job_uid,
             region=region.name,
@@ -80,6 +135,19 @@ class RegionLauncher:
             factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
             dead_letter_sink=region.dead_letter_sink,
         )
+
+    def _query(self, life: RegionLife, region: Region) -> RegionQuery:
+        """Start the query of a region's new life.
+
+        Its old query is stopped and its open work aborted: here its Spark logs are rewound
+        (rule 9).
+        """
+        restored, generation = life.restored, life.generation
+        if self._drops is not None:
+            self._drops.restored(life.region, dropped_in_all(restored.operator_states))
+        location = location_of(region, generation)
+        make_ready(self._fs, region, location, restored)
+        tasks = self._tasks(region, generation)
         passing = self._passing(region)
         asked = event_time_of(tuple(region.sinks.values()))
         times = None if asked is None else EventTimes.begin(asked, self._job.spark.sparkContext)

@@ -23,6 +23,7 @@ __all__ = [
     "require_task_retries",
     "scheduler_pool",
     "task_attempts",
+    "task_slots",
 ]
 
 QUERY_SETTINGS: Mapping[str, str] = {
@@ -120,6 +121,13 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
         "On one machine, start the session with the master local[N,4], for N cores and 4 attempts; "
         f"on a cluster, leave {_ATTEMPTS} at 4.",
     )
+
+
+def task_slots(spark: SparkSession) -> int:
+    """Tasks that the session can run at once now: its cores, by ``spark.task.cpus``."""
+    context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - not in Python
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return int(context.maxNumConcurrentTasks(profile))
 
 
 @contextlib.contextmanager

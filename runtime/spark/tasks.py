@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from runtime.contracts import (
-    DeadLetterWriter,
     SinkWriter,
     SplitReader,
     StagedFrame,
@@ -28,6 +27,7 @@ from runtime.failpoints import failpoint
 from runtime.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.task_writers import TaskWriters
 
 if TYPE_CHECKING:
     from runtime.spark.passing import Passing
@@ -94,50 +94,31 @@ class TaskResult:
     error: StreamError | None = None
 
 
-class _TaskWriters:
-    """The writers of one task, one per sink."""
-
-    def __init__(
-        self, tasks: RegionTasks, checkpoint_id: int, source_ranges: tuple[SplitRange, ...]
-    ) -> None:
-        registry = CoordinatorClient(tasks.address)
-        batch, self.task = _identity(tasks)
-        self._dead_letter_sink = tasks.dead_letter_sink
-        self._writers: dict[str, SinkWriter] = {
-            operator_id: factory.open(
-                TaskScope(
-                    job_uid=tasks.job_uid,
-                    operator_id=operator_id,
-                    batch=batch,
-                    checkpoint_id=checkpoint_id,
-                    # A region's next batch runs once its last one is committed on record.
-                    committed_through=checkpoint_id - 1,
-                    task=self.task,
-                    source_ranges=source_ranges,
-                ),
-                registry,
-            )
-            for operator_id, factory in tasks.factories.items()
-        }
-        self.records_out = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            for writer in self._writers.values():
-                writer.write(batch)
-            self.records_out += batch.num_rows
-
-    def bury(self, topic: str, letters: pa.RecordBatch) -> None:
-        writer = self._writers.get(self._dead_letter_sink or "")
-        assert isinstance(writer, DeadLetterWriter)  # or the start was refused
-        writer.write_dead_letters(topic, letters)
-
-    def pre_commit(self) -> tuple[StateEntry, ...]:
-        return tuple(entry for writer in self._writers.values() for entry in writer.pre_commit())
-
-    def abort(self) -> None:
-        for writer in self._writers.values():
-            writer.abort()
+def _opened(
+    tasks: RegionTasks,
+    batch: BatchKey,
+    task: str,
+    checkpoint_id: int,
+    source_ranges: tuple[SplitRange, ...],
+) -> TaskWriters[SinkWriter]:
+    registry = CoordinatorClient(tasks.address)
+    writers = {
+        operator_id: factory.open(
+            TaskScope(
+                job_uid=tasks.job_uid,
+                operator_id=operator_id,
+                batch=batch,
+                checkpoint_id=checkpoint_id,
+                # A region's next batch runs once its last one is committed on record.
+                committed_through=checkpoint_id - 1,
+                task=task,
+                source_ranges=source_ranges,
+            ),
+            registry,
+        )
+        for operator_id, factory in tasks.factories.items()
+    }
+    return TaskWriters(writers, dead_letter_sink=tasks.dead_letter_sink)
 
 
 def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
@@ -171,7 +152,8 @@ def _writing(
     """
     functions = functions or FunctionRun()
     try:
-        writers = _TaskWriters(tasks, checkpoint_id, source_ranges)
+        key, task = _identity(tasks)
+        writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
             for batch in functions.applied(batches, writers.bury):
                 if passing is not None:
@@ -189,7 +171,7 @@ def _writing(
         ranges=source_ranges,
         committables=committables,
         records_out=writers.records_out,
-        task=writers.task,
+        task=task,
         counts=functions.counts,
         examples=functions.examples,
     )

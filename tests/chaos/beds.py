@@ -12,6 +12,7 @@ from tests.chaos.scenario import Kill
 __all__ = [
     "AT_START",
     "CHAINS",
+    "CONTINUOUS",
     "DAILY",
     "DROP_IN_ABSENT",
     "ELSEWHERE",
@@ -69,6 +70,7 @@ ELSEWHERE = frozenset(
         *("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
         *("after-pre-commit", "before-cut", "after-cut"),
         *("before-stage", "after-stage"),
+        *("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound"),
     }
 )
 """Reached in a task, or in the drop-in's source runner: such a process dies alone and is replaced
@@ -95,6 +97,9 @@ REPAIR = ("after-rewrite", "before-repair", "after-repair")
 
 REGIONAL = REGIONAL_FAILPOINTS
 """Reached only where regions fail, are late, or exchange splits (`test_regional`)."""
+
+CONTINUOUS = ("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound")
+"""Reached in continuous tasks (`test_continuous`)."""
 
 RETRIES = ("publish-retry", "settle-retry")
 """Reached when disk or broker do not answer: the simulation crashes between any two steps."""

@@ -1,6 +1,7 @@
 """What the programs of the bed share: the examples' arguments, the copy, the triggers."""
 
 import argparse
+import os
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ def parsed(description: str | None) -> argparse.Namespace:
     parser.add_argument("--path", help="directory of files, for a program that writes them")
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--until-end", action="store_true")
+    parser.add_argument("--engine", default=os.environ.get("ENGINE", "micro-batch"))
     return parser.parse_args()
 
 

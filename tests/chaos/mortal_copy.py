@@ -2,6 +2,7 @@
 regions, a recovery and a word about its function to choose; or with a shuffle in its place. Its
 tasks die when they are asked to, in the directory ``DOOM`` (`benchmarks.mortal_sink`)."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mortal_sink import Doom, MortalSink
-from connectors.kafka import KafkaSource
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
@@ -29,6 +31,9 @@ def main() -> None:
         spark,
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
+        engine=args.engine,
+        timeout_s=float(os.environ.get("TIMEOUT_S", "600")),
+        checkpoint_handler=RegionalCheckpointHandler() if os.environ.get("REGIONAL") else None,
         on_lost=os.environ.get("ON_LOST", "fail"),
         retained=int(os.environ.get("RETAINED", "3")),
         regions=int(os.environ.get("REGIONS", "1")),
@@ -40,8 +45,8 @@ def main() -> None:
     )
     timeout_s = os.environ.get("TRANSACTION_TIMEOUT_S")
     doom = os.environ.get("DOOM")
-    sink = MortalSink(
-        doom=None if doom is None else Doom(Path(doom)),
+    sinks = KafkaSink if doom is None else functools.partial(MortalSink, doom=Doom(Path(doom)))
+    sink = sinks(
         bootstrap_servers=args.bootstrap,
         topic=args.output,
         transactional_id_prefix=f"mortal-copy-{args.output}",

@@ -16,6 +16,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from runtime.checkpoint.failpoints import FAILPOINTS
 from tests.chaos.beds import (
     CHAINS,
+    CONTINUOUS,
     DAILY,
     FILES,
     MARKS,
@@ -42,7 +43,7 @@ def test_every_failpoint_of_the_source_is_killed_here() -> None:
     literal = re.compile(r'(?:failpoint\(|yield )"([a-z-]+)"')
     files = [*(_ROOT / "runtime").rglob("*.py"), *(_ROOT / "connectors").rglob("*.py")]
     named = {name for file in files for name in literal.findall(file.read_text("utf-8"))}
-    elsewhere = {*REPAIR, *RETRIES, *ROLLING, *MARKS, *REGIONAL}
+    elsewhere = {*REPAIR, *RETRIES, *ROLLING, *MARKS, *REGIONAL, *CONTINUOUS}
     assert {*named, *FAILPOINTS} - {*EVERY, *FILES} <= elsewhere
 
 

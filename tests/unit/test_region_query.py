@@ -148,6 +148,9 @@ class Decisions:
     region: RegionRecord | None = None
     counts: list[Mapping[str, RecordCounts]] = field(default_factory=list)
 
+    def is_committed(self, batch: BatchKey) -> bool:
+        raise NotImplementedError
+
     def is_decided(self, batch: BatchKey) -> bool:
         return batch in self.decided
 

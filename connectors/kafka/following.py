@@ -1,0 +1,107 @@
+"""`KafkaFollowingReader`: reads partitions on and on, ahead of the task that asks."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from connectors.kafka._client import KafkaException, translate
+from connectors.kafka.consumers import PooledConsumer, process_pool
+from connectors.kafka.reader import KafkaSplitReader, Reading
+from runtime.model import SplitKey, SplitRange
+
+__all__ = ["KafkaFollower", "KafkaFollowingReader"]
+
+_NO_END = 1 << 48  # the sum over all partitions is an int64, too
+_NO_SPLIT_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaFollowingReader:
+    """Implements `runtime.contracts.FollowingReader`. Picklable.
+
+    Attributes:
+        reader: how records are read and made into columns.
+    """
+
+    reader: KafkaSplitReader
+
+    @property
+    def no_progress_timeout_s(self) -> float:
+        """See `runtime.contracts.FollowingReader`."""
+        return self.reader.no_progress_timeout_s
+
+    def follow(
+        self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
+    ) -> "KafkaFollower":
+        """See `runtime.contracts.FollowingReader`."""
+        follower = KafkaFollower(self.reader, ends or {})
+        follower.restart_at(splits)
+        return follower
+
+
+class KafkaFollower:
+    """Implements `runtime.contracts.Follower`: one consumer, which fetches ahead in the background.
+
+    Executor, one thread.
+    """
+
+    def __init__(self, reader: KafkaSplitReader, ends: Mapping[SplitKey, int]) -> None:
+        self._reader = reader
+        self._ends = ends
+        self._pooled: PooledConsumer | None = None
+        self._splits: tuple[SplitRange, ...] = ()
+        self._reading: Reading | None = None
+
+    def poll(self) -> pa.RecordBatch | None:
+        """See `runtime.contracts.Follower`."""
+        if self._reading is None:
+            time.sleep(_NO_SPLIT_S)  # the region has no split yet: there is nothing to wait for
+            return None
+        try:
+            return self._reading.next_batch()
+        except KafkaException as err:
+            splits = ",".join(split.name for split in self._splits)
+            raise translate(err, {"splits": splits}) from err
+
+    def positions(self) -> Mapping[SplitKey, int]:
+        """See `runtime.contracts.Follower`."""
+        if self._reading is None:
+            return {split.key: split.start_offset for split in self._splits}
+        # What lies behind an end is passed over unread, and is somebody else's to read.
+        return {
+            split.key: min(self._reading.position(slot), self._end(split))
+            for slot, split in enumerate(self._splits)
+        }
+
+    def restart_at(self, splits: Sequence[SplitRange]) -> None:
+        """See `runtime.contracts.Follower`.
+
+        By a new consumer: one record of the old positions that is still in the old one's queue
+        would be taken for progress.
+        """
+        self.close()
+        self._splits = tuple(splits)
+        if not splits:
+            return
+        self._pooled = process_pool.borrow(
+            self._reader.connection, read_committed=self._reader.read_committed, follows=True
+        )
+        self._reading = Reading(
+            self._reader,
+            self._pooled,
+            [replace(split, end_offset=self._end(split)) for split in splits],
+            None,
+            follows=True,
+        )
+        self._reading.begin()
+
+    def _end(self, split: SplitRange) -> int:
+        return max(split.start_offset, self._ends.get(split.key, _NO_END))
+
+    def close(self) -> None:
+        """See `runtime.contracts.Follower`. Nobody knows what is left in the consumer's queue."""
+        pooled, self._pooled, self._reading = self._pooled, None, None
+        if pooled is not None:
+            process_pool.discard(pooled)

@@ -1,0 +1,1 @@
+"""The continuous engine: tasks that read, apply and write without a pause between epochs."""

@@ -1,0 +1,187 @@
+"""The driver's side of continuous tasks: gives them barriers, and turns epochs into
+acknowledgements."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runtime.continuous.messages import EpochResult, NextBarrier
+from runtime.contracts import Coordinator, OpenWork, RegionRegistration
+from runtime.counts import added, totals_after
+from runtime.drops import drops_after
+from runtime.errors import FencedError
+from runtime.model import Acknowledgement, RecordCounts, RegionRecord, StateEntry
+from runtime.poison import ChainedFunction, require_other_topics, require_within_limits
+
+__all__ = ["ContinuousDesk", "EpochBook"]
+
+_LOOK_S = 0.25
+_KEPT = 2
+
+
+@dataclass(slots=True)
+class EpochBook:
+    """The epochs of one life of a region. Driver, the service's threads.
+
+    Args:
+        region, generation: whose.
+        functions: of the region.
+        operator_states: in the record that this life begins with.
+
+    Attributes:
+        is_stopping: the task is told to end.
+        has_asked: the task runs: it has asked for a barrier.
+    """
+
+    region: str
+    generation: int
+    functions: Sequence[ChainedFunction] = ()
+    operator_states: tuple[StateEntry, ...] = ()
+    is_stopping: bool = False
+    has_asked: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _told: Acknowledgement | None = None
+    _committed_batch: int = -1
+    _open: tuple[OpenWork, ...] = ()
+
+    def next_barrier(
+        self, coordinator: Coordinator, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
+        """Wait for the life's next barrier; see `runtime.contracts.Coordinator.poll_barrier`."""
+        self.has_asked = True
+        until_s = time.monotonic() + wait_s
+        while not self.is_stopping:
+            left_s = until_s - time.monotonic()
+            barrier = coordinator.poll_barrier(
+                self.region,
+                self.generation,
+                wait_s=max(0.0, min(left_s, _LOOK_S)),
+                has_read=has_read,
+            )
+            if barrier is not None or left_s <= _LOOK_S:
+                committed_batch = self._look(coordinator)
+                return NextBarrier(barrier=barrier, committed_batch=committed_batch)
+        return NextBarrier(barrier=None, is_over=True)
+
+    def _look(self, coordinator: Coordinator) -> int:
+        """Which of the epochs are committed on record: their transactional ids are free again."""
+        with self._lock:
+            for work in self._open:
+                if coordinator.is_committed(work.batch):
+                    self._committed_batch = max(self._committed_batch, work.batch.batch_id)
+            self._open = tuple(
+                work for work in self._open if work.batch.batch_id > self._committed_batch
+            )
+            return self._committed_batch
+
+    def acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
+        """Step 3 of the protocol. An epoch that is told again, since an answer was lost, is passed
+        on as it was: its records count once.
+
+        Raises:
+            FencedError: the life is over.
+            PoisonRecordsError, ConfigError: the epoch shall not be decided.
+        """
+        with self._lock:
+            told = -1 if self._told is None else self._told.batch.batch_id
+            if result.batch.batch_id < told:
+                return  # its answer was lost, but it was told in time: its successor was, too
+            if result.batch.batch_id > told:
+                self._told = self._acknowledgement(result)
+                self._open = (
+                    *self._open,
+                    OpenWork(batch=result.batch, committables=result.committables),
+                )
+                self.operator_states = self._told.region.operator_states
+            ack = self._told
+        assert ack is not None  # it is the one just made, or made before
+        coordinator.acknowledge(ack)
+
+    def _acknowledgement(self, result: EpochResult) -> Acknowledgement:
+        require_other_topics(self.functions, result.ranges)
+        counts = self._counted(result)
+        region = RegionRecord(
+            region=self.region,
+            generation=self.generation,
+            batch_id=result.batch.batch_id,
+            splits=result.ranges,
+            committables=result.committables,
+            operator_states=(
+                *totals_after(self.operator_states, counts),
+                *drops_after(self.operator_states, ()),
+            ),
+        )
+        return Acknowledgement(
+            batch=result.batch,
+            checkpoint_id=result.checkpoint_id,
+            region=region,
+            decide_within_s=result.decide_within_s,
+            counts=added(
+                {function.name: counts[function.operator_id]}
+                for function in self.functions
+                if function.operator_id in counts
+            ),
+        )
+
+    def _counted(self, result: EpochResult) -> Mapping[str, RecordCounts]:
+        none = {f.operator_id: RecordCounts() for f in self.functions if f.policy is not None}
+        counts = added([none, dict(result.counts)])
+        where = {"region": self.region, "checkpoint_id": result.checkpoint_id}
+        require_within_limits(self.functions, counts, dict(result.examples), where)
+        return counts
+
+    def registration(self) -> RegionRegistration:
+        """See `runtime.contracts.RegionHandle.register`."""
+        with self._lock:
+            return RegionRegistration(
+                region=self.region,
+                generation=self.generation,
+                acknowledged=None if self._told is None else self._told.checkpoint_id,
+                open=self._open,
+            )
+
+
+class ContinuousDesk:
+    """All continuous regions of a job. Driver; any thread.
+
+    Args:
+        coordinator: of the job.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._books: dict[str, EpochBook] = {}
+
+    def open(self, book: EpochBook) -> None:
+        """Serve a new life of a region; what an older one asks or says is refused from now on."""
+        with self._lock:
+            self._books[book.region] = book
+
+    def next_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> NextBarrier:
+        """See `EpochBook.next_barrier`; FencedError for a life that is over."""
+        book = self._book(region, generation)
+        return book.next_barrier(self._coordinator, wait_s=wait_s, has_read=has_read)
+
+    def acknowledge(self, result: EpochResult) -> None:
+        """See `EpochBook.acknowledge`."""
+        book = self._book(result.batch.region, result.batch.generation)
+        book.acknowledge(self._coordinator, result)
+
+    def _book(self, region: str, generation: int) -> EpochBook:
+        with self._lock:
+            book = self._books.get(region)
+        if book is None or book.generation != generation:
+            raise FencedError(
+                "this is not the newest life of the region",
+                {
+                    "region": region,
+                    "generation": generation,
+                    "newest": None if book is None else book.generation,
+                },
+                "What it left open is swept, and its range is read again.",
+            )
+        return book

@@ -1,0 +1,268 @@
+"""The loop of a continuous task: read, apply, write; a barrier ends an epoch where it is."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from runtime.continuous.courier import Courier
+from runtime.continuous.messages import EpochResult
+from runtime.contracts import Clock, ContinuousWriter, Follower
+from runtime.errors import IllegalTransitionError, UnreachableError
+from runtime.failpoints import failpoint
+from runtime.model import Barrier, BatchKey, SplitKey, SplitRange
+from runtime.poison import FunctionRun
+from runtime.task_writers import TaskWriters
+
+__all__ = ["EpochScope", "OpenWriters", "TaskLoop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochScope:
+    """What is known of an epoch when it begins.
+
+    Attributes:
+        batch: its identity.
+        checkpoint_id: that it is expected to join: a hint.
+        committed_batch: see `runtime.contracts.TaskScope`.
+    """
+
+    batch: BatchKey
+    checkpoint_id: int
+    committed_batch: int
+
+
+OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """The one that is being written: where it began, and its writers."""
+
+    batch: BatchKey
+    starts: Mapping[SplitKey, int]
+    writers: TaskWriters[ContinuousWriter]
+    functions: FunctionRun
+
+
+class TaskLoop:
+    """One life of a region, in one task. Executor, the task's thread.
+
+    The next epoch begins, with a producer of its own, as soon as the sinks have taken the last one;
+    that is confirmed and acknowledged meanwhile (`Courier`). What is written before its
+    predecessor is decided can only become visible behind it: the coordinator decides in order, and
+    an abort ends the life, with all that is open in it (rule 18).
+
+    Where an epoch begins, the barrier says: a split that the life has been given begins there, and
+    where the coordinator has another mind of what was read, or has given a split away, the epoch is
+    thrown away and read again from there.
+
+    Args:
+        region, generation: whose life it is.
+        follower: of the region's splits, at their first position.
+        courier: to the coordinator, not started yet.
+        open_writers: for a new epoch.
+        functions: made for each epoch, since they count its records.
+        begins_after: newest checkpoint when the life began.
+        no_progress_timeout_s: a split of which nothing comes for so long, though barriers say that
+            there is more, ends the task.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        generation: int,
+        *,
+        follower: Follower,
+        courier: Courier,
+        open_writers: OpenWriters,
+        functions: Callable[[], FunctionRun],
+        begins_after: int,
+        no_progress_timeout_s: float = 120.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._no_progress_timeout_s = no_progress_timeout_s
+        self._clock = clock
+        self._behind: dict[SplitKey, tuple[int, float]] = {}
+        self._region = region
+        self._generation = generation
+        self._follower = follower
+        self._courier = courier
+        self._open_writers = open_writers
+        self._functions = functions
+        self._last_checkpoint_id = begins_after
+        self._barrier: Barrier | None = None
+        self._next_batch_id = 0
+        self._epoch = self._begin(follower.positions())
+
+    def run(self) -> None:
+        """Until the life is stopped.
+
+        Raises:
+            StreamError: it cannot go on; nothing that was not acknowledged becomes visible.
+        """
+        self._courier.start()
+        try:
+            while not self._courier.is_over:
+                self.step()
+        finally:
+            self._epoch.writers.abort()
+            self._courier.close()
+            self._follower.close()
+
+    def step(self) -> None:
+        """Look for a barrier, then read and write some records."""
+        barrier = self._courier.take()
+        if barrier is not None:
+            self._barrier = self._adopt(barrier)
+        if self._barrier is not None:
+            self._require_progress(self._barrier)
+            if self._has_read(self._barrier):
+                self._end(self._barrier)
+                self._barrier = None
+        batch = self._follower.poll()
+        if batch is not None:
+            self._courier.has_read = True
+            self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        epoch = self._epoch
+        for made in epoch.functions.applied(iter((batch,)), epoch.writers.bury):
+            epoch.writers.write(made)
+
+    # --- barriers -----------------------------------------------------------------------------
+
+    def _adopt(self, barrier: Barrier) -> Barrier:
+        """Follow the splits that the barrier is about, from where it says that they begin."""
+        asked = {split.key: split.start_offset for split in barrier.splits}
+        known, at = self._epoch.starts, self._follower.positions()
+        if asked == known:
+            return barrier
+        if known.items() <= asked.items():
+            places = {**asked, **at}
+            self._follower.restart_at([_from(s, places[s.key]) for s in barrier.splits])
+            self._epoch.starts = asked
+        else:
+            # Also where a split begins further on than it did: another region may have had it
+            # meanwhile, and its records are decided.
+            self._read_again(barrier)
+        return barrier
+
+    def _read_again(self, barrier: Barrier) -> None:
+        """What was read of this epoch is in nobody's decision."""
+        self._epoch.writers.abort()
+        failpoint("after-epoch-rewound")
+        self._follower.restart_at(barrier.splits)
+        self._epoch = self._begin({split.key: split.start_offset for split in barrier.splits})
+
+    def _has_read(self, barrier: Barrier) -> bool:
+        """Whether there is anything to end: the barrier says that something can be read."""
+        if all(split.is_empty for split in barrier.splits):
+            return True
+        at = self._follower.positions()
+        return any(at[key] > start for key, start in self._epoch.starts.items())
+
+    def _require_progress(self, barrier: Barrier) -> None:
+        """A split that the driver can read and this host cannot must not be left behind unseen.
+
+        Raises:
+            UnreachableError: with its name.
+        """
+        at, now_s = self._follower.positions(), self._clock()
+        for split in barrier.splits:
+            before, since_s = self._behind.get(split.key, (None, now_s))
+            if at[split.key] >= split.end_offset:
+                self._behind.pop(split.key, None)
+            elif before != at[split.key]:
+                self._behind[split.key] = (at[split.key], now_s)
+            elif now_s - since_s >= self._no_progress_timeout_s:
+                raise UnreachableError(
+                    "no record of a split comes, though there are some",
+                    {
+                        "split": split.name,
+                        "position": at[split.key],
+                        "readable_to": split.end_offset,
+                        "silent_s": round(now_s - since_s),
+                    },
+                    "Check that the partition's leader can be reached from the executors.",
+                )
+
+    def _end(self, barrier: Barrier) -> None:
+        epoch, at = self._epoch, self._follower.positions()
+        ranges = tuple(
+            _range(split, epoch.starts[split.key], at[split.key]) for split in barrier.splits
+        )
+        read = [split for split in ranges if not split.is_empty]
+        failpoint("before-epoch-end")
+        for writer in epoch.writers.writers.values():
+            writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
+        self._last_checkpoint_id = barrier.checkpoint_id
+        following = self._begin({split.key: split.end_offset for split in ranges})
+        # From here on the old epoch may be acknowledged, and nobody here may abort it.
+        self._epoch = following
+        self._courier.hand_over(_pre_committing(epoch, barrier.checkpoint_id, ranges))
+        failpoint("after-epoch-begun")
+
+    def _begin(self, starts: Mapping[SplitKey, int]) -> _Epoch:
+        batch = BatchKey(
+            region=self._region, generation=self._generation, batch_id=self._next_batch_id
+        )
+        self._next_batch_id += 1
+        self._courier.has_read = False
+        scope = EpochScope(
+            batch=batch,
+            checkpoint_id=self._last_checkpoint_id + 1,
+            committed_batch=self._courier.committed_batch,
+        )
+        return _Epoch(
+            batch=batch,
+            starts=dict(starts),
+            writers=self._open_writers(scope),
+            functions=self._functions(),
+        )
+
+
+def _pre_committing(
+    epoch: _Epoch, checkpoint_id: int, ranges: Sequence[SplitRange]
+) -> Callable[[], EpochResult]:
+    def pre_commit() -> EpochResult:
+        try:
+            committables = epoch.writers.pre_commit()
+        except BaseException:
+            epoch.writers.abort()  # it was not acknowledged, and never will be
+            raise
+        return EpochResult(
+            batch=epoch.batch,
+            checkpoint_id=checkpoint_id,
+            ranges=tuple(ranges),
+            committables=committables,
+            counts=tuple(epoch.functions.counts.items()),
+            examples=tuple(epoch.functions.examples.items()),
+            decide_within_s=min(
+                (
+                    writer.decide_within_s
+                    for writer in epoch.writers.writers.values()
+                    if writer.decide_within_s is not None
+                ),
+                default=None,
+            ),
+        )
+
+    return pre_commit
+
+
+def _range(split: SplitRange, start: int, end: int) -> SplitRange:
+    if end < start:
+        raise IllegalTransitionError(
+            "an epoch ends before it begins",
+            {"split": split.name, "start_offset": start, "end_offset": end},
+            "Nothing of it becomes visible. This is a bug: please report it with these offsets.",
+        )
+    return replace(split, start_offset=start, end_offset=end)
+
+
+def _from(split: SplitRange, offset: int) -> SplitRange:
+    """The split, to be read from ``offset`` on."""
+    return replace(split, start_offset=offset, end_offset=max(offset, split.end_offset))

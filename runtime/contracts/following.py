@@ -1,0 +1,110 @@
+"""Reading and writing without a pause between epochs: what the continuous engine asks for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from runtime.contracts.operators import Source
+from runtime.contracts.writing import AttemptRegistry, SinkWriter, TaskScope, WriterFactory
+from runtime.model import SplitKey, SplitRange
+
+__all__ = [
+    "ContinuousSource",
+    "ContinuousWriter",
+    "ContinuousWriterFactory",
+    "Follower",
+    "FollowingReader",
+]
+
+
+class Follower(Protocol):
+    """Reads splits on and on, ahead of whoever asks. Executor, one thread."""
+
+    def poll(self) -> pa.RecordBatch | None:
+        """Some records, each split's in offset order; None when none came within milliseconds.
+
+        Raises: as `runtime.contracts.SplitReader.read`.
+        """
+        ...
+
+    def positions(self) -> Mapping[SplitKey, int]:
+        """Of each split the next offset to read: behind what `poll` has returned so far."""
+        ...
+
+    def restart_at(self, splits: Sequence[SplitRange]) -> None:
+        """Follow these splits, from their ``start_offset`` on, and no others."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. Never raises."""
+        ...
+
+
+class FollowingReader(Protocol):
+    """Picklable."""
+
+    @property
+    def no_progress_timeout_s(self) -> float:
+        """A split that has records, and of which none comes for so long, is out of reach."""
+        ...
+
+    def follow(self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None) -> Follower:
+        """Read on from each split's ``start_offset``.
+
+        Args:
+            ends: of a bounded source: no record at or behind them is returned; None: there are no
+                ends, and a split that has none is read without one.
+        """
+        ...
+
+
+@runtime_checkable
+class ContinuousSource(Source, Protocol):
+    """A source whose splits can be followed."""
+
+    def hindrance(self) -> str | None:
+        """The setting of this source that asks for epochs cut by the driver; None: there is
+        none."""
+        ...
+
+    def following_reader(self) -> FollowingReader:
+        """Executor side."""
+        ...
+
+
+class ContinuousWriter(SinkWriter, Protocol):
+    """A writer whose epoch's ranges are known only at its end. Executor.
+
+    `write` and `end_epoch` are called by the task's thread, and `pre_commit` behind them by
+    another one, while the task's thread writes the next epoch with the next writer.
+
+    Attributes:
+        decide_within_s: from its pre-commit on, the epoch must be decided within so long, or it may
+            be lost; None: there is no limit.
+    """
+
+    decide_within_s: float | None
+
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        """No record follows; the epoch has read these ranges. Returns once the sink has taken all
+        its records: those of the next epoch must not come before them.
+
+        Raises: as `write`.
+        """
+        ...
+
+
+@runtime_checkable
+class ContinuousWriterFactory(WriterFactory, Protocol):
+    """Picklable; its writers may be written one while the last one is pre-committed."""
+
+    @property
+    def longest_interval_s(self) -> float | None:
+        """Barriers must come at least so often: an epoch is open from one to the next, and until
+        its decision. None: there is no limit."""
+        ...
+
+    def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
+        """As `open`, for an epoch whose ranges and checkpoint are not known yet."""
+        ...

@@ -1,0 +1,233 @@
+"""One life of a continuous region as one long Spark job of one task."""
+
+import contextlib
+import logging
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from runtime.continuous.courier import Courier
+from runtime.continuous.desk import EpochBook
+from runtime.continuous.loop import EpochScope, TaskLoop
+from runtime.contracts import (
+    AttemptRegistry,
+    ContinuousWriter,
+    ContinuousWriterFactory,
+    Follower,
+    FollowingReader,
+    RegionRegistration,
+    TaskScope,
+)
+from runtime.errors import FencedError, MissingRequirementError, StreamError
+from runtime.model import SplitKey, SplitRange
+from runtime.poison import ChainedFunction, FunctionRun
+from runtime.service.client import CoordinatorClient
+from runtime.spark.session import own_workers, scheduler_pool
+from runtime.spark.tasks import RegionTasks
+from runtime.task_writers import TaskWriters
+
+__all__ = ["ContinuousChain", "ContinuousLife"]
+
+log = logging.getLogger(__name__)
+
+_CALL_DEADLINE_S = 5.0
+_GOOD_END_S = 10.0
+_CANCELLED_S = 60.0
+_MOST_SAID = 2_000
+_NO_CORE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuousChain:
+    """All that the task of one life of a region needs. Picklable.
+
+    Attributes:
+        tasks: whose it is, and its sinks, whose factories are `ContinuousWriterFactory`.
+        reader: of the source.
+        functions: applied to each batch, in order.
+        job_name: for dead letters.
+        splits: of the region, where the life begins.
+        ends: of a bounded source; None: there are none.
+        begins_after: newest committed checkpoint when the life began.
+        lost_timeout_s: how long the task goes on without hearing of its coordinator.
+    """
+
+    tasks: RegionTasks
+    reader: FollowingReader
+    functions: tuple[ChainedFunction, ...]
+    job_name: str
+    splits: tuple[SplitRange, ...]
+    ends: Mapping[SplitKey, int] | None
+    begins_after: int
+    lost_timeout_s: float
+
+    def run(self) -> StreamError | None:
+        """In the executor: until the life is over; what ended it, if that was an error."""
+        try:
+            _require_first_attempt(self.tasks)
+            with contextlib.closing(self.reader.follow(self.splits, self.ends)) as follower:
+                self._loop(follower).run()
+        except StreamError as err:
+            return err
+        except Exception as err:  # noqa: BLE001 - Spark would try again, and say that instead
+            return _failed(self.tasks, "".join(traceback.format_exception(err)))
+        return None
+
+    def _loop(self, follower: Follower) -> TaskLoop:
+        tasks = self.tasks
+        link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
+        registry = CoordinatorClient(tasks.address, deadline_s=self.lost_timeout_s)
+        return TaskLoop(
+            tasks.region,
+            tasks.generation,
+            follower=follower,
+            courier=Courier(
+                link, tasks.region, tasks.generation, lost_timeout_s=self.lost_timeout_s
+            ),
+            open_writers=partial(self._open, registry),
+            functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
+            begins_after=self.begins_after,
+            no_progress_timeout_s=self.reader.no_progress_timeout_s,
+        )
+
+    def _open(self, registry: AttemptRegistry, epoch: EpochScope) -> TaskWriters[ContinuousWriter]:
+        tasks = self.tasks
+        writers: dict[str, ContinuousWriter] = {}
+        for operator_id, factory in tasks.factories.items():
+            assert isinstance(factory, ContinuousWriterFactory)  # or the engine was refused
+            scope = TaskScope(
+                job_uid=tasks.job_uid,
+                operator_id=operator_id,
+                batch=epoch.batch,
+                checkpoint_id=epoch.checkpoint_id,
+                committed_through=self.begins_after,
+                committed_batch=epoch.committed_batch,
+                task="0.0",
+            )
+            writers[operator_id] = factory.open_continuous(scope, registry)
+        return TaskWriters(writers, dead_letter_sink=tasks.dead_letter_sink)
+
+
+def _require_first_attempt(tasks: RegionTasks) -> None:
+    """A second attempt would begin where the life began, and read again what is decided since.
+
+    Raises:
+        FencedError: Spark tries the task again; the region's next life goes on in its place.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise FencedError(
+            "the task of a continuous region was lost",
+            {"region": tasks.region, "generation": tasks.generation},
+            "The region begins a new life at the last checkpoint.",
+        )
+
+
+class ContinuousLife:
+    """Implements `runtime.service.hosted_region.RunningLife`. Driver.
+
+    A thread of its own waits for the Spark job; the service's threads use the book.
+    """
+
+    def __init__(self, spark: SparkSession, chain: ContinuousChain, book: EpochBook) -> None:
+        self._spark = spark
+        self._chain = chain
+        self._book = book
+        self._name = f"{chain.tasks.region}.{chain.tasks.generation}"
+        self._group = f"{self._name} {chain.tasks.job_uid}"  # jobs may share a session
+        self._begun_s = time.monotonic()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"sluice-continuous-{self._name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin the Spark job."""
+        self._thread.start()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Spark runs the task, or waits for a core that may soon be free (rule 18)."""
+        waits_s = 0.0 if self._book.has_asked else time.monotonic() - self._begun_s
+        if waits_s > _NO_CORE_S and self._error is None:
+            self._error = MissingRequirementError(
+                "the task of a continuous region does not begin",
+                {"region": self._chain.tasks.region, "waited_s": round(waits_s)},
+                "It needs a core of its own for as long as the job runs: are all of them taken, or "
+                "has the cluster lost one?",
+            )
+            return False
+        return self._thread.is_alive()
+
+    def registration(self) -> RegionRegistration:
+        """See `runtime.contracts.RegionHandle.register`."""
+        return self._book.registration()
+
+    def prepare_stop(self) -> None:
+        """The task is told to end when it asks for its next barrier."""
+        self._book.is_stopping = True
+
+    def stop(self) -> None:
+        """Wait for the task's good end; cancel it when that takes long."""
+        self._book.is_stopping = True
+        self._thread.join(_GOOD_END_S)
+        if self._thread.is_alive():
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._thread.join(_CANCELLED_S)
+        if self._thread.is_alive():
+            raise StreamError(
+                "a region's task did not end",
+                {"region": self._chain.tasks.region, "generation": self._chain.tasks.generation},
+                "Its executor may hang; what it has open is aborted by the next coordinator.",
+            )
+
+    def require_writable(self) -> None:
+        """A life writes no files."""
+
+    def failure(self) -> BaseException | None:
+        """Why the task ended."""
+        return self._error
+
+    def _run(self) -> None:
+        try:
+            found = self._result()
+        except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
+            found = _failed(self._chain.tasks, str(err))
+        self._error = self._error or found
+
+    def _result(self) -> StreamError | None:
+        context, work = self._spark.sparkContext, cloudpickle.dumps(self._chain)  # type: ignore[no-untyped-call]
+
+        def run(_: Iterable[int]) -> Iterator[bytes]:
+            chain: ContinuousChain = pickle.loads(work)  # written above
+            yield pickle.dumps(chain.run())
+
+        context.setJobGroup(self._group, f"continuous {self._name}", interruptOnCancel=True)
+        with own_workers(self._spark):
+            rows = context.parallelize([0], 1).mapPartitions(run)
+            rows._jrdd  # noqa: B018, SLF001 - made now, with the environment of its own workers
+        with scheduler_pool(self._spark, f"{self._chain.job_name}-{self._chain.tasks.region}"):
+            (answer,) = rows.collect()
+        found: StreamError | None = pickle.loads(answer)
+        return found
+
+
+def _failed(tasks: RegionTasks, said: str) -> StreamError:
+    return StreamError(
+        "the task of a continuous region failed",
+        {
+            "region": tasks.region,
+            "generation": tasks.generation,
+            "reason": said[-_MOST_SAID:],
+        },
+        "It begins again at the last checkpoint, as often as the job tolerates.",
+    )

@@ -1,0 +1,101 @@
+"""The continuous engine killed: everything, the driver, one task of several; and changed for the
+other engine at a checkpoint. Real processes on a real broker, as in `tests.chaos.test_failpoints`.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from tests.chaos.beds import CHAINS, CONTINUOUS, kills, twice
+from tests.chaos.programs import MORTAL_COPY
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
+
+_CONTINUOUS = {"ENGINE": "continuous"}
+_ABSENT = {"after-epoch-rewound", "mid-commit"}  # no split moves, and an epoch is one transaction
+EVERY = tuple(
+    name
+    for name in (*(name for chain in CHAINS.values() for name in chain), *CONTINUOUS)
+    if name not in _ABSENT
+)
+
+
+def test_rule_18_kills_around_the_end_of_an_epoch(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The next epoch is being written already when this one is flushed, told, decided, committed
+    and marked: after each kill both are thrown away, or this one is finished, and nothing else."""
+    setting = Setting(environment=_CONTINUOUS, preload=2_000)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in kills(
+            ("after-epoch-begun", "after-pre-commit", "after-epoch-ack", "after-decision"), hit=3
+        ):
+            scenario.kill_at(kill)
+        for kill in kills(("before-commit", "before-mark"), hit=3):
+            scenario.kill_at(kill)
+        scenario.finish()
+
+
+def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Killed in the one, behind its decision and before it, and started again in the other."""
+    setting = Setting(preload=1_000)
+    moves = [
+        ("micro-batch", Kill(failpoint="before-mark", hit=2)),
+        ("continuous", Kill(failpoint="before-mark", hit=3)),
+        ("micro-batch", Kill(failpoint="before-decision", hit=2)),
+    ]
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        for engine, kill in moves:
+            scenario.kill_at(kill, arguments=("--engine", engine))
+        scenario.finish(arguments=("--engine", "continuous"))
+
+
+def test_rule_18_tasks_that_die_alone_come_back_and_the_others_go_on(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Each of two tasks dies at its third epoch, in every life: the job lives on, and the other
+    region's commits do not wait for it."""
+    setting = Setting(
+        environment=_CONTINUOUS | {"REGIONS": "2", "REGIONAL": "yes"}, partitions=4, preload=2_000
+    )
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        program = scenario.start(failpoints="after-epoch-begun=kill@3")
+        wait_for(
+            lambda: program.log().count("region restarted") >= 3,
+            timeout_s=START_S,
+            what="three lives",
+        )
+        assert program.exit_code is None, program.log_tail()
+        program.kill()
+        scenario.finish()
+
+
+def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Stopped in the middle of an open transaction until its checkpoint expires: its region begins
+    a new life, with ids of its own, and readers do not wait for the old one."""
+    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "5"}, preload=2_000)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        program = scenario.start(failpoints="before-epoch-end=pause@3")
+        wait_for(
+            lambda: "region restarted" in program.log(),
+            timeout_s=START_S,
+            what="a new life in place of the paused task",
+        )
+        assert program.exit_code is None, program.log_tail()
+        program.kill()
+        scenario.finish()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", EVERY)
+def test_continuous_copy_survives_two_kills_in_a_row_at_every_failpoint(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    setting = Setting(environment=_CONTINUOUS, preload=2_000)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in twice(failpoint):
+            scenario.kill_at(kill)
+        scenario.finish()

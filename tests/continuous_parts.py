@@ -1,0 +1,97 @@
+"""Parts of a continuous task that are played: logs to follow, and writers that remember."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from runtime.continuous.loop import EpochScope
+from runtime.model import SplitKey, SplitRange, StateEntry
+from tests.core_driver import committable
+
+__all__ = ["LogFollower", "RecordingWriter", "rows_of"]
+
+_BATCH = 10
+
+
+def rows_of(batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    """(partition, offset) of each record."""
+    columns = (batch.column("partition").to_pylist(), batch.column("offset").to_pylist())
+    return list(zip(*columns, strict=True))
+
+
+class LogFollower:
+    """A `Follower` over logs whose record at an offset is its offset; ten records a poll.
+
+    Attributes:
+        logs: end of each partition's log; a test raises them.
+    """
+
+    def __init__(self, splits: Sequence[SplitRange], logs: dict[int, int]) -> None:
+        self.logs = logs
+        self.is_closed = False
+        self._at: dict[SplitKey, int] = {}
+        self.restart_at(splits)
+
+    def poll(self) -> pa.RecordBatch | None:
+        """From one partition after the other, the one that has been read least first."""
+        for key in sorted(self._at, key=lambda key: (self._at[key], key)):
+            start = self._at[key]
+            end = min(self.logs.get(key[2], 0), start + _BATCH)
+            if end > start:
+                self._at[key] = end
+                offsets = list(range(start, end))
+                return pa.RecordBatch.from_pydict(
+                    {"partition": [key[2]] * len(offsets), "offset": offsets}
+                )
+        return None
+
+    def positions(self) -> Mapping[SplitKey, int]:
+        """See `Follower.positions`."""
+        return dict(self._at)
+
+    def restart_at(self, splits: Sequence[SplitRange]) -> None:
+        """See `Follower.restart_at`."""
+        self._at = {split.key: split.start_offset for split in splits}
+
+    def close(self) -> None:
+        """See `Follower.close`."""
+        self.is_closed = True
+
+
+class RecordingWriter:
+    """A `ContinuousWriter` whose committable is named after its batch.
+
+    Attributes:
+        events: what was asked of it, in order.
+        records: (partition, offset) of what was written.
+        failure: what its pre-commit raises.
+    """
+
+    def __init__(self, scope: EpochScope) -> None:
+        self.scope = scope
+        self.events: list[str] = []
+        self.records: list[tuple[int, int]] = []
+        self.failure: Exception | None = None
+        self.decide_within_s: float | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See `SinkWriter.write`."""
+        self.events.append("write")
+        self.records += rows_of(batch)
+
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        """See `ContinuousWriter.end_epoch`."""
+        del ranges, checkpoint_id
+        self.events.append("end")
+
+    def pre_commit(self) -> list[StateEntry]:
+        """See `SinkWriter.pre_commit`."""
+        if self.failure is not None:
+            raise self.failure
+        self.events.append("pre-commit")
+        batch = self.scope.batch
+        return [committable(f"{batch.region}.{batch.generation}.{batch.batch_id}")]
+
+    def abort(self) -> None:
+        """See `SinkWriter.abort`."""
+        self.events.append("abort")

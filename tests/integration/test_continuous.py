@@ -1,0 +1,145 @@
+"""The continuous engine on real Spark and a real broker: regions that fail, splits that move,
+records that a function fails for, and what is refused."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.store import open_store
+from runtime.counts import COUNTS_KIND, decode_totals
+from runtime.errors import ConfigError
+from runtime.job import Job
+from runtime.on_error import DeadLetters
+from tests.integration.test_job_failures import took_turn
+from tests.integration.test_split_moves import Restless
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import Record, produce, read, unique
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 4
+RECORDS = 60_000
+SICK = 1
+
+
+def slowly_failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Lets several epochs pass, and fails ``times`` lives that read one partition."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(0.02)
+        if SICK in batch.column("partition").to_pylist() and took_turn(directory, times):
+            raise ValueError("not this time")
+        return batch
+
+    return run
+
+
+def test_rule_9_splits_move_between_running_tasks_that_fail(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """With every decision one split goes to the other region, whose task goes on with it in the
+    middle of an epoch; each record is written once, in its place."""
+    source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    numbers = [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)]
+    produce(kafka.bootstrap, source, numbers)
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    job = Job(
+        "continuous-moves",
+        spark,
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        interval_s=0.1,
+        regions=2,
+        retained=1_000,
+        engine="continuous",
+        checkpoint_handler=RegionalCheckpointHandler(),
+        load_balancer=Restless(),
+    )
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).map_batches(slowly_failing(turns, times=2)).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("moves")
+        )
+    )
+    job.run()
+
+    written: dict[int | None, list[int]] = {number: [] for number in range(PARTITIONS)}
+    for record in read(kafka.bootstrap, sink):
+        written[record.partition].append(int(record.value or b""))
+    assert written == {p: list(range(p, RECORDS, PARTITIONS)) for p in range(PARTITIONS)}
+    store = open_store(str(tmp_path / "checkpoint"))
+    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    versions = {found.assignment.version for found in records if found.assignment}
+    assert len(versions) > 2, "splits moved"
+    assert len(list(turns.iterdir())) == 2, "tasks failed"
+
+
+def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Every value must be a number."""
+    batch.column("value").cast(pa.string()).cast(pa.int64())
+    return batch
+
+
+def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """And the totals in the last record are those of the whole run."""
+    source, sink, letters = topic(partitions=2), topic(partitions=2), topic()
+    poison = {3, 4, 9_999}
+    values = [b"no" if n in poison else b"%d" % n for n in range(10_000)]
+    produce(
+        kafka.bootstrap, source, [Record(value=v, partition=n % 2) for n, v in enumerate(values)]
+    )
+    job = Job(
+        "continuous-letters",
+        spark,
+        checkpoint_dir=str(tmp_path),
+        interval_s=0.1,
+        engine="continuous",
+    )
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).map_batches(parse, name="parse", on_error=DeadLetters(topic=letters)).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("letters")
+        )
+    )
+    result = job.run()
+
+    good = Counter(record.value for record in read(kafka.bootstrap, sink))
+    assert good == Counter(value for value in values if value != b"no")
+    assert len(read(kafka.bootstrap, letters)) == len(poison)
+    last = open_store(str(tmp_path)).read(result.last_checkpoint_id or 0)
+    assert last is not None
+    totals = [
+        decode_totals(entry)
+        for region in last.regions
+        for entry in region.operator_states
+        if entry.kind == COUNTS_KIND
+    ]
+    assert sum(found.dead_lettered for found in totals) == len(poison)
+
+
+def test_a_transform_cannot_be_continuous_and_says_so(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Before anything is written anywhere."""
+    source, sink = topic(), topic()
+    job = Job("refused", spark, checkpoint_dir=str(tmp_path / "c"), engine="continuous")
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).transform(lambda frame: frame).sink(
+        KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix="refused")
+    )
+    with pytest.raises(ConfigError, match="transform"):
+        job.run()
+    assert not (tmp_path / "c").exists()

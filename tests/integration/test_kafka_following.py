@@ -1,0 +1,146 @@
+"""Partitions that are followed, on a real broker: what comes, in order, and where it ends."""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.following import KafkaFollower
+from runtime.errors import DataLostError
+from runtime.model import SplitKey, SplitRange
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import (
+    Record,
+    abandon_transaction,
+    add_partitions,
+    admin,
+    produce,
+    produce_transaction,
+)
+from tests.kafka_source_reading import cut, source, start
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def _following(
+    made: Any, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None = None
+) -> Iterator[KafkaFollower]:
+    reader = pickle.loads(pickle.dumps(made.following_reader()))
+    follower = reader.follow(splits, ends)
+    try:
+        yield follower
+    finally:
+        follower.close()
+
+
+def _read(follower: KafkaFollower, rows: int, into: list[tuple[int, int, bytes]]) -> None:
+    """Follow until there are so many rows in all."""
+
+    def enough() -> bool:
+        batch = follower.poll()
+        if batch is not None:
+            columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
+            into.extend(zip(*columns, strict=True))
+        return len(into) >= rows
+
+    wait_for(enough, what=f"{rows} rows", poll_s=0.0)
+
+
+def test_what_comes_later_is_read_where_the_last_records_ended(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Positions are those behind the rows that were given, whatever was fetched ahead."""
+    name = topic(partitions=2)
+    produce(kafka.bootstrap, name, [Record(value=v, partition=0) for v in (b"a0", b"a1", b"a2")])
+    made = source(kafka, name)
+    _, positions = start(made)
+    found: list[tuple[int, int, bytes]] = []
+    with _following(made, positions) as follower:
+        _read(follower, 3, found)
+        produce(kafka.bootstrap, name, [Record(value=b"b0", partition=1)])
+        produce(kafka.bootstrap, name, [Record(value=b"a3", partition=0)])
+        _read(follower, 5, found)
+        at = {key[2]: offset for key, offset in follower.positions().items()}
+    assert [value for p, _, value in found if p == 0] == [b"a0", b"a1", b"a2", b"a3"]
+    assert at == {0: 4, 1: 1}
+
+
+def test_rule_25_open_and_aborted_transactions_give_nothing_and_markers_are_passed(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """The position moves on behind a marker at the end, where no record will tell it."""
+    name = topic()
+    produce_transaction(kafka.bootstrap, name, [b"x"], commit=False)
+    produce_transaction(kafka.bootstrap, name, [b"y"])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    (whole,) = cut(enumerator, positions)
+    found: list[tuple[int, int, bytes]] = []
+    with _following(made, positions) as follower:
+        _read(follower, 1, found)
+        wait_for(
+            lambda: follower.poll() or follower.positions()[whole.key] == whole.end_offset,
+            what="the position behind the last marker",
+        )
+        held_open = abandon_transaction(kafka.bootstrap, name, [b"z"])
+        assert follower.poll() is None
+        held_open.abort_transaction(30)
+    assert [value for _, _, value in found] == [b"y"]
+
+
+def test_a_bounded_source_gives_nothing_behind_its_ends(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Nor does a position lie behind one: a later run reads from there."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"0", b"1", b"2", b"3", b"4"])
+    made = source(kafka, name)
+    _, positions = start(made)
+    found: list[tuple[int, int, bytes]] = []
+    with _following(made, positions, {positions[0].key: 3}) as follower:
+        _read(follower, 3, found)
+        assert follower.poll() is None
+        assert follower.positions()[positions[0].key] == 3
+    assert [value for _, _, value in found] == [b"0", b"1", b"2"]
+
+
+def test_other_splits_are_followed_from_where_they_begin(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """One more, and the old one again from an earlier place: nothing of the old queue is left."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"%d" % n for n in range(100)])
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    found: list[tuple[int, int, bytes]] = []
+    with _following(made, positions) as follower:
+        _read(follower, 1, found)
+        add_partitions(kafka.bootstrap, name, total=2)
+        produce(kafka.bootstrap, name, [Record(value=b"new", partition=1)])
+        new = wait_for(lambda: enumerator.discover(timeout_s=30.0), what="the new partition")
+        follower.restart_at([*positions, *new])
+        again: list[tuple[int, int, bytes]] = []
+        _read(follower, 101, again)
+    assert [offset for p, offset, _ in again if p == 0] == list(range(100))
+    assert [value for p, _, value in again if p == 1] == [b"new"]
+
+
+def test_records_that_are_gone_stop_the_task_by_name(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Retention was faster: what is lost is said exactly."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
+    made = source(kafka, name)
+    _, positions = start(made)
+    client = admin(kafka.bootstrap)
+    for future in client.delete_records([TopicPartition(name, 0, 4)]).values():
+        future.result(60)
+    with _following(made, positions) as follower, pytest.raises(DataLostError, match="4"):
+        _read(follower, 10, [])

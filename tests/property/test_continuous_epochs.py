@@ -1,0 +1,374 @@
+"""Continuous regions in random order: loops, desk and coordinator's core over logs and a broker
+that are played. What readers see is each partition's records, in order, each once."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from runtime.checkpoint.assignment import Move
+from runtime.checkpoint.balance import Choice, RegionLoad
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    Commit,
+    GiveBarrier,
+    RegionCut,
+    RegionFailed,
+    RegionRestarted,
+    RestartAsked,
+)
+from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.continuous.courier import Ended
+from runtime.continuous.desk import ContinuousDesk, EpochBook
+from runtime.continuous.loop import EpochScope, TaskLoop
+from runtime.errors import FencedError, StreamError
+from runtime.model import (
+    Acknowledgement,
+    Barrier,
+    BatchKey,
+    RegionRecord,
+    SplitRange,
+)
+from runtime.poison import FunctionRun
+from runtime.task_writers import TaskWriters
+from tests.continuous_parts import LogFollower, RecordingWriter
+from tests.core_driver import CoreDriver, split
+
+_REGIONS = ("main", "side")
+_PARTITIONS = 4
+
+
+class _RandomMoves:
+    """A balancer that moves a split now and then, for no reason."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.moves = 0
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """See `runtime.checkpoint.balance.Balancer`."""
+        if self._random.random() < 0.5 or not offered:
+            return Choice()
+        giver, taker = self._random.sample(sorted(offered), 2) if len(offered) > 1 else ("", "")
+        keys = sorted(offered[giver].records) if giver else []
+        if not keys:
+            return Choice()
+        self.moves += 1
+        return Choice(moves=(Move(split=self._random.choice(keys), giver=giver, taker=taker),))
+
+
+class _Courier:
+    """Between a loop and the desk, moved on by the test."""
+
+    def __init__(self, desk: ContinuousDesk, region: str, generation: int) -> None:
+        self._desk = desk
+        self._who = (region, generation)
+        self.committed_batch = -1
+        self.is_over = False
+        self.waits_for_epoch = False
+        self.has_read = False
+        self._barrier: Barrier | None = None
+        self._ended: Ended | None = None
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def take(self) -> Barrier | None:
+        barrier, self._barrier = self._barrier, None
+        return barrier
+
+    def hand_over(self, ended: Ended) -> None:
+        self._ended = ended
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def ask(self) -> None:
+        """One request for a barrier, unless an epoch is owed."""
+        if self.waits_for_epoch:
+            return
+        found = self._desk.next_barrier(*self._who, wait_s=0.0, has_read=self.has_read)
+        self.committed_batch = found.committed_batch
+        if found.barrier is not None:
+            self._barrier, self.waits_for_epoch = found.barrier, True
+
+    def tell(self, *, twice: bool) -> None:
+        """Acknowledge the epoch that has ended; the first answer may be lost."""
+        if self._ended is None:
+            return
+        ended, self._ended = self._ended, None
+        result = ended()
+        for _ in range(1 + twice):
+            self._desk.acknowledge(result)
+        self.waits_for_epoch = False
+
+
+class _Life:
+    """A region's task."""
+
+    def __init__(self, world: "Epochs", record: RegionRecord, generation: int) -> None:
+        self.region, self.generation = record.region, generation
+        self.courier = _Courier(world.desk, record.region, generation)
+        splits = [s.at_end() for s in record.splits]
+        self._world = world
+        self.loop = TaskLoop(
+            record.region,
+            generation,
+            follower=LogFollower(splits, world.logs),
+            courier=self.courier,  # type: ignore[arg-type]  # what the loop uses of it
+            open_writers=self._open,
+            functions=FunctionRun,
+            begins_after=world.driver.core.last_committed,
+        )
+        world.desk.open(EpochBook(region=record.region, generation=generation))
+
+    def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
+        writer = RecordingWriter(scope)
+        key = scope.batch
+        self._world.writers[f"{key.region}.{key.generation}.{key.batch_id}".encode()] = writer
+        return TaskWriters({"sink": writer}, dead_letter_sink=None)
+
+
+class Epochs(RuleBasedStateMachine):
+    """Two regions of two partitions each, whose tasks die and whose splits move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = dict.fromkeys(range(_PARTITIONS), 0)
+        self.writers: dict[bytes, RecordingWriter] = {}
+        self.seen: dict[int, list[int]] = {number: [] for number in self.logs}
+        self.commits = 0
+        self.random = Random(7)
+        self.balancer = _RandomMoves(self.random)
+        plans = [
+            RegionPlan(
+                name=name,
+                source_ids=("source",),
+                sink_ids=("sink",),
+                stateful_sink_ids=(),
+                chained=True,
+                follows=True,
+            )
+            for name in _REGIONS
+        ]
+        self.driver = CoreDriver(
+            CheckpointSettings(
+                interval_s=1.0,
+                timeout_s=10.0,
+                tolerable_failures=10**6,
+                handler=RegionalCheckpointHandler(region_timeout_s=4.0),
+                balancer=self.balancer,
+            ),
+            regions=plans,
+            partitions=_PARTITIONS // len(plans),
+        )
+        self.desk = ContinuousDesk(self)  # type: ignore[arg-type]  # what the desk uses of it
+        records = {
+            name: RegionRecord(
+                region=name,
+                generation=0,
+                splits=tuple(split(number, 0, 0) for number in (2 * at, 2 * at + 1)),
+            )
+            for at, name in enumerate(_REGIONS)
+        }
+        self.lives = {name: _Life(self, record, 0) for name, record in records.items()}
+        self.zombies: list[_Life] = []
+        self.restarts = 0
+
+    # --- the coordinator, as the desk sees it ----------------------------------------------------
+
+    def poll_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> Barrier | None:
+        """See `Coordinator.poll_barrier`."""
+        del wait_s
+        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        for action in self.driver.tell(polled):
+            if isinstance(action, GiveBarrier):
+                return action.barrier
+            if isinstance(action, AskCut):
+                cut = RegionCut(
+                    checkpoint_id=action.checkpoint_id,
+                    region=region,
+                    generation=generation,
+                    splits=tuple(self._cut(s) for s in action.positions),
+                    finished=False,
+                    has_read=action.has_read,
+                )
+                given = [a for a in self.driver.tell(cut) if isinstance(a, GiveBarrier)]
+                return given[0].barrier if given else None
+        return None
+
+    def _cut(self, position: SplitRange) -> SplitRange:
+        end = max(position.end_offset, self.logs[position.partition])
+        return split(position.partition, position.end_offset, end)
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        """See `Coordinator.is_committed`."""
+        return self.driver.core.is_committed(batch)
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        """See `Coordinator.acknowledge`."""
+        self.driver.tell(Acknowledged(ack=ack))
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    @rule(partition=st.sampled_from(range(_PARTITIONS)), records=st.integers(1, 40))
+    def produce(self, partition: int, records: int) -> None:
+        """Records come."""
+        self.logs[partition] += records
+
+    @rule(region=st.sampled_from(_REGIONS), times=st.integers(1, 6))
+    def step(self, region: str, times: int) -> None:
+        """A task reads and writes."""
+        for _ in range(times):
+            self.lives[region].loop.step()
+
+    @rule(region=st.sampled_from(_REGIONS))
+    def ask(self, region: str) -> None:
+        """A task's courier asks for a barrier."""
+        self._if_alive(region, self.lives[region].courier.ask)
+
+    @rule(region=st.sampled_from(_REGIONS), twice=st.booleans())
+    def tell(self, region: str, twice: bool) -> None:
+        """A task's courier acknowledges."""
+        self._if_alive(region, lambda: self.lives[region].courier.tell(twice=twice))
+
+    @rule(
+        order=st.permutations(_REGIONS),
+        read=st.lists(st.integers(0, 4), min_size=2, max_size=2),
+        told=st.lists(st.booleans(), min_size=2, max_size=2),
+        grown=st.integers(0, 30),
+    )
+    def epoch(self, order: list[str], read: list[int], told: list[bool], grown: int) -> None:
+        """A barrier is due, and most tasks get it, end their epoch and tell."""
+        for partition in self.logs:
+            self.logs[partition] += grown
+        self.driver.tick(1.1)
+        self._look()
+        for region, times, tells in zip(order, read, told, strict=True):
+            self.step(region, times)
+            self.ask(region)
+            self.step(region, 2)
+            if tells or times:
+                self.tell(region, False)
+
+    @rule(grown=st.integers(1, 30))
+    def good_epoch(self, grown: int) -> None:
+        """Everybody has something to read, and tells."""
+        self.epoch(list(_REGIONS), [2, 2], [True, True], grown)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 11.0]))
+    def tick(self, seconds: float) -> None:
+        """Time passes, and checkpoints may expire."""
+        self.driver.tick(seconds)
+        self._look()
+
+    @rule(region=st.sampled_from(_REGIONS), lives_on=st.booleans())
+    def lose(self, region: str, lives_on: bool) -> None:
+        """A task is lost; it may go on all the same, unseen."""
+        life = self.lives[region]
+        if lives_on:
+            self.zombies.append(life)
+        error = StreamError("lost", {}, "")
+        if self.driver.core.is_live(region, life.generation):
+            event = RegionFailed(region=region, generation=life.generation, error=error)
+            self.driver.tell(event)
+        self._look()
+
+    @precondition(lambda self: self.zombies)
+    @rule(which=st.integers(0, 5), times=st.integers(0, 3))
+    def haunt(self, which: int, times: int) -> None:
+        """A task that was given up reads, asks and tells: nothing of it counts."""
+        zombie = self.zombies[which % len(self.zombies)]
+        for _ in range(times):
+            zombie.loop.step()
+        for act in (zombie.courier.ask, lambda: zombie.courier.tell(twice=False)):
+            try:
+                act()
+            except FencedError:
+                continue
+
+    def _if_alive(self, region: str, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except FencedError:
+            self._look()
+
+    def _look(self) -> None:
+        """Lives that are over get their successors."""
+        for region, life in list(self.lives.items()):
+            if self.driver.core.is_live(region, life.generation):
+                continue
+            before = len(self.driver.seen(RegionRestarted))
+            self.driver.tell(RestartAsked(region=region))
+            self.driver.tick(0.1)
+            restarted = [
+                a for a in self.driver.seen(RegionRestarted)[before:] if a.region == region
+            ]
+            if restarted:
+                self.restarts += 1
+                found = restarted[-1]
+                self.lives[region] = _Life(self, found.restored, found.generation)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def readers_see_each_record_once_and_in_order(self) -> None:
+        """Commits are asked for in the order of decisions; each makes a batch's records visible."""
+        for action in self.driver.seen(Commit)[self.commits :]:
+            self.commits += 1
+            for entry in action.committables:
+                for partition, offset in self.writers[entry.payload].records:
+                    self.seen[partition].append(offset)
+        for partition, offsets in self.seen.items():
+            assert offsets == list(range(len(offsets))), f"partition {partition}: {offsets}"
+
+    def teardown(self) -> None:
+        """Left alone, the job comes to the end of every log."""
+        for _ in range(200):
+            if all(len(self.seen[p]) == end for p, end in self.logs.items()):
+                break
+            self.driver.tick(1.1)
+            self._look()
+            for region in _REGIONS:
+                self._if_alive(region, self.lives[region].courier.ask)
+                self.step(region, 12)
+                self.tell(region, False)
+            self.readers_see_each_record_once_and_in_order()
+        assert {p: len(found) for p, found in self.seen.items()} == self.logs
+
+
+def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
+    """Nothing is left to cut for it, and its open epoch holds records of the split that went: it
+    would hold back readers of the taker's commits until the transaction times out."""
+    world = Epochs()
+    moved: list[Move] = []
+
+    def once(offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        if moved or len(offered) < len(_REGIONS):
+            return Choice()
+        moved.append(Move(split=min(offered["main"].records), giver="main", taker="side"))
+        return Choice(moves=(moved[0],))
+
+    world.balancer.choose = once  # type: ignore[method-assign]
+    while not moved:
+        world.good_epoch(5)
+    for _ in range(4):
+        world.logs[0] += 5
+        world.epoch(list(_REGIONS), [3, 3], [True, True], 0)
+    epoch = world.lives["main"].loop._epoch  # noqa: SLF001 - what it has open
+    writers = epoch.writers.writers.values()
+    assert not [r for writer in writers for r in writer.records if r[0] == 0]
+    world.readers_see_each_record_once_and_in_order()
+    assert len(world.seen[0]) >= 20, "the taker goes on"
+    world.teardown()
+
+
+TestEpochs = Epochs.TestCase
+TestEpochs.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

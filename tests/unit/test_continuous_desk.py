@@ -1,0 +1,162 @@
+"""The driver's side of continuous tasks: barriers given out, epochs acknowledged once."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from runtime.continuous.desk import ContinuousDesk, EpochBook
+from runtime.continuous.messages import EpochResult
+from runtime.counts import decode_totals
+from runtime.errors import FencedError, PoisonRecordsError, UnreachableError
+from runtime.model import Acknowledgement, Barrier, BatchKey, RecordCounts
+from runtime.on_error import Skip
+from runtime.poison import ChainedFunction
+from runtime.service import values
+from tests.core_driver import committable, split
+
+_FUNCTION = ChainedFunction(
+    name="parse", operator_id="f", function=lambda batch: batch, policy=Skip(max_ratio=0.5)
+)
+
+
+@dataclass
+class PlayedCoordinator:
+    """Gives what the test has laid down."""
+
+    barriers: list[Barrier] = field(default_factory=list)
+    acks: list[Acknowledgement] = field(default_factory=list)
+    committed: set[BatchKey] = field(default_factory=set)
+    refusal: Exception | None = None
+
+    def poll_barrier(
+        self, region: str, generation: int, *, wait_s: float, has_read: bool
+    ) -> Barrier | None:
+        return self.barriers.pop(0) if self.barriers else None
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        return batch in self.committed
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        self.acks.append(ack)
+        if self.refusal is not None:
+            raise self.refusal
+
+
+def _desk(coordinator: PlayedCoordinator, book: EpochBook | None = None) -> ContinuousDesk:
+    desk = ContinuousDesk(coordinator)  # type: ignore[arg-type]  # what the desk uses of it
+    desk.open(book or EpochBook(region="main", generation=7, functions=(_FUNCTION,)))
+    return desk
+
+
+def _batch(batch_id: int) -> BatchKey:
+    return BatchKey(region="main", generation=7, batch_id=batch_id)
+
+
+def _result(batch_id: int, *, read: int = 10, skipped: int = 1) -> EpochResult:
+    return EpochResult(
+        batch=_batch(batch_id),
+        checkpoint_id=batch_id + 4,
+        ranges=(split(0, 10 * batch_id, 10 * batch_id + 10),),
+        committables=(committable(f"epoch {batch_id}"),),
+        counts=(("f", RecordCounts(read=read, skipped=skipped)),),
+        examples=(("f", "orders-0@3 ValueError: no number"),),
+    )
+
+
+def test_an_epoch_becomes_an_acknowledgement_with_its_ranges_and_counts() -> None:
+    """The totals go on from the record that the life began with, and from epoch to epoch."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    desk.acknowledge(_result(0))
+    desk.acknowledge(_result(1))
+    first, second = coordinator.acks
+    assert first.region.splits == (split(0, 0, 10),)
+    assert first.region.batch_id == 0
+    assert first.counts == {"parse": RecordCounts(read=10, skipped=1)}
+    (totals,) = second.region.operator_states
+    assert decode_totals(totals) == RecordCounts(read=20, skipped=2)
+
+
+def test_an_epoch_that_is_told_twice_counts_once() -> None:
+    """An answer was lost: the same acknowledgement is passed on, and its records are not added."""
+    coordinator = PlayedCoordinator(refusal=UnreachableError("busy", {}, ""))
+    desk = _desk(coordinator)
+    with pytest.raises(UnreachableError):
+        desk.acknowledge(_result(0))
+    coordinator.refusal = None
+    desk.acknowledge(_result(0))
+    assert coordinator.acks[0] == coordinator.acks[1]
+    desk.acknowledge(_result(1))
+    (totals,) = coordinator.acks[-1].region.operator_states
+    assert decode_totals(totals).read == 20
+
+
+def test_an_epoch_that_is_told_again_behind_its_successor_counts_once() -> None:
+    """Its first request hung on the way, and arrives late."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    for batch_id in (0, 1, 0, 2):
+        desk.acknowledge(_result(batch_id))
+    (totals,) = coordinator.acks[-1].region.operator_states
+    assert decode_totals(totals).read == 30
+
+
+def test_too_many_failed_records_refuse_the_epoch() -> None:
+    """Nothing of it is told to the coordinator."""
+    coordinator = PlayedCoordinator()
+    with pytest.raises(PoisonRecordsError, match="no number"):
+        _desk(coordinator).acknowledge(_result(0, read=10_000, skipped=9_000))
+    assert not coordinator.acks
+
+
+def test_rule_12_an_older_life_gets_no_barrier_and_is_not_heard() -> None:
+    """Also if it only woke up late: its region goes on elsewhere."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    desk.open(EpochBook(region="main", generation=9))
+    with pytest.raises(FencedError):
+        desk.next_barrier("main", 7, wait_s=0.0, has_read=False)
+    with pytest.raises(FencedError):
+        desk.acknowledge(_result(0))
+    assert not coordinator.acks
+
+
+def test_rule_5_an_id_is_free_again_once_its_epoch_is_committed_on_record() -> None:
+    """That an epoch was told, or decided, is not enough."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    desk.acknowledge(_result(0))
+    assert desk.next_barrier("main", 7, wait_s=0.0, has_read=False).committed_batch == -1
+    coordinator.committed.add(_batch(0))
+    desk.acknowledge(_result(1))
+    assert desk.next_barrier("main", 7, wait_s=0.0, has_read=False).committed_batch == 0
+
+
+def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
+    """For whoever takes over (rule 17)."""
+    coordinator = PlayedCoordinator()
+    book = EpochBook(region="main", generation=7)
+    desk = _desk(coordinator, book)
+    desk.acknowledge(_result(0))
+    desk.acknowledge(_result(1))
+    assert [work.batch.batch_id for work in book.registration().open] == [0, 1]
+    assert book.registration().acknowledged == 5
+    coordinator.committed.add(_batch(0))
+    desk.next_barrier("main", 7, wait_s=0.0, has_read=False)
+    assert [work.batch.batch_id for work in book.registration().open] == [1]
+
+
+def test_a_life_that_is_being_stopped_tells_its_task() -> None:
+    """At once, instead of a barrier."""
+    book = EpochBook(region="main", generation=7, is_stopping=True)
+    assert (
+        _desk(PlayedCoordinator(), book)
+        .next_barrier("main", 7, wait_s=30.0, has_read=False)
+        .is_over
+    )
+
+
+def test_messages_survive_json() -> None:
+    """Bytes, counts and ranges come back as they were."""
+    result = _result(3)
+    assert values.from_json(EpochResult, values.to_json(result)) == result

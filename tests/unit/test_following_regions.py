@@ -1,0 +1,123 @@
+"""Regions whose tasks follow their splits, in the coordinator's core."""
+
+from dataclasses import replace
+
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    Commit,
+    EndJob,
+    GiveBarrier,
+    RegionCut,
+    Repair,
+)
+from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
+from runtime.checkpoint.states import State
+from runtime.contracts import CommitOutcome
+from runtime.model import Acknowledgement, Barrier, BatchKey
+from tests.core_driver import FAST, CoreDriver, split
+
+_PLAN = RegionPlan(
+    name="main", source_ids=("source",), sink_ids=("sink",), chained=True, follows=True
+)
+
+
+def _driver(settings: CheckpointSettings = FAST) -> CoreDriver:
+    return CoreDriver(settings, regions=(_PLAN,))
+
+
+def _ack(driver: CoreDriver, barrier: Barrier, batch_id: int, *, end: int) -> Acknowledgement:
+    """Of an epoch that ends elsewhere than what was cut."""
+    batch = BatchKey(region="main", generation=0, batch_id=batch_id)
+    made = driver.acknowledgement(batch, barrier)
+    start = barrier.splits[0].start_offset
+    return replace(made, region=replace(made.region, splits=(split(0, start, end),)))
+
+
+def test_the_next_epoch_begins_where_the_last_one_said_that_it_ends() -> None:
+    """Before what was cut, or behind it; and no limit of an epoch is asked for."""
+    driver = _driver()
+    at = 0
+    for batch_id, end in enumerate((70, 130, 131)):
+        driver.tick(1.0)
+        asked = driver.asked_cut()
+        assert [s.end_offset for s in asked.positions] == [at]
+        assert asked.max_records is None
+        barrier = driver.poll(100 * (batch_id + 1))
+        assert barrier is not None
+        assert not barrier.is_last
+        driver.tell(Acknowledged(ack=_ack(driver, barrier, batch_id, end=end)))
+        at = end
+    assert driver.core.last_committed == 3
+
+
+def test_a_bounded_one_ends_when_a_cut_finds_nothing() -> None:
+    """A cut up to the end says nothing of where the task was."""
+    driver = _driver()
+    driver.tick(1.0)
+    barrier = driver.poll(100, finished=True)
+    assert barrier is not None
+    assert not barrier.is_last
+    driver.tell(Acknowledged(ack=_ack(driver, barrier, 0, end=40)))
+    assert not driver.seen(EndJob)
+    driver.tick(1.0)
+    barrier = driver.poll(100, finished=True)
+    assert barrier is not None
+    driver.tell(Acknowledged(ack=_ack(driver, barrier, 1, end=100)))
+    driver.tick(1.0)
+    assert driver.poll(100, finished=True) is None
+    driver.tick()
+    assert [end.finished for end in driver.seen(EndJob)] == [True]
+
+
+def test_rule_11_a_repair_ends_the_life_that_has_written_on() -> None:
+    """What it has written since lies before what is written again: it must never be committed."""
+    driver = _driver(replace(FAST, on_lost=OnLost.REPAIR))
+    driver.outcomes[b"main.0.0"] = CommitOutcome.ABORTED
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    driver.tell(Acknowledged(ack=_ack(driver, barrier, 0, end=10)))
+    assert driver.seen(Repair)
+    assert not driver.core.is_live("main", 0)
+
+
+def test_what_may_be_lost_undecided_is_given_up_in_time() -> None:
+    """Another region is slow; the transaction of this one would be aborted by its broker."""
+    slow = RegionPlan(name="side", source_ids=("source",))
+    driver = CoreDriver(replace(FAST, timeout_s=600.0), regions=(_PLAN, slow))
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    assert driver.poll(10, region="side") is not None
+    ack = replace(_ack(driver, barrier, 0, end=10), decide_within_s=30.0)
+    driver.tell(Acknowledged(ack=ack))
+    deadline_s = driver.core.deadline_s()
+    assert deadline_s is not None
+    assert deadline_s <= driver.clock() + 30.0
+    driver.tick(29.0)
+    assert driver.core.is_live("main", 0)
+    driver.tick(2.0)
+    assert not driver.core.is_live("main", 0)
+    assert not driver.seen(Commit)
+
+
+def test_an_epoch_to_end_is_asked_for_though_nothing_is_left_to_cut() -> None:
+    """A split of it was given away, or its partition is gone."""
+    driver = _driver()
+    driver.tick(1.0)
+    polled = BarrierPolled(region="main", generation=0, has_read=True)
+    (asked,) = [a for a in driver.tell(polled) if isinstance(a, AskCut)]
+    assert asked.has_read
+    cut = RegionCut(
+        checkpoint_id=asked.checkpoint_id,
+        region="main",
+        generation=0,
+        splits=asked.positions,
+        finished=False,
+        has_read=asked.has_read,
+    )
+    (given,) = [a for a in driver.tell(cut) if isinstance(a, GiveBarrier)]
+    assert all(s.is_empty for s in given.barrier.splits)
+    assert [p.state for p in driver.core._book.pending.values()] == [State.ALIGNING]  # noqa: SLF001
