@@ -249,9 +249,8 @@ class KafkaSplitEnumerator:
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises."""
-        if not self._options.commit_group_offsets or not positions:
-            return
-        if self._clock() < self._publish_again_at_s:
+        is_wanted = self._options.commit_group_offsets and positions
+        if not is_wanted or self._clock() < self._publish_again_at_s:
             return
         offsets = {key_of(split): split.end_offset for split in positions}
         try:

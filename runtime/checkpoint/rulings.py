@@ -49,7 +49,7 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
                 _expire(book, checkpoint, now_s)
         elif _is_late(book, checkpoint, now_s):
             _expire(book, checkpoint, now_s)
-        else:
+        elif not alignment.starting:  # each of those may change the ruling when it has begun
             until_s = _next_deadline_s(book, checkpoint)
             book.outlook.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(book, checkpoint, now_s):

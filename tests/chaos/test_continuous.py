@@ -12,7 +12,7 @@ from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _CONTINUOUS = {"ENGINE": "continuous"}
 _ABSENT = {"after-epoch-rewound", "mid-commit"}  # no split moves, and an epoch is one transaction
