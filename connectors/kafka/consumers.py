@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from connectors.kafka._client import Consumer, KafkaError, KafkaException, make_consumer, translate
 from connectors.kafka.client_options import Role
+from connectors.kafka.hot_path import HotPath, library_for
+from connectors.kafka.native_fetching import NativeQueue
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import AuthenticationError
 
@@ -46,14 +48,20 @@ _OWNED = {
 class _Key:
     connection: KafkaConnection
     read_committed: bool
+    hot_path: HotPath
 
 
 @dataclass(slots=True, eq=False)
 class PooledConsumer:
-    """A consumer, and why its log-in was refused, if it was."""
+    """A consumer, and why its log-in was refused, if it was.
+
+    With a queue of its own it reads natively, and never again in the plain way: a partition that
+    was forwarded once stays so.
+    """
 
     consumer: Consumer
     key: _Key
+    queue: NativeQueue | None = None
     refusals: list[AuthenticationError] = field(default_factory=list)
     _known_topics: set[str] = field(default_factory=set)
 
@@ -78,9 +86,11 @@ class ConsumerPool:
         self._idle: list[PooledConsumer] = []
         self._inherited: list[PooledConsumer] = []
 
-    def borrow(self, connection: KafkaConnection, *, read_committed: bool) -> PooledConsumer:
+    def borrow(
+        self, connection: KafkaConnection, *, read_committed: bool, hot_path: HotPath
+    ) -> PooledConsumer:
         """A consumer without assignment."""
-        key = _Key(connection=connection, read_committed=read_committed)
+        key = _Key(connection=connection, read_committed=read_committed, hot_path=hot_path)
         self._leave_to_parent()
         for pooled in list(self._idle):
             if pooled.key == key:
@@ -98,22 +108,30 @@ class ConsumerPool:
     def give_back(self, pooled: PooledConsumer) -> None:
         """Keep for the next epoch; the oldest idle one is closed when there are too many."""
         pooled.consumer.unassign()
+        if pooled.queue is not None:
+            pooled.queue.drain()
         self._idle.append(pooled)
         while len(self._idle) > _IDLE_CONSUMERS:
-            self._idle.pop(0).consumer.close()
+            _close(self._idle.pop(0))
 
     def discard(self, pooled: PooledConsumer) -> None:
         """Close; after an error nobody knows what is left in its queue."""
-        pooled.consumer.close()
+        _close(pooled)
 
     def close(self) -> None:
         """Close all idle consumers."""
         while self._idle:
-            self._idle.pop().consumer.close()
+            _close(self._idle.pop())
 
 
 process_pool = ConsumerPool()
 """The pool of this process."""
+
+
+def _close(pooled: PooledConsumer) -> None:
+    if pooled.queue is not None:
+        pooled.queue.close()
+    pooled.consumer.close()
 
 
 def _connect(key: _Key) -> PooledConsumer:
@@ -132,4 +150,7 @@ def _connect(key: _Key) -> PooledConsumer:
         "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",
         "error_cb": note,
     }
-    return PooledConsumer(consumer=make_consumer(config), key=key, refusals=refusals)
+    consumer = make_consumer(config)
+    library = library_for(consumer, key.hot_path)
+    queue = None if library is None else NativeQueue(library, consumer)
+    return PooledConsumer(consumer=consumer, key=key, queue=queue, refusals=refusals)
