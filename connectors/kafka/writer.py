@@ -11,6 +11,7 @@ import pyarrow as pa
 from connectors.kafka._client import make_producer
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.handles import OutputCount, SourceRange, TransactionHandle, encode_handle
+from connectors.kafka.hot_path import HotPath
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producer_settings import (
@@ -90,8 +91,10 @@ class TransactionalWriter:
         *,
         partitions_keys: bool = True,
         flush_timeout_s: float = _FLUSH_TIMEOUT_S,
+        hot_path: HotPath = HotPath.AUTO,
     ) -> None:
         self._pool = pool
+        self._hot_path = hot_path
         self._partitions_keys = partitions_keys
         self._flush_timeout_s = flush_timeout_s
         self._scope = scope
@@ -162,6 +165,7 @@ class TransactionalWriter:
             self._delivery,
             queue_full_timeout_s=_FLUSH_TIMEOUT_S,
             partition_count=lease.producer.partition_count if self._partitions_keys else None,
+            hot_path=self._hot_path,
         )
 
     def _handle(
@@ -203,6 +207,7 @@ class PlainWriter:
         guarantee: Guarantee,
         partition_count: int | None,
         drop: Callable[[], None],
+        hot_path: HotPath = HotPath.AUTO,
     ) -> None:
         self._client = client
         self._scope = scope
@@ -216,6 +221,7 @@ class PlainWriter:
             queue_full_timeout_s=_FLUSH_TIMEOUT_S,
             partition_count=partition_count,
             stops_at_errors=self._is_checked,
+            hot_path=hot_path,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -266,6 +272,7 @@ class KafkaWriterFactory:
         transactional_id_prefix: exactly-once only.
         transaction_timeout_s: None: the broker's maximum.
         dead_letter_topics: written to beside the output.
+        hot_path: by compiled code or not.
     """
 
     connection: KafkaConnection
@@ -274,6 +281,7 @@ class KafkaWriterFactory:
     transactional_id_prefix: str = ""
     transaction_timeout_s: float | None = None
     dead_letter_topics: tuple[str, ...] = ()
+    hot_path: HotPath = HotPath.AUTO
 
     def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
         """See `runtime.contracts.WriterFactory`. Returns at once: a producer that is not yet ready
@@ -289,7 +297,12 @@ class KafkaWriterFactory:
             ),
         )
         return TransactionalWriter(
-            pool, scope, registry, self.topic, partitions_keys=self._partitions_keys
+            pool,
+            scope,
+            registry,
+            self.topic,
+            partitions_keys=self._partitions_keys,
+            hot_path=self.hot_path,
         )
 
     @property
@@ -317,6 +330,7 @@ class KafkaWriterFactory:
             guarantee=self.guarantee,
             partition_count=count,
             drop=lambda: producers.drop(scope),
+            hot_path=self.hot_path,
         )
 
     def limits(self) -> ClusterLimits:
