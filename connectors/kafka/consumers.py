@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from connectors.kafka._client import Consumer, KafkaError, KafkaException, make_consumer, translate
 from connectors.kafka.client_options import Role
-from connectors.kafka.hot_path import HotPath, library_for
+from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native_fetching import NativeQueue
+from connectors.kafka.native_library import library_for
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import AuthenticationError
 

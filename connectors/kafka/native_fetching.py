@@ -31,7 +31,7 @@ from connectors.kafka.fetching import (
     PlainFetcher,
     slot_names,
 )
-from connectors.kafka.hot_path import NativeLibrary, client_address
+from connectors.kafka.native_library import NativeLibrary, client_address
 from connectors.kafka.positions import PartitionKey
 from connectors.kafka.ranges import BoolArray, IntArray
 from runtime.errors import ConfigError

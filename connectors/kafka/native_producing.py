@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from connectors.kafka._client import KafkaError, KafkaException, error_codes
 from connectors.kafka.delivery import OnDelivery
-from connectors.kafka.hot_path import NativeLibrary, client_address
+from connectors.kafka.native_library import NativeLibrary, client_address
 from connectors.kafka.producing import Prepared
 from connectors.kafka.records import HeaderParts, RecordColumns
 

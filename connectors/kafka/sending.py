@@ -15,7 +15,8 @@ from connectors.kafka._client import UNKNOWN_PARTITION, KafkaError, KafkaExcepti
 from connectors.kafka.collector import without_collector
 from connectors.kafka.delivery import DeliveryLog, is_consequence
 from connectors.kafka.grouping import by_partition
-from connectors.kafka.hot_path import HotPath, library_for
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native_library import library_for
 from connectors.kafka.native_producing import NativeProducing
 from connectors.kafka.producing import PlainProducing, Prepared, Producing
 from connectors.kafka.records import RecordColumns
