@@ -24,13 +24,13 @@ from connectors.kafka._client import (
 from connectors.kafka.hot_path import HotPath
 from runtime.errors import ConfigError
 
-__all__ = ["NativeLibrary", "NativeUnavailableError", "client_address", "library_for"]
+__all__ = ["NativeLibrary", "NativeUnavailableError", "built_file", "client_address", "library_for"]
 
 log = logging.getLogger(__name__)
 
 # The layout of `Handle` and of `struct Producer_msgstate` was read in these versions' sources.
-_KNOWN_VERSIONS = frozenset({"2.16.1"})
-_KNOWN_HANDLE_BYTES = 176
+KNOWN_VERSIONS = frozenset({"2.16.1"})
+KNOWN_HANDLE_BYTES = 176
 _OBJECT_HEAD_BYTES = 16
 
 
@@ -47,7 +47,7 @@ def library_for(client: object, hot_path: HotPath) -> "NativeLibrary | None":
     if hot_path is HotPath.PLAIN:
         return None
     try:
-        library = _library()
+        library = library_of_process()
         if isinstance(library, str):
             raise NativeUnavailableError(library)
         library.check(client)
@@ -58,34 +58,37 @@ def library_for(client: object, hot_path: HotPath) -> "NativeLibrary | None":
                 {"reason": err, "confluent-kafka": CLIENT_VERSION},
                 "Install Sluice where there is a C compiler, or leave hotPath at auto.",
             ) from err
-        _tell(f"plain: {err}")
+        tell(f"plain: {err}")
         return None
-    _tell("native")
+    tell("native")
     return library
 
 
 @functools.cache
-def _tell(chosen: str) -> None:
+def tell(chosen: str) -> None:
     """Once per process and answer."""
     log.info("hot path chosen: path=%s", chosen)
 
 
 @functools.cache
-def _library() -> "NativeLibrary | str":
+def library_of_process() -> "NativeLibrary | str":
     """The library of this process, or why there is none."""
     try:
-        return NativeLibrary(_built_file())
+        _require_known_client()
+        built = built_file()
+        if built is None:
+            return "it was not built; was there a C compiler at the installation?"
+        return NativeLibrary(built)
     except NativeUnavailableError as err:
         return str(err)
 
 
-def _built_file() -> Path:
+def built_file() -> Path | None:
+    """The compiled library beside this module; None: it was not built."""
     here = Path(__file__)
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        built = here.with_name(f"_hot_path{suffix}")
-        if built.exists():
-            return built
-    raise NativeUnavailableError("it was not built; was there a C compiler at the installation?")
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    files = (here.with_name(f"_hot_path{suffix}") for suffix in suffixes)
+    return next((each for each in files if each.exists()), None)
 
 
 class NativeLibrary:
@@ -97,7 +100,6 @@ class NativeLibrary:
     """
 
     def __init__(self, built: Path) -> None:
-        _require_known_client()
         try:
             self.call: Any = _declared(ctypes.CDLL(str(built)))
             self.call_locked: Any = ctypes.PyDLL(str(built))
@@ -149,14 +151,14 @@ def client_address(client: object) -> int:
 
 
 def _require_known_client() -> None:
-    if CLIENT_VERSION not in _KNOWN_VERSIONS:
+    if CLIENT_VERSION not in KNOWN_VERSIONS:
         raise NativeUnavailableError(f"confluent-kafka {CLIENT_VERSION} is not a known version")
     sizes = {Producer.__basicsize__, Consumer.__basicsize__}
     if (
         sys.implementation.name != "cpython"
         or ctypes.sizeof(ctypes.c_void_p) != 8
         or object.__basicsize__ != _OBJECT_HEAD_BYTES
-        or sizes != {_KNOWN_HANDLE_BYTES}
+        or sizes != {KNOWN_HANDLE_BYTES}
     ):
         raise NativeUnavailableError("this Python lays objects out in another way")
 
