@@ -77,7 +77,7 @@ test-chaos: setup ## kill -9 of real processes at every failpoint, the long list
 # Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
 test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler
 	@library=$$(ls connectors/kafka/_hot_path.*.so)
-	cp "$$library" "$$library.kept"
+	mv "$$library" "$$library.kept"
 	trap 'mv "$$library.kept" "$$library"' EXIT
 	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -shared -fPIC \
 	    -o "$$library" connectors/kafka/_hot_path.c -ldl

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.integration
 PARTITIONS = 2
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TOPIC = {"max.message.bytes": "4000000", "retention.ms": "-1"}  # times are old
+_PRODUCER = {"message.max.bytes": 4_000_000}
 _FIXED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 _large = st.sampled_from([b"\xab" * 1_000_000, b"\x00" * 70_000])
@@ -102,11 +103,11 @@ def _compare_reads(kafka: EmbeddedKafka, data: st.DataObject) -> None:
     )
     expected: list[Record] = []
     for records, committed, codec in data.draw(st.lists(_transactions, min_size=1, max_size=2)):
-        options = {"compression.type": codec, "message.max.bytes": 4_000_000}
+        options = {**_PRODUCER, "compression.type": codec}
         produce_transaction(kafka.bootstrap, topic, records, commit=committed, options=options)
         expected += records if committed else []
     plain_ones = data.draw(st.lists(_records, max_size=4))
-    produce(kafka.bootstrap, topic, plain_ones)
+    produce(kafka.bootstrap, topic, plain_ones, options=_PRODUCER)
     expected += plain_ones
     ends = await_stable(kafka.bootstrap, topic)
     whole = [_split(topic, p, 0, end) for p, end in ends.items() if end]
