@@ -81,7 +81,7 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	trap 'mv "$$library.kept" "$$library"' EXIT
 	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -shared -fPIC \
 	    -o "$$library" connectors/kafka/_hot_path.c -ldl
-	LD_PRELOAD=$$(cc -print-file-name=libasan.so) PYTHONMALLOC=malloc \
+	LD_PRELOAD=$$(cc -print-file-name=libasan.so) \
 	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 \
 	    $(BIN)/pytest -q tests/contract/test_native_library.py tests/integration/test_hot_path.py
 
