@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--engine", help="of the job; by default it chooses one by itself")
     parser.add_argument("--guarantee", default="exactly-once")
     parser.add_argument("--max-records", default="")
+    parser.add_argument("--regions", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=2, help="that run at once")
     args = parser.parse_args()
 
@@ -100,6 +101,7 @@ def main() -> None:
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
         listeners=[progress],
+        regions=args.regions,
         **engine,
     )
     limit = {"maxOffsetsPerTrigger": args.max_records} if args.max_records else {}

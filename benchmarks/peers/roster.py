@@ -170,12 +170,19 @@ def _spark(order: Order) -> Sequence[str]:
 _CHAINED_EPOCH = (350_000, 120_000_000)
 _TRANSFORM_EPOCH = (200_000, 80_000_000)
 
-# Another engine of ours is one entry more, with ``--engine NAME`` behind its mode.
+_CONTINUOUS = ("--mode", "chained", "--engine", "continuous", "--regions", "2")
+
 CONTENDERS: Sequence[Contender] = (
     Contender(
         name="sluice-chained",
         label="Sluice, chained, micro-batch",
         command=_ours("--mode", "chained", epoch=_CHAINED_EPOCH),
+        is_ours=True,
+    ),
+    Contender(
+        name="sluice-continuous",
+        label="Sluice, chained, continuous, 2 regions",
+        command=_ours(*_CONTINUOUS),
         is_ours=True,
     ),
     Contender(
@@ -188,6 +195,13 @@ CONTENDERS: Sequence[Contender] = (
         name="sluice-chained-weak",
         label="Sluice, chained, micro-batch, at least once",
         command=_ours(*("--mode", "chained", "--guarantee", "at-least-once"), epoch=_CHAINED_EPOCH),
+        guarantee=_AT_LEAST_ONCE,
+        is_ours=True,
+    ),
+    Contender(
+        name="sluice-continuous-weak",
+        label="Sluice, chained, continuous, 2 regions, at least once",
+        command=_ours(*_CONTINUOUS, "--guarantee", "at-least-once"),
         guarantee=_AT_LEAST_ONCE,
         is_ours=True,
     ),

@@ -97,6 +97,25 @@ def test_rule_4_a_host_that_hangs_and_goes_on_adds_nothing(
     scenario.finish_running(program)
 
 
+@pytest.mark.long
+def test_rule_4_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """Beyond every time-out: its region begins a new life on the other host, and the old task wakes
+    up with a transaction that is open, and records to send."""
+    continuous = setting(ENGINE="continuous")
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, continuous) as scenario:
+        program = scenario.start(arguments=["--master", cluster.url])
+        scenario.observer.await_total(1, timeout_s=START_S)
+        (host,) = [number for number in (0, 1) if cluster.has_tasks(number)]
+        frozen = cluster.freeze(host)
+        wait_for(lambda: "region restarted" in program.log(), timeout_s=START_S, what="a new life")
+        sees_more(scenario)
+        cluster.thaw(frozen)
+        sees_more(scenario)
+        scenario.finish_running(program)
+
+
 def test_a_region_comes_back_off_a_host_by_command(
     scenario: Scenario, cluster: SparkCluster
 ) -> None:
