@@ -1,1 +1,4 @@
-"""What Sluice must reach, measured: ``make bench``, or ``python -m benchmarks --help``."""
+"""What Sluice must reach, measured: ``make bench-parts``, or ``python -m benchmarks --help``.
+
+``make bench`` sets it beside the peers.
+"""

@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--mode", choices=["chained", "transform", "count"], default="chained")
     parser.add_argument("--function", choices=_FUNCTIONS, default="keep", help="of --mode chained")
-    parser.add_argument("--engine", help="of the job; by default it chooses one by itself")
+    parser.add_argument("--engine", help="of the job; default: micro-batch")
     parser.add_argument("--guarantee", default="exactly-once")
     parser.add_argument("--max-records", default="")
     parser.add_argument("--regions", type=int, default=1)

@@ -51,7 +51,7 @@ class Point:
     Attributes:
         records: of the input.
         keys: of the stateful example; 0: the chained copy.
-        engine: None: the job chooses by itself.
+        engine: None: the micro-batch engine.
     """
 
     axis: str
@@ -73,10 +73,13 @@ class Point:
         per_s = _STATEFUL_PER_S if self.keys else _CHAINED_PER_S
         by_size = min(per_s, 120_000_000 // self.value_bytes)
         limit = max(100, int(by_size * self.interval_s))
+        bound = ["--max-records", str(limit)]
+        if self.engine == "continuous":  # its epochs end with the barrier, and have no bound
+            bound = ["--regions", str(self.tasks)]
         engine = ["--engine", self.engine] if self.engine else []
         return [
             *("--mode", "count" if self.keys else "chained", "--tasks", str(self.tasks)),
-            *("--interval", str(self.interval_s), "--max-records", str(limit), *engine),
+            *("--interval", str(self.interval_s), *bound, *engine),
         ]
 
 
@@ -221,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=1_000_000, help="at most, where it can be")
     parser.add_argument("--values", nargs="+", type=float, help="only these of the axis")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--engine", help="of chained jobs; by default the job chooses")
+    parser.add_argument("--engine", help="of chained jobs; default: micro-batch")
     parser.add_argument("--results", type=Path, default=_RESULTS)
     args = parser.parse_args(arguments)
     args.results.parent.mkdir(parents=True, exist_ok=True)

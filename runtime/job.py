@@ -238,8 +238,8 @@ class Job:
             unless a region that would appear or vanish keeps state: that is refused.
         checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
             default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
-        engine: ``continuous``: each region is one long task that reads, applies and writes without
-            a pause between epochs, and keeps a core; for chained pipelines into Kafka.
+        engine: ``continuous``: each region is one long task that reads, applies and writes with no
+            pause but its flush, and keeps a core; for chained pipelines into Kafka.
             ``micro-batch``: each is a Spark query; for all pipelines. ``auto``: continuous where
             that is possible, and there is a core for every region. A job may be started with
             another engine at any checkpoint.

@@ -1,1 +1,1 @@
-"""The continuous engine: tasks that read, apply and write without a pause between epochs."""
+"""The continuous engine: tasks that read, apply and write with no pause between epochs but their flush."""

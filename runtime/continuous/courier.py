@@ -50,7 +50,7 @@ class Courier:
 
     It asks for a barrier, hands it to the task, waits for the epoch that the task ends with it,
     pre-commits that and acknowledges it; only then it asks for the next one. So acknowledgements
-    keep their order (rule 18), and the task never waits for a flush or an answer.
+    keep their order (rule 18), and the task never waits for an answer.
 
     A coordinator that is silent is asked again and again, and what was not acknowledged yet stays
     as it is; after ``lost_timeout_s`` the task ends. One that has been superseded, or a newer life

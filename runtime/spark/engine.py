@@ -155,7 +155,7 @@ def _run_regions(
     interrupts: Interrupts,
     continuous: ContinuousRegions,
 ) -> None:
-    """Serve the coordinator, run every region's query, and watch until the end."""
+    """Serve the coordinator, run every region, and watch until the end."""
     hosts = HostExclusion(SparkExecutors(job.spark))
     if len(regions) - len(continuous.names) > 1 and not is_fair(job.spark):
         log.warning(

@@ -57,7 +57,7 @@ class ContinuousRegions:
 
 
 class RegionLauncher:
-    """Starts queries for the regions of one job. Driver, the thread that runs the job."""
+    """Starts queries or continuous tasks for a job's regions. Driver, the job's thread."""
 
     def __init__(
         self,
