@@ -1,1 +1,1 @@
-"""The continuous engine: tasks that read, apply and write with no pause between epochs but their flush."""
+"""The continuous engine: tasks that read and write with no pause between epochs but a flush."""
