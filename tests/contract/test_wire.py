@@ -66,7 +66,7 @@ def test_describe_tells_state_producer_timeout_and_partitions(real: RealHarness)
     assert described is not None
     assert described.identity == attempt.identity  # rule 3: equal to the producer's statistics
     assert described.state is TransactionState.ONGOING
-    assert described.timeout_s == 30
+    assert described.timeout_s == 300
     assert described.partitions == ((real.topic, 0),)
     assert found[unknown] is None
 
