@@ -144,8 +144,8 @@ class KafkaSplitEnumerator:
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """New partitions at their first record, whatever the starting offsets are.
 
-        Looks once per discovery interval; a bounded source until it has all that it is to read,
-        all at once: UnreachableError where a partition of it has no leader yet.
+        Looks once per discovery interval; a bounded source until it has all that it is to read, all
+        at once: UnreachableError where a partition of it is not seen now, or has no leader yet.
         """
         if not self._is_discovery_due():
             return ()
@@ -154,6 +154,7 @@ class KafkaSplitEnumerator:
         keys = new_partitions(self._known, topics)
         if self._ends is not None:
             keys = tuple(key for key in keys if key in self._ends)
+            require_located(self._ends.keys() - self._known - self._gone, keys)
         if not keys:
             return ()
         found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=timeout_s)

@@ -105,7 +105,8 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
         return
     _require_running(book)
     region.require(event.generation)
-    region.is_starting = False
+    if region.is_starting:
+        region.is_starting = region.needs_sweep = False
     if region.late is not None:
         # Spark may not have logged it: another cut would leave its range out for ever.
         book.out.append(GiveBarrier(barrier=region.late))

@@ -19,10 +19,10 @@ from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.regions import RegionState
 from runtime.checkpoint.states import Event, State
 from runtime.contracts import OpenWork
-from runtime.errors import FencedError
+from runtime.errors import CheckpointFailedError, FencedError
 from runtime.model import Assignment, BatchKey, CheckpointKind, StateEntry
 
-__all__ = ["Book"]
+__all__ = ["Book", "is_past"]
 
 
 @dataclass(slots=True)
@@ -149,7 +149,10 @@ class Book:
             )
         )
         for name, region in self.regions.items():
-            if region.held is not None:
+            if region.held is not None and is_past(region.decide_by_s, now_s):
+                # It would take the others' epochs of this checkpoint along.
+                self.close_region(name, _grown_old(name), now_s, fence=None)
+            elif region.held is not None:
                 checkpoint.acks[name] = region.held
                 checkpoint.decide_by(region.decide_by_s)
                 region.cuts[checkpoint.checkpoint_id] = region.held.region.splits
@@ -317,3 +320,16 @@ class Book:
     def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:
         if batches:
             self.out.append(FailBatches(batches=batches, error=error))
+
+
+def is_past(moment_s: float | None, now_s: float) -> bool:
+    """Whether there is such a moment, and it has come."""
+    return moment_s is not None and now_s >= moment_s
+
+
+def _grown_old(region: str) -> CheckpointFailedError:
+    return CheckpointFailedError(
+        "a late epoch was not decided while it was safe",
+        {"region": region},
+        "It is read again. Raise transactionTimeout, or lower the job's interval.",
+    )

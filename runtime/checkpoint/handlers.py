@@ -152,6 +152,8 @@ class RegionalCheckpointHandler:
         if self.region_timeout_s is not None and alignment.elapsed_s >= self.region_timeout_s:
             late = alignment.waiting
         carried = alignment.failed | late
+        if late == alignment.starting and not self._may_carry(alignment, carried):
+            carried = alignment.failed  # the lives that are starting are waited for, as ever
         if not self._may_carry(alignment, carried):
             return GlobalCheckpointHandler().rule(alignment, timeout_s=timeout_s)
         if alignment.waiting - carried:

@@ -258,9 +258,10 @@ class RegionState:
         self.record = goes_on
         # What it was given may have records left; the next cut tells.
         self.finished = self.finished and goes_on is record
-        self.is_written = (self.is_written or is_end) and goes_on is record
         for split in record.splits:
             self.discovered.pop(split.key, None)
+        is_whole = goes_on is record and not self.discovered
+        self.is_written = (self.is_written or is_end) and is_whole
         if record.status is RegionStatus.CARRIED:
             self.carried += self.parked is None
             return
@@ -308,7 +309,8 @@ class RegionState:
     def reopen(self) -> None:
         """Begin the next life behind the fence; its generation is the fence's id."""
         self.fence_off()
-        self.is_fenced_off = self.needs_sweep = False
+        self.is_fenced_off = False
+        self.needs_sweep = True  # until it asks for a barrier: a decision may carry it before
         self.is_open, self.restart_asked, self.finished = True, False, False
         self.is_starting = True
         self.begins_s = None

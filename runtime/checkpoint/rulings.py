@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from runtime.checkpoint.book import Book
+from runtime.checkpoint.book import Book, is_past
 from runtime.checkpoint.handlers import Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -64,7 +64,7 @@ def _next_deadline_s(book: Book, checkpoint: PendingCheckpoint) -> float:
 
 
 def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
-    if checkpoint.decide_by_s is not None and now_s >= checkpoint.decide_by_s:
+    if is_past(checkpoint.decide_by_s, now_s):
         return True
     started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
     return now_s - started_s >= book.settings.timeout_s
@@ -144,9 +144,15 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in late:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
-    slow = [name for name in missing if name not in checkpoint.carried]
+    # Before the time-out it is work that grew old, and who got no barrier is not to blame for that.
+    is_timeout = not is_past(checkpoint.decide_by_s, now_s)
+    slow = [
+        name
+        for name in missing
+        if name not in checkpoint.carried and (is_timeout or name in checkpoint.barriers)
+    ]
     if book.settings.restart_strategy is None:
-        _count_failure(book, error, now_s, blamed=slow)
+        _count_failure(book, error, now_s, blamed=slow or list(checkpoint.acks))
     else:
         # All acknowledged, and it was still too late: no region is to blame more than another.
         for name in slow or checkpoint.acks:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     Acknowledged,
     AskCut,
@@ -101,6 +102,24 @@ def test_what_may_be_lost_undecided_is_given_up_in_time() -> None:
     driver.tick(2.0)
     assert not driver.core.is_live("main", 0)
     assert not driver.seen(Commit)
+
+
+def test_a_late_epoch_that_grew_old_costs_the_others_nothing() -> None:
+    """It is told behind its time: it is read again, and nobody else is to blame."""
+    others = (RegionPlan(name="side", source_ids=("source",)),)
+    handler = RegionalCheckpointHandler(region_timeout_s=2.0)
+    driver = CoreDriver(replace(FAST, handler=handler), regions=(_PLAN, *others))
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    driver.ack(driver.poll(10, region="side"), region="side")
+    driver.tick(2.5)  # decided without it
+    late = replace(_ack(driver, barrier, 0, end=10), decide_within_s=0.0)
+    driver.tell(Acknowledged(ack=late))
+    driver.tick(1.0)
+    assert not driver.core.is_live("main", 0)
+    assert driver.core.is_live("side", 0)
+    assert not driver.core.is_over
 
 
 def test_an_epoch_to_end_is_asked_for_though_nothing_is_left_to_cut() -> None:

@@ -224,8 +224,8 @@ def _decided(driver: CoreDriver) -> list[Publish]:
 
 
 def test_the_others_epochs_do_not_wait_until_a_new_life_is_at_work() -> None:
-    """Its query takes seconds to its first barrier. What its old life left was swept before, and
-    each of these decisions has its last good snapshot."""
+    """Its query takes seconds to its first barrier. What its old life left is swept before the
+    first of these decisions (rule 17), and each of them has its last good snapshot."""
     driver, generation = _starting(RegionalCheckpointHandler())
     sweeps = len(driver.seen(SweepOrphans))
     for end in (6, 9):
@@ -235,7 +235,7 @@ def test_the_others_epochs_do_not_wait_until_a_new_life_is_at_work() -> None:
         [RegionStatus.COMPLETED, RegionStatus.CARRIED]
     ] * 2
     assert driver.seen(Commit)[-1].carried == {"side": FailureReason.ERROR}
-    assert len(driver.seen(SweepOrphans)) == sweeps
+    assert len(driver.seen(SweepOrphans)) == sweeps + 1
 
     driver.tick(1.0)
     barrier = driver.poll(12)
@@ -255,6 +255,27 @@ def test_a_new_life_that_fails_before_it_is_at_work_is_swept_again() -> None:
     _fail(driver, "side", generation)
     driver.ack(driver.poll(6))
     assert len(driver.seen(SweepOrphans)) == sweeps + 1
+
+
+def test_one_more_failure_beside_lives_that_start_costs_nobody_else_an_epoch() -> None:
+    """Three of four are more than may be carried: those that start are waited for, until
+    half of all have acknowledged."""
+    driver = CoreDriver(_REGIONAL, regions=_FOUR)
+    driver.tick(1.0)
+    generations = dict.fromkeys((plan.name for plan in _FOUR), 0)
+    for name in ("r1", "r2"):
+        _fail(driver, name)
+    for name in ("r1", "r2"):
+        generations[name] = driver.restart(name)
+    driver.tick(1.0)
+    driver.ack(driver.poll(3, region="r0"), region="r0")
+    _fail(driver, "r3")
+    assert driver.core.is_live("r0", 0)
+    assert not _decided(driver)
+    barrier = driver.poll(3, region="r1", generation=generations["r1"])
+    driver.ack(barrier, region="r1", generation=generations["r1"])
+    assert len(_decided(driver)) == 1
+    assert driver.seen(Commit)[-1].carried.keys() == {"r2", "r3"}
 
 
 def test_a_global_checkpoint_waits_for_a_new_life() -> None:
