@@ -43,8 +43,7 @@ _ABSENCE_PAUSE_S = 0.2
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
 _COMMIT_TIMEOUT_S = 5.0
-# A group that nobody coordinates must not cost every epoch that time-out.
-_COMMIT_PAUSE_S = 60.0
+_COMMIT_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every epoch that time-out
 
 
 class KafkaSplitEnumerator:
