@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+
 __all__ = ["safe_mode", "space_quota"]
 
 _LONGEST = 2**63 - 1  # of the other quota, on names: leave it as it is
@@ -14,7 +16,10 @@ def safe_mode(jvm: Any, uri: str) -> Iterator[None]:
     """As ``hdfs dfsadmin -safemode enter``, and ``leave`` at the end of the block."""
     action = jvm.org.apache.hadoop.fs.SafeModeAction
     with _client(jvm, uri) as client:
-        client.setSafeMode(action.ENTER)
+        try:
+            client.setSafeMode(action.ENTER)
+        except Py4JJavaError:  # by a connection to a NameNode that was restarted since
+            client.setSafeMode(action.ENTER)
         try:
             yield
         finally:

@@ -9,11 +9,12 @@ from pyspark.sql import SparkSession
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.store import open_store
+from runtime.continuous.desk import ContinuousDesk
 from runtime.contracts import RegionHandle, RegionLife
 from runtime.job import Job
 from runtime.service.server import CoordinatorService
 from runtime.spark.job_graph import job_plan, regions_of
-from runtime.spark.launcher import RegionLauncher
+from runtime.spark.launcher import ContinuousRegions, RegionLauncher
 from runtime.spark.region import RegionQuery
 from runtime.spark.session import prepare
 from tests.kafka_records import Record, produce, unique
@@ -85,6 +86,9 @@ class SparkBed:
             job_uid=self._started.job_uid,
             address=self._service.coordinator_address,
             batches_to_retain=100,
+            continuous=ContinuousRegions(
+                names=(), desk=ContinuousDesk(self._coordinator), ends=lambda _: None
+            ),
         )
         self.handle: RegionHandle = launcher.handles()[region.name]
 

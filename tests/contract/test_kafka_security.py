@@ -153,7 +153,7 @@ def test_a_wrong_password_is_an_authentication_error_from_both_clients(
     said = []
 
     with pytest.raises(AuthenticationError) as by_wire:
-        wire.cluster(timeout_s=60)
+        wire.cluster(timeout_s=20)
     said += [str(by_wire.value), repr(by_wire.value), *traceback.format_exception(by_wire.value)]
     wire.close()
     with pytest.raises(StreamError) as by_librdkafka:
