@@ -67,7 +67,7 @@ def _cluster_id_by_librdkafka(connection: KafkaConnection) -> str:
     config = {**connection.librdkafka(Role.ADMIN), "debug": "security,conf"}
     admin: AdminClient = make_admin(config)
     try:
-        found = admin.list_topics(timeout=120).cluster_id
+        found = admin.list_topics(timeout=30).cluster_id
         admin.poll(0)  # hands its log lines over
     except KafkaException as err:
         raise translate(err, {"servers": connection.bootstrap_servers}) from err
