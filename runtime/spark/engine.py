@@ -19,7 +19,7 @@ from runtime.continuous.desk import ContinuousDesk
 from runtime.contracts import FrameSink, RegionLife, Sink, Source
 from runtime.drops import DropBudget, dropped_in_all
 from runtime.errors import ConfigError
-from runtime.job import Job, Pipeline, Recovery
+from runtime.job import Engine, Job, Pipeline, Recovery
 from runtime.service.command_file import announced
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
@@ -79,7 +79,7 @@ def run_job(job: Job) -> JobResult:
     continuous = choose_engine(
         job.engine,
         regions,
-        slots=task_slots(job.spark),
+        slots=0 if job.engine is Engine.MICRO_BATCH else task_slots(job.spark, wanted=len(regions)),
         interval_s=job.settings.interval_s or 0.0,
         is_approximate=job.recovery is Recovery.APPROXIMATE,
     )

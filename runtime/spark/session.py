@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -48,6 +49,8 @@ _PYTHON_PATH = "PYTHONPATH"
 _QUICK_PYTHON = Path(__file__).with_name("quick_python")
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 _POOL = "spark.scheduler.pool"
+_EXECUTORS_S = 60.0
+_LOOK_S = 0.2
 _MODE = "spark.scheduler.mode"
 
 _environment_lock = threading.RLock()
@@ -123,11 +126,20 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     )
 
 
-def task_slots(spark: SparkSession) -> int:
-    """Tasks that the session can run at once now: its cores, by ``spark.task.cpus``."""
+def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float = _EXECUTORS_S) -> int:
+    """Tasks that the session can run at once: its cores, by ``spark.task.cpus``.
+
+    The executors of a cluster come one by one: fewer than ``wanted`` are the answer only when time
+    has run out.
+    """
     context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - not in Python
     profile = context.resourceProfileManager().defaultResourceProfile()
-    return int(context.maxNumConcurrentTasks(profile))
+    deadline_s = time.monotonic() + (0.0 if context.isLocal() else timeout_s)
+    while True:
+        slots = int(context.maxNumConcurrentTasks(profile))
+        if slots >= wanted or time.monotonic() >= deadline_s:
+            return slots
+        time.sleep(_LOOK_S)  # Spark tells nobody when an executor has come
 
 
 @contextlib.contextmanager
