@@ -1,5 +1,7 @@
 """A source's enumerator with the cluster in memory that it asks."""
 
+from collections.abc import Callable
+
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
 from runtime.model import SplitRange
@@ -8,8 +10,17 @@ from tests.fake_source_cluster import FakeClock, FakeLog, FakeSourceCluster
 TIMEOUT_S = 1.0
 
 
+def bounds(splits: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:
+    """Start and end by name."""
+    return {split.name: (split.start_offset, split.end_offset) for split in splits}
+
+
 class Bench:
-    """An enumerator, the cluster it asks and the clock it reads."""
+    """An enumerator, the cluster it asks and the clock it reads.
+
+    Attributes:
+        on_pause: what happens while the enumerator waits.
+    """
 
     def __init__(
         self,
@@ -22,6 +33,7 @@ class Bench:
         if cluster is None:
             self.cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
         self.clock = FakeClock()
+        self.on_pause: Callable[[], object] = lambda: None
         given = {
             "kafka.bootstrap.servers": "fake:9092",
             "startingOffsets": "earliest",
@@ -37,8 +49,12 @@ class Bench:
             bounded=bounded,
             clock=self.clock,
             wall_clock=self.clock,
-            pause=self.clock.pass_time,
+            pause=self._pause,
         )
+
+    def _pause(self, seconds: float) -> None:
+        self.clock.pass_time(seconds)
+        self.on_pause()
 
     def start(self) -> tuple[SplitRange, ...]:
         return self.enumerator.resolve_start(timeout_s=TIMEOUT_S)

@@ -235,7 +235,7 @@ def _until(condition: Callable[[], bool], program: Program, timeout_s: float, wh
     while not condition():
         if program.exit_code is not None or time.monotonic() > deadline_s:
             raise RunFailedError(f"{what}\n{program.log_tail()}")
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # another process's work gives no event to wait for
 
 
 def _rest(program: Program, seconds: float) -> None:
@@ -244,4 +244,4 @@ def _rest(program: Program, seconds: float) -> None:
     while time.monotonic() < deadline_s:
         if program.exit_code is not None:
             raise RunFailedError(f"ended\n{program.log_tail()}")
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # what is measured is this span

@@ -364,7 +364,7 @@ def require_located(wanted: Collection[PartitionKey], found: Container[Partition
     absent = sorted(key for key in wanted if key not in found)
     if absent:
         raise UnreachableError(
-            "partitions are not seen yet, or have no leader",
+            "partitions have no leader yet",
             {"partitions": ",".join(f"{topic}-{number}" for topic, number in absent)},
             "They are asked for again. Are all brokers up?",
         )

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Set, Sized
 from typing import TypeVar
 
 from connectors.kafka.backlog import measured
@@ -23,6 +23,8 @@ from connectors.kafka.splits import (
     lost_to_retention,
     new_partitions,
     next_range,
+    require_forward,
+    require_whole,
     smallest_limit,
     vanished,
 )
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Sized)
+KeySet = Set[PartitionKey]
 
 # Metadata lags behind for a moment after a broker's start; absence counts when it lasts.
 _ABSENCE_S = 3.0
@@ -110,7 +113,8 @@ class KafkaSplitEnumerator:
         self._discovered_at_s = self._clock()
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
-            self._refuse_inverted(starts)
+            if self._options.ending is not Edge.LATEST:  # a short log is judged when it is cut
+                require_forward(starts, self._ends or {})
         return tuple(self._split(topics, key, starts[key]) for key in keys)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
@@ -143,17 +147,13 @@ class KafkaSplitEnumerator:
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """New partitions at their first record, whatever the starting offsets are.
 
-        Looks once per discovery interval; a bounded source until it has all that it is to read, all
-        at once: UnreachableError where a partition of it is not seen now, or has no leader yet.
+        Looks once per discovery interval; a bounded source until it has all that it is to read,
+        all at once: UnreachableError where a partition of it has no leader yet.
         """
         if not self._is_discovery_due():
             return ()
         self._discovered_at_s = self._clock()
-        topics = self._subscribed(timeout_s)
-        keys = new_partitions(self._known, topics)
-        if self._ends is not None:
-            keys = tuple(key for key in keys if key in self._ends)
-            require_located(self._ends.keys() - self._known - self._gone, keys)
+        topics, keys = self._unread(timeout_s)
         if not keys:
             return ()
         found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=timeout_s)
@@ -208,19 +208,8 @@ class KafkaSplitEnumerator:
         Raises:
             ConfigError: a log ends, for this reader, before an ending offset.
         """
-        ends = self._ends or {}
-        short = {
-            split.name: f"readable={split.end_offset} ending={ends[key_of(split)]}"
-            for split in ranges
-            if split.end_offset < ends.get(key_of(split), 0)
-        }
-        if short and self._options.fail_on_data_loss:
-            raise ConfigError(
-                "a read ends behind what can be read",
-                short,
-                "Give endingOffsets that exist, or latest. An open transaction hides what lies "
-                "behind its first record.",
-            )
+        if self._options.fail_on_data_loss:
+            require_whole(ranges, self._ends or {})
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """Whether a bounded source has read each position up to its end."""
@@ -301,6 +290,24 @@ class KafkaSplitEnumerator:
         topics = {topic for topic, _ in self._known}
         return self._options.subscription.grows_by(key[0], topics)
 
+    def _unread(
+        self, timeout_s: float
+    ) -> tuple[Mapping[str, TopicFacts], tuple[PartitionKey, ...]]:
+        """The topics, and the partitions of them that nobody reads yet. A bounded source misses
+        those that it has an end for, and judges them: a broker that lags behind shows none."""
+
+        def find() -> tuple[tuple[Mapping[str, TopicFacts], tuple[PartitionKey, ...]], KeySet]:
+            topics = self._subscribed(timeout_s)
+            keys = new_partitions(self._known, topics)
+            if self._ends is None:
+                return (topics, keys), frozenset()
+            wanted = self._ends.keys() - self._known - self._gone
+            return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
+
+        found, absent = self._unless_lasting(find)
+        self._judge_gone(absent)
+        return found
+
     def _look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
         """A look in which every position's topic is the one it was; absent ones are judged."""
         keys = [key_of(split) for split in positions]
@@ -314,18 +321,22 @@ class KafkaSplitEnumerator:
             return look, tuple(split for split in absent if key_of(split) not in self._gone)
 
         look, gone = self._unless_lasting(find)
-        if gone:
-            self._gone |= {key_of(split) for split in gone}
-            names = ",".join(split.name for split in gone)
-            if self._options.fail_on_data_loss:
-                raise SourceChangedError(
-                    "partitions that were read do not exist any more",
-                    {"partitions": names, **self._where()},
-                    "Start from a new checkpoint directory, or go on without them with "
-                    "failOnDataLoss=false.",
-                )
-            log.warning("partitions are gone, going on without them: partitions=%s", names)
+        self._judge_gone({key_of(split) for split in gone})
         return look
+
+    def _judge_gone(self, keys: KeySet) -> None:
+        if not keys:
+            return
+        self._gone |= keys
+        names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
+        if self._options.fail_on_data_loss:
+            raise SourceChangedError(
+                "partitions that are to be read do not exist any more",
+                {"partitions": names, **self._where()},
+                "Start from a new checkpoint directory, or go on without them with "
+                "failOnDataLoss=false.",
+            )
+        log.warning("partitions are gone, going on without them: partitions=%s", names)
 
     def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
         """A look; a bounded run waits for a short log here, or it would be over before it knows."""
@@ -391,22 +402,6 @@ class KafkaSplitEnumerator:
             records,
             " ".join(map(str, new)),
         )
-
-    def _refuse_inverted(self, starts: Mapping[PartitionKey, int]) -> None:
-        ends = self._ends or {}
-        if self._options.ending is Edge.LATEST:
-            return  # a log that ends before its start is judged when it is cut
-        inverted = {
-            f"{topic}-{number}": f"start={start} end={ends[topic, number]}"
-            for (topic, number), start in sorted(starts.items())
-            if ends.get((topic, number), start) < start
-        }
-        if inverted:
-            raise ConfigError(
-                "a read ends before it starts",
-                inverted,
-                "Correct the starting or the ending position.",
-            )
 
     def _visible_ends(
         self, starts: Mapping[PartitionKey, int], look: Look

@@ -144,6 +144,7 @@ class Reading:
     ) -> None:
         self._follows = follows
         self._stalled_s: dict[int, float] = {}
+        self._told: set[int] = set()
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -289,7 +290,12 @@ class Reading:
         """Ask for it again later, unless a barrier has said by then what becomes of it."""
         split = self._splits[slot]
         if slot not in self._stalled_s:
-            log.warning("nothing can be read there for now: split=%s", split.name)
+            log.log(
+                logging.DEBUG if slot in self._told else logging.WARNING,
+                "nothing can be read there for now: split=%s",
+                split.name,
+            )
+            self._told.add(slot)
             self._consumer.incremental_unassign([TopicPartition(split.topic, split.partition)])
         self._stalled_s[slot] = time.monotonic() + _STALL_S
 

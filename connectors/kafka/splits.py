@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from connectors.kafka.positions import PartitionKey
-from runtime.errors import DataLostError, SourceChangedError
+from runtime.errors import ConfigError, DataLostError, SourceChangedError
 from runtime.model import SplitRange
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "lost_to_retention",
     "new_partitions",
     "next_range",
+    "require_forward",
+    "require_whole",
     "smallest_limit",
     "split_evenly",
     "vanished",
@@ -84,6 +86,37 @@ def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFac
             recreated,
             "Its offsets mean other records now. Start from a new checkpoint directory to read "
             "the new topic.",
+        )
+
+
+def require_forward(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:
+    """ConfigError with the partitions whose read would end before it starts."""
+    inverted = {
+        f"{topic}-{number}": f"start={start} end={ends[topic, number]}"
+        for (topic, number), start in sorted(starts.items())
+        if ends.get((topic, number), start) < start
+    }
+    if inverted:
+        raise ConfigError(
+            "a read ends before it starts",
+            inverted,
+            "Correct the starting or the ending position.",
+        )
+
+
+def require_whole(ranges: Sequence[SplitRange], ends: Mapping[PartitionKey, int]) -> None:
+    """ConfigError with the ranges that stop short of the ends asked for."""
+    short = {
+        split.name: f"readable={split.end_offset} ending={ends[key_of(split)]}"
+        for split in ranges
+        if split.end_offset < ends.get(key_of(split), 0)
+    }
+    if short:
+        raise ConfigError(
+            "a read ends behind what can be read",
+            short,
+            "Give endingOffsets that exist, or latest. An open transaction hides what lies "
+            "behind its first record.",
         )
 
 

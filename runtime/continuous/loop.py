@@ -60,7 +60,7 @@ class TaskLoop:
 
     Args:
         region, generation: whose life it is.
-        follower: of the region's splits, at their first position.
+        follower: of the region's splits, at their first position; the caller closes it.
         courier: to the coordinator, not started yet.
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
@@ -110,7 +110,6 @@ class TaskLoop:
         finally:
             self._epoch.writers.abort()
             self._courier.close()
-            self._follower.close()
 
     def step(self) -> None:
         """Look for a barrier, then read and write some records."""

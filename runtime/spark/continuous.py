@@ -1,7 +1,6 @@
 """One life of a continuous region as one long Spark job of one task."""
 
 import contextlib
-import logging
 import pickle
 import threading
 import time
@@ -34,8 +33,6 @@ from runtime.spark.tasks import RegionTasks
 from runtime.task_writers import TaskWriters
 
 __all__ = ["ContinuousChain", "ContinuousLife"]
-
-log = logging.getLogger(__name__)
 
 _CALL_DEADLINE_S = 5.0
 _GOOD_END_S = 10.0

@@ -6,18 +6,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.following import KafkaFollower
 from runtime.errors import DataLostError
 from runtime.model import SplitKey, SplitRange
+from tests.integration.test_kafka_source_changes import delete_records
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
     Record,
     abandon_transaction,
     add_partitions,
-    admin,
     produce,
     produce_transaction,
 )
@@ -139,8 +138,6 @@ def test_records_that_are_gone_stop_the_task_by_name(
     produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
     made = source(kafka, name)
     _, positions = start(made)
-    client = admin(kafka.bootstrap)
-    for future in client.delete_records([TopicPartition(name, 0, 4)]).values():
-        future.result(60)
+    delete_records(kafka, name, 4)
     with _following(made, positions) as follower, pytest.raises(DataLostError, match="4"):
         _read(follower, 10, [])

@@ -10,7 +10,6 @@ from runtime.checkpoint.messages import (
     BarrierPolled,
     Commit,
     EndJob,
-    NothingDue,
     Publish,
     RegionFailed,
     RegionParked,
@@ -27,12 +26,11 @@ from runtime.errors import (
     DeliveryError,
     FencedError,
     RegionGivenUpError,
-    RegionsParkedError,
     StorageUnreachableError,
     WrongJobError,
 )
 from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.model import CheckpointKind, RegionRecord, RegionStatus, Verdict
+from runtime.model import RegionRecord, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
 PARK = replace(FAST, on_region_failure=OnRegionFailure.PARK)
@@ -377,133 +375,6 @@ def test_commands_that_make_no_sense_are_refused_and_change_nothing() -> None:
     driver.stop()
     with pytest.raises(FencedError):
         driver.tell(RestartCommanded(regions=("main",)))
-
-
-# --- bounded jobs ---------------------------------------------------------------------------------
-
-
-def read_all(driver: CoreDriver) -> None:
-    """``side`` reads its end with a last checkpoint."""
-    driver.tick(1.0)
-    driver.ack(driver.poll(6, region="side", finished=True), region="side")
-
-
-@BOTH
-def test_a_bounded_job_ends_with_what_is_missing(settings: CheckpointSettings) -> None:
-    """After a final checkpoint of the others: nothing stays open, and nothing is silent."""
-    driver = parked(settings)
-    read_all(driver)
-    (end,) = driver.seen(EndJob)
-    assert end.finished, "readers see the others' work before anybody is told"
-    assert isinstance(end.error, RegionsParkedError)
-    assert "regions=main not_written_from=input-0:0" in str(end.error)
-    assert "DeliveryError" in str(end.error)
-    assert decided(driver)[-1].kind is CheckpointKind.FINAL
-    assert record_of(driver, "side").splits[0].end_offset == 6
-    assert driver.status().state == "failed"
-    told = driver.tell(BarrierPolled(region="side", generation=0))
-    assert told == [NothingDue()], "the others idle until they are stopped"
-
-
-def test_a_region_that_was_restarted_before_the_end_is_read() -> None:
-    """A final checkpoint that began without it is not the last one."""
-    driver = parked(REGIONAL)
-    driver.tick(1.0)
-    last = driver.poll(6, region="side", finished=True)
-    driver.auto = False
-    driver.ack(last, region="side")
-    driver.tell(RestartCommanded())
-    driver.tell(RestartAsked(region="main"))
-    driver.auto = True
-    for step in list(driver.held):
-        driver.answer(step)
-    assert not driver.seen(EndJob)
-    generation = driver.seen(RegionRestarted)[-1].generation
-    driver.tick(1.0)
-    driver.poll(6, region="side", finished=True)
-    driver.ack(driver.poll(6, generation=generation, finished=True), generation=generation)
-    driver.poll(6, region="side", finished=True)
-    driver.tick(1.0)
-    driver.poll(6, generation=generation, finished=True)
-    driver.poll(6, region="side", finished=True)
-    (end,) = driver.seen(EndJob)
-    assert end.finished
-    assert end.error is None
-    assert record_of(driver, "main").splits[0].end_offset == 6
-
-
-def test_a_region_that_is_parked_behind_its_last_batch_is_missing_nothing() -> None:
-    """All of it is decided."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(3, region="side", finished=True), region="side")
-    (end,) = driver.seen(EndJob)
-    assert end.finished
-    assert end.error is None
-
-
-@BOTH
-def test_a_region_whose_end_was_decided_before_it_was_parked_is_missing_nothing(
-    settings: CheckpointSettings,
-) -> None:
-    """However many checkpoints of the others lie between its end and theirs."""
-    driver = CoreDriver(settings, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(3, region="side"), region="side")
-    break_for_good(driver)
-    side_epoch(driver, 5)
-    side_epoch(driver, 5)
-    read_all(driver)
-    (end,) = driver.seen(EndJob)
-    assert end.finished
-    assert end.error is None
-
-
-@BOTH
-def test_a_parked_region_that_is_given_a_new_partition_behind_its_end_is_missing_it(
-    settings: CheckpointSettings,
-) -> None:
-    """Its end was decided, and is none any more."""
-    plans = (TWO[0], replace(TWO[1], source_ids=("other",)))
-    driver = CoreDriver(settings, regions=plans)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(3, region="side"), region="side")
-    break_for_good(driver)
-    driver.tell(SplitsDiscovered(source_id="source", splits=(split(7, 0, 0),)))
-    read_all(driver)
-    (end,) = driver.seen(EndJob)
-    assert isinstance(end.error, RegionsParkedError)
-    assert "regions=main" in str(end.error)
-
-
-@BOTH
-def test_a_region_that_is_parked_at_its_last_range_has_not_written_it(
-    settings: CheckpointSettings,
-) -> None:
-    """Its source was cut up to the end; the range is nobody's until it is acknowledged."""
-    driver = CoreDriver(settings, regions=TWO)
-    driver.tick()
-    driver.poll(3, finished=True)
-    last = driver.poll(3, region="side", finished=True)
-    driver.ack(last, region="side")
-    break_for_good(driver)
-    for _ in range(3):
-        side_end(driver)
-    assert record_of(driver, "main").splits[0].end_offset == 0
-    (end,) = driver.seen(EndJob)
-    assert isinstance(end.error, RegionsParkedError)
-    assert "regions=main" in str(end.error)
-
-
-def side_end(driver: CoreDriver) -> None:
-    driver.tick(1.0)
-    if not driver.core.is_over and driver.core.is_live("side", 0):
-        barrier = driver.poll(3, region="side", finished=True)
-        if barrier is not None:
-            driver.ack(barrier, region="side")
 
 
 def test_only_the_region_whose_failure_counts_is_parked() -> None:

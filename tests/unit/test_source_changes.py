@@ -1,0 +1,318 @@
+"""What changes under a running Kafka source: new, recreated and vanished partitions, losses."""
+
+import pytest
+
+from connectors.kafka.enumerator import KafkaSplitEnumerator
+from connectors.kafka.options import SourceOptions
+from runtime.errors import ConfigError, DataLostError, SourceChangedError
+from tests.fake_source_cluster import FakeLog, FakeSourceCluster
+from tests.source_bench import TIMEOUT_S, Bench, bounds
+
+
+def test_new_partition_is_read_from_its_first_record_whatever_the_start() -> None:
+    bench = Bench(startingOffsets="latest", partitionDiscoveryIntervalMs="10000")
+    start = bench.start()
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=8)
+    assert bench.discover() == ()  # not due yet
+    bench.clock.pass_time(10)
+    new = bench.discover()
+    assert bounds(new) == {"orders-2": (0, 0)}
+    assert bounds(bench.cut((*start, *new)))["orders-2"] == (0, 8)
+    bench.clock.pass_time(10)
+    assert bench.discover() == ()
+
+
+def _hidden() -> tuple[Bench, FakeLog, dict[int, FakeLog]]:
+    """A bounded source has an end for a partition that the broker it asks next does not show."""
+    bench = Bench()
+    done = bench.cut(bench.start())
+    logs = bench.cluster.topics["orders"][1]
+    logs[2] = FakeLog(latest=5)
+    again = Bench(bench.cluster, bounded=True)
+    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    return again, logs.pop(2), logs
+
+
+def test_a_bounded_source_looks_again_for_what_a_broker_does_not_show_yet() -> None:
+    """Its metadata lags behind: without the partition the run would end too early."""
+    bench, hidden, logs = _hidden()
+    bench.on_pause = lambda: logs.setdefault(2, hidden)
+    assert bounds(bench.discover()) == {"orders-2": (0, 0)}
+
+
+def test_a_bounded_source_that_never_sees_a_partition_again_says_so() -> None:
+    """It is gone before its first record was read."""
+    bench, _, _ = _hidden()
+    with pytest.raises(SourceChangedError, match="orders-2"):
+        bench.discover()
+
+
+def test_new_topic_of_a_pattern_is_discovered() -> None:
+    cluster = FakeSourceCluster()
+    cluster.create("orders-eu", FakeLog(latest=4))
+    bench = Bench(cluster, subscribePattern="orders-.*", startingOffsets="latest")
+    bench.start()
+    cluster.create("orders-us", FakeLog(latest=6))
+    assert bounds(bench.discover()) == {"orders-us-0": (0, 0)}
+
+
+@pytest.mark.parametrize("read", [{"subscribe": "orders"}, {"subscribePattern": "orders.*"}])
+def test_records_that_a_new_partition_lost_before_it_was_found_are_lost_records(
+    read: dict[str, str],
+) -> None:
+    """It began at 0 while the source was at work, so what retention took was never read."""
+    bench = Bench(**read)
+    start = bench.start()
+    bench.cluster.topics["orders"][1][2] = FakeLog(earliest=3, latest=8)
+    new = bench.discover()
+    with pytest.raises(DataLostError, match=r"orders-2\[0,3\)"):
+        bench.cut((*start, *new))
+    lenient = Bench(bench.cluster, **read, failOnDataLoss="false")
+    lenient.enumerator.restore(start, timeout_s=TIMEOUT_S)
+    assert bounds(lenient.cut((*start, *lenient.discover())))["orders-2"] == (3, 8)
+    assert lenient.enumerator.lost_records == 3
+
+
+def test_a_topic_that_is_named_later_is_read_from_what_it_holds() -> None:
+    """It is as old as it is: what it lost before it was named was never asked for."""
+    bench = Bench()
+    start = bench.start()
+    bench.cluster.create("old", FakeLog(earliest=500, latest=510))
+    more = Bench(bench.cluster, subscribe="orders,old")
+    more.enumerator.restore(start, timeout_s=TIMEOUT_S)
+    assert bounds(more.discover()) == {"old-0": (500, 500)}
+
+
+def test_assigned_partitions_stay_as_they_are() -> None:
+    bench = Bench(assign='{"orders":[1]}')
+    assert bounds(bench.start()) == {"orders-1": (0, 0)}
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    assert bench.discover() == ()
+
+
+def test_recreated_topic_stops_with_both_ids() -> None:
+    bench = Bench()
+    position = bench.cut(bench.start())
+    bench.cluster.create("orders", FakeLog(latest=50), FakeLog(latest=50), topic_id="another")
+    for act in (
+        lambda: bench.cut(position),
+        lambda: bench.enumerator.restore(position, timeout_s=TIMEOUT_S),
+    ):
+        with pytest.raises(SourceChangedError) as caught:
+            act()
+        assert "id-of-orders" in str(caught.value)
+        assert "another" in str(caught.value)
+
+
+@pytest.mark.parametrize("gone", ["topic", "partition"])
+def test_vanished_topic_or_partition_stops(gone: str) -> None:
+    bench = Bench()
+    position = bench.cut(bench.start())
+    if gone == "topic":
+        del bench.cluster.topics["orders"]
+    else:
+        del bench.cluster.topics["orders"][1][1]
+    with pytest.raises(SourceChangedError, match="orders-1"):
+        bench.cut(position)
+
+
+def test_absence_for_a_moment_is_looked_at_again() -> None:
+    """A broker that has just started may not know every topic yet."""
+    bench = Bench()
+    position = bench.start()
+    held = bench.cluster.topics.pop("orders")
+    began_s = bench.clock.now_s
+
+    def pause(seconds: float) -> None:
+        bench.clock.pass_time(seconds)
+        if bench.clock.now_s - began_s > 1:
+            bench.cluster.topics["orders"] = held
+
+    patient = KafkaSplitEnumerator(
+        SourceOptions.of(
+            {"kafka.bootstrap.servers": "fake:9092", "subscribe": "orders"},
+            bounded=False,
+            stream=True,
+        ),
+        bench.cluster,
+        source_id="s",
+        group_id="group",
+        clock=bench.clock,
+        pause=pause,
+    )
+    cut = patient.cut(position, max_records=None, timeout_s=TIMEOUT_S)
+    assert bounds(cut)["orders-0"] == (0, 10)
+
+
+def test_records_lost_to_retention_stop_with_exact_ranges() -> None:
+    bench = Bench()
+    start = bench.start()
+    bench.cluster.log("orders", 0).earliest = 4
+    with pytest.raises(DataLostError) as caught:
+        bench.cut(start)
+    assert "orders-0[0,4)" in str(caught.value)
+    with pytest.raises(DataLostError):
+        Bench(bench.cluster).enumerator.restore(start, timeout_s=TIMEOUT_S)
+
+
+def test_loss_is_counted_and_skipped_where_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    start = bench.start()
+    bench.cluster.log("orders", 0).earliest = 4
+    assert bounds(bench.cut(start)) == {"orders-0": (4, 10), "orders-1": (0, 20)}
+    assert bench.enumerator.lost_records == 4
+
+
+def test_a_loss_is_counted_once_however_often_it_is_seen() -> None:
+    """Without anything to read behind it the position stays where it was, before the loss."""
+    bench = Bench(failOnDataLoss="false")
+    start = bench.start()
+    for log in (bench.cluster.log("orders", 0), bench.cluster.log("orders", 1)):
+        log.earliest = log.latest
+    bench.enumerator.restore(start, timeout_s=TIMEOUT_S)
+    for _ in range(3):
+        bench.cut(start)
+    assert bench.enumerator.lost_records == 30
+    bench.cluster.log("orders", 0).latest = bench.cluster.log("orders", 0).earliest = 12
+    bench.cut(start)
+    assert bench.enumerator.lost_records == 32
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_deleted_topic_is_gone_on_without_where_loss_is_allowed(bounded: bool) -> None:
+    """Also over a restart, whether it is still named or not, and without waiting at each cut."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=4))
+    cluster.create("payments", FakeLog(latest=4))
+    lenient = {"failOnDataLoss": "false", "bounded": bounded}
+    bench = Bench(cluster, subscribe="orders,payments", **lenient)
+    position = bench.cut(bench.start())
+    del cluster.topics["payments"]
+    for named in ("orders,payments", "orders"):
+        again = Bench(cluster, subscribe=named, **lenient)
+        again.enumerator.check(timeout_s=TIMEOUT_S)
+        again.enumerator.restore(position, timeout_s=TIMEOUT_S)
+        assert again.discover() == ()
+        began_s = again.clock.now_s
+        assert bounds(again.cut(position)) == {"orders-0": (4, 4), "payments-0": (4, 4)}
+        assert again.clock.now_s == began_s
+    with pytest.raises(SourceChangedError, match="payments"):
+        Bench(cluster, subscribe="orders,payments", **lenient).start()
+
+
+def test_a_bounded_run_does_not_wait_for_a_topic_that_is_deleted_under_it() -> None:
+    bench = Bench(bounded=True, failOnDataLoss="false")
+    start = bench.start()
+    bench.cluster.topics.clear()
+    assert bench.enumerator.is_finished(bench.cut(start))
+
+
+def test_a_recreated_topic_stops_also_where_its_deletion_did_not() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.start()
+    (_, logs) = bench.cluster.topics.pop("orders")
+    bench.cut(position)
+    bench.cluster.create("orders", *logs.values(), topic_id="another")
+    with pytest.raises(SourceChangedError, match="id-of-orders->another"):
+        bench.cut(position)
+
+
+def test_ranges_of_an_earlier_process_must_be_of_the_same_topic() -> None:
+    """A replayed batch would read another topic's records under the old offsets."""
+    bench = Bench()
+    logged = bench.cut(bench.start())
+    assert bench.enumerator.readable(logged, timeout_s=TIMEOUT_S) == logged
+    bench.cluster.create("orders", FakeLog(latest=50), FakeLog(latest=50), topic_id="another")
+    with pytest.raises(SourceChangedError, match="id-of-orders->another"):
+        bench.enumerator.readable(logged, timeout_s=TIMEOUT_S)
+
+
+def test_ranges_of_a_deleted_topic_are_left_out_where_loss_is_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    logged = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    assert bench.enumerator.readable(logged, timeout_s=TIMEOUT_S) == logged[:1]
+
+
+def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    assert bounds(bench.cut(position)) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    mine, others = position[1:], position[:1]
+    del bench.cluster.topics["orders"][1][1]
+    bench.cut(mine)
+    bench.cut(others)
+    began_s = bench.clock()
+    bench.cut(mine)
+    assert bench.clock() == began_s, "it is not waited for again"
+
+
+def test_log_that_stays_shorter_than_the_position_has_lost_records() -> None:
+    """A new leader may know a lower end for a moment; half a minute later it is a truncation."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    bench.cluster.log("orders", 0).latest = 7
+    assert bounds(bench.cut(position))["orders-0"] == (10, 10)
+    bench.clock.pass_time(31)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(position)
+    bench.cluster.log("orders", 0).latest = 12
+    assert bounds(bench.cut(position))["orders-0"] == (10, 12)
+
+
+def test_a_log_that_was_cut_off_is_judged_beside_cuts_of_other_regions() -> None:
+    """All regions of a source share the enumerator, and cut their own splits in turn."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    mine, others = position[:1], position[1:]
+    bench.cluster.log("orders", 0).latest = 7
+    assert bounds(bench.cut(mine))["orders-0"] == (10, 10)
+    for _ in range(4):
+        bench.clock.pass_time(10)
+        bench.cut(others)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(mine)
+
+
+def test_a_bounded_run_does_not_end_over_a_log_that_was_cut_off() -> None:
+    """Runs that end by themselves would never look long enough to learn of it."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    bench.cluster.log("orders", 0).latest = 7
+    again = Bench(bench.cluster, bounded=True)
+    again.enumerator.restore(position, timeout_s=TIMEOUT_S)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        again.cut(position)
+
+
+def test_a_bounded_read_that_ends_before_it_starts_is_refused() -> None:
+    bench = Bench(
+        bounded=True,
+        startingOffsets='{"orders":{"0":5,"1":5}}',
+        endingOffsets='{"orders":{"0":4,"1":9}}',
+    )
+    with pytest.raises(ConfigError, match="orders-0=start=5 end=4"):
+        bench.start()
+
+
+def test_a_batch_read_does_not_stop_short_of_the_end_it_was_told() -> None:
+    bench = Bench(bounded=True, endingOffsets='{"orders":{"0":11,"1":20}}')
+    ranges = bench.cut(bench.start())
+    with pytest.raises(ConfigError, match="orders-0=readable=10 ending=11"):
+        bench.enumerator.require_readable_ends(ranges)
+    bench.cluster.log("orders", 0).latest = 11
+    bench.enumerator.require_readable_ends(bench.cut(bench.start()))
+
+
+def test_topic_no_longer_named_is_an_error_on_restore() -> None:
+    bench = Bench()
+    position = bench.start()
+    bench.cluster.create("payments", FakeLog())
+    with pytest.raises(ConfigError, match="orders-0"):
+        Bench(bench.cluster, subscribe="payments").enumerator.restore(position, timeout_s=TIMEOUT_S)
