@@ -84,18 +84,14 @@ class EpochBook:
             PoisonRecordsError, ConfigError: the epoch shall not be decided.
         """
         with self._lock:
-            told = -1 if self._told is None else self._told.batch.batch_id
-            if result.batch.batch_id < told:
-                return  # its answer was lost, but it was told in time: its successor was, too
-            if result.batch.batch_id > told:
+            if self._told is None or result.batch.batch_id > self._told.batch.batch_id:
                 self._told = self._acknowledgement(result)
                 self._open = (
                     *self._open,
                     OpenWork(batch=result.batch, committables=result.committables),
                 )
                 self.operator_states = self._told.region.operator_states
-            ack = self._told
-        assert ack is not None  # it is the one just made, or made before
+            ack = self._told  # of one told again late, its successor's: that it is known is enough
         coordinator.acknowledge(ack)
 
     def _acknowledgement(self, result: EpochResult) -> Acknowledgement:
