@@ -8,7 +8,6 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,7 +77,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--mode", choices=["chained", "transform", "count"], default="chained")
     parser.add_argument("--function", choices=_FUNCTIONS, default="keep", help="of --mode chained")
-    parser.add_argument("--engine", help="of the job; default: micro-batch")
+    parser.add_argument("--engine", default="micro-batch")
     parser.add_argument("--guarantee", default="exactly-once")
     parser.add_argument("--max-records", default="")
     parser.add_argument("--regions", type=int, default=1)
@@ -94,7 +93,6 @@ def main() -> None:
         .getOrCreate()
     )
     progress = ProgressFile(Path(args.progress))
-    engine: dict[str, Any] = {"engine": args.engine} if args.engine else {}
     job = Job(
         "benchmark",
         spark,
@@ -102,7 +100,7 @@ def main() -> None:
         interval_s=args.interval,
         listeners=[progress],
         regions=args.regions,
-        **engine,
+        engine=args.engine,
     )
     limit = {"maxOffsetsPerTrigger": args.max_records} if args.max_records else {}
     source = job.source(

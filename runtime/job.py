@@ -233,16 +233,17 @@ class Job:
         retained: decided checkpoints kept; >= 1.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         regions: the splits of each source are read in so many, if what follows is chained or a
-            transform with ``force_rescale``; >= 1. Each is a query of its own, with its part of the
-            splits and transactions of its own. A start with another number deals the splits anew,
-            unless a region that would appear or vanish keeps state: that is refused.
+            transform with ``force_rescale``; >= 1. Each has its part of the splits, and
+            transactions of its own. A start with another number deals the splits anew, unless a
+            region that would appear or vanish keeps state: that is refused. None: chosen at each
+            start: one, or as many as there are cores and partitions where all can be continuous.
         checkpoint_handler: what becomes of a checkpoint that a region does not acknowledge: by
             default it is given up for all; a `RegionalCheckpointHandler` goes on with the others.
         engine: ``continuous``: each region is one long task that reads, applies and writes with no
             pause but its flush, and keeps a core; for chained pipelines into Kafka.
-            ``micro-batch``: each is a Spark query; for all pipelines. ``auto``: continuous where
-            that is possible, and there is a core for every region. A job may be started with
-            another engine at any checkpoint.
+            ``micro-batch``: each is a Spark query; for all pipelines. ``auto``, the default:
+            continuous where that is possible, and there is a core for every region. A job may be
+            started with another engine at any checkpoint.
         coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
             ends; > 0. Keep it below half the sinks' transaction timeout.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
@@ -283,9 +284,9 @@ class Job:
         outage_timeout_s: float = 900.0,
         retained: int = 3,
         discovery_interval_s: float | None = 10.0,
-        regions: int = 1,
+        regions: int | None = None,
         checkpoint_handler: CheckpointHandler | None = None,
-        engine: str = "micro-batch",
+        engine: str = "auto",
         coordinator_lost_timeout_s: float = 60.0,
         recovery: str = "region",
         max_dropped_records: int | None = None,
@@ -347,7 +348,7 @@ class Job:
         """Operators, edges and regions of what has been described so far; nothing is started.
 
         ``print(job.graph().text())``, or ``.mermaid()`` for a diagram. `run` makes its regions by
-        the same computation.
+        the same computation; their number, where it is left to the start, is shown as one.
 
         Raises:
             ConfigError: there is no source yet, or two operators or two regions have one name.
@@ -355,7 +356,7 @@ class Job:
         """
         from runtime.spark.job_graph import view_of_pipelines
 
-        view = view_of_pipelines(self._pipelines, parts=self.regions)
+        view = view_of_pipelines(self._pipelines, parts=self.regions or 1)
         return view if self.settings.drop_limit is None else replace(view, recovery=AT_MOST_ONCE)
 
     def run(self) -> JobResult:
@@ -408,8 +409,8 @@ def _own_steps(source: Source) -> list[Step]:
     ]
 
 
-def _regions(number: int) -> int:
-    if number < 1:
+def _regions(number: int | None) -> int | None:
+    if number is not None and number < 1:
         raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
     return number
 

@@ -87,9 +87,9 @@ class KafkaSplitEnumerator:
         self._publish_again_at_s = float("-inf")
         self.lost_records = 0
 
-    def check(self, *, timeout_s: float) -> None:
-        """Find what the source names; SourceChangedError when something does not exist."""
-        self._subscribed(timeout_s)
+    def check(self, *, timeout_s: float) -> int:
+        """How many partitions the source names; SourceChangedError when a topic does not exist."""
+        return len(new_partitions((), self._subscribed(timeout_s)))
 
     # --- positions ---------------------------------------------------------------------------
 

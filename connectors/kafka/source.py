@@ -153,10 +153,10 @@ class KafkaSource:
         cluster = self._cluster()
         try:
             cluster_id = cluster.cluster_id(timeout_s=timeout_s)
-            self._made("", cluster).check(timeout_s=timeout_s)
+            partitions = self._made("", cluster).check(timeout_s=timeout_s)
         finally:
             cluster.close()
-        return {"cluster_id": cluster_id}
+        return {"cluster_id": cluster_id, "partitions": str(partitions)}
 
     def enumerator(self, source_id: str) -> SplitEnumerator:
         """Driver side."""

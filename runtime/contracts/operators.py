@@ -123,7 +123,8 @@ class Source(Protocol):
         ...
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """As `SinkCoordinator.check`."""
+        """As `SinkCoordinator.check`; with ``partitions``, the number of splits there are, where
+        the source can tell."""
         ...
 
     def enumerator(self, source_id: str) -> SplitEnumerator:

@@ -20,10 +20,11 @@ from runtime.contracts import FrameSink, RegionLife, Sink, Source
 from runtime.drops import DropBudget, dropped_in_all
 from runtime.errors import ConfigError
 from runtime.job import Engine, Job, Pipeline, Recovery
+from runtime.model import OperatorNode
 from runtime.service.command_file import announced
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
-from runtime.spark.engines import choose_engine
+from runtime.spark.engines import choose_engine, choose_parts
 from runtime.spark.frames import chained_schema, source_frame, transformed
 from runtime.spark.hosts import HostExclusion, SparkExecutors
 from runtime.spark.interrupts import Interrupts, ended_by_signals
@@ -71,23 +72,13 @@ def run_job(job: Job) -> JobResult:
         require_task_retries(job.spark, recovery=job.recovery.value)
     if job.recovery is Recovery.APPROXIMATE:
         require_chained(job.pipelines)
-    graph, regions = regions_of(
-        job.pipelines,
-        [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines],
-        parts=job.regions,
-    )
-    continuous = choose_engine(
-        job.engine,
-        regions,
-        slots=0 if job.engine is Engine.MICRO_BATCH else task_slots(job.spark, wanted=len(regions)),
-        interval_s=job.settings.interval_s or 0.0,
-        is_approximate=job.recovery is Recovery.APPROXIMATE,
-    )
-    jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's FileSystem
-    store = open_store(job.checkpoint_dir, jvm=jvm)
-    retain = batches_to_retain(store, retained=job.settings.retained)
     with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
+        layout = _layout(job)
+        regions = layout.regions
+        jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+        store = open_store(job.checkpoint_dir, jvm=jvm)
         stack.callback(close_quietly, store.fs)
+        retain = batches_to_retain(store, retained=job.settings.retained)
         listeners = list(job.listeners)
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
@@ -95,12 +86,12 @@ def run_job(job: Job) -> JobResult:
         coordinator = BarrierCoordinator(
             job_plan(
                 job.name,
-                graph,
+                layout.graph,
                 regions,
                 checkpoints=job.settings,
                 spark_version=job.spark.version,
-                cluster_ids=_clusters(regions),
-                continuous=continuous,
+                cluster_ids=layout.cluster_ids,
+                continuous=layout.continuous,
             ),
             store,
             sinks={i: sink.coordinator() for i, sink in _sinks(regions).items()},
@@ -116,7 +107,7 @@ def run_job(job: Job) -> JobResult:
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
         delete_vanished(store.fs, {region.name for region in regions})
         following = ContinuousRegions(
-            names=continuous,
+            names=layout.continuous,
             desk=ContinuousDesk(coordinator),
             ends=lambda source_id: sources[source_id].fixed_ends(),
         )
@@ -138,11 +129,55 @@ def _sources(regions: Sequence[Region]) -> dict[str, Source]:
     return {region.source_id: region.pipeline.source for region in regions}
 
 
-def _clusters(regions: Sequence[Region]) -> list[str]:
-    """Checks every source, changing nothing; the ids of the clusters they read."""
-    sources = _sources(regions).values()
-    checks = [source.check(timeout_s=_CHECK_TIMEOUT_S) for source in sources]
-    return [facts["cluster_id"] for facts in checks if facts.get("cluster_id")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """What a run consists of.
+
+    Attributes:
+        graph: the operators.
+        regions: of the job.
+        continuous: names of those that run continuously.
+        cluster_ids: that the sources read.
+    """
+
+    graph: tuple[OperatorNode, ...]
+    regions: tuple[Region, ...]
+    continuous: frozenset[str]
+    cluster_ids: tuple[str, ...]
+
+
+def _layout(job: Job) -> _Layout:
+    """Regions and their engines. What is wrong with the job itself is said before a broker is
+    asked; the sources are checked, changing nothing."""
+    stateful = [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines]
+    graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
+    continuous = _continuous(job, regions)
+    facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
+    if job.regions is None and len(continuous) == len(job.pipelines):
+        parts = choose_parts(
+            [int(each.get("partitions", 1)) for each in facts],
+            slots=task_slots(job.spark, wanted=len(regions)),
+        )
+        graph, regions = regions_of(job.pipelines, stateful, parts=parts)
+        continuous = frozenset(region.name for region in regions)
+    return _Layout(
+        graph=graph,
+        regions=regions,
+        continuous=continuous,
+        cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
+    )
+
+
+def _continuous(job: Job, regions: Sequence[Region]) -> frozenset[str]:
+    if job.engine is Engine.MICRO_BATCH:
+        return frozenset()
+    return choose_engine(
+        job.engine,
+        regions,
+        slots=task_slots(job.spark, wanted=len(regions)),
+        interval_s=job.settings.interval_s or 0.0,
+        is_approximate=job.recovery is Recovery.APPROXIMATE,
+    )
 
 
 def _run_regions(

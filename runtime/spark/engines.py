@@ -8,7 +8,7 @@ from runtime.errors import ConfigError
 from runtime.job import Engine
 from runtime.spark.job_graph import Region
 
-__all__ = ["choose_engine", "hindrance_of"]
+__all__ = ["choose_engine", "choose_parts", "hindrance_of"]
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,27 @@ def choose_engine(
         log.info("engine: micro-batch: regions=%d slots=%d", len(suited), slots)
         return frozenset()
     return suited
+
+
+def choose_parts(partitions: Sequence[int], *, slots: int) -> tuple[int, ...]:
+    """In how many continuous regions each source is read, if nobody has said. Pure.
+
+    One after the other goes to the source whose regions have the most partitions, until there is
+    no core left, or no region would get a second partition less.
+
+    Args:
+        partitions: of each source; >= 0.
+        slots: tasks that the session can run at once.
+    Returns:
+        Of each source, >= 1; their sum is at most ``slots`` where that is not below their number.
+    """
+    parts = [1] * len(partitions)
+    while sum(parts) < slots:
+        fullest = max(range(len(parts)), key=lambda i: partitions[i] / parts[i])
+        if partitions[fullest] <= parts[fullest]:
+            break
+        parts[fullest] += 1
+    return tuple(parts)
 
 
 def _longest_interval_s(region: Region) -> float | None:

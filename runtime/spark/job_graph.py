@@ -89,11 +89,11 @@ class Region:
 
 
 def regions_of(
-    pipelines: Sequence[Pipeline], stateful: Sequence[bool], *, parts: int = 1
+    pipelines: Sequence[Pipeline], stateful: Sequence[bool], *, parts: int | Sequence[int] = 1
 ) -> tuple[tuple[OperatorNode, ...], tuple[Region, ...]]:
     """The operator graph, and the regions; ``stateful[i]`` belongs to pipeline i.
 
-    Each source is read in ``parts`` parts, and `runtime.failover` tells which of them are regions:
+    Each source is read in ``parts`` parts, or in ``parts[i]``, and `runtime.failover` tells which of them are regions:
     a chained pipeline has forward edges alone, so any part may fail without the others; what goes
     through Spark's planner may shuffle, which joins all that it touches, unless the user forces a
     rescale.
@@ -105,7 +105,7 @@ def regions_of(
     """
     for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
         _require_runnable(pipeline, stateful=keeps_state)
-    nodes, places = _operators(pipelines, stateful, parts)
+    nodes, places = _operators(pipelines, stateful, _of_each(parts, pipelines))
     found = failover_regions(graph_of_operators(nodes))
     regions = tuple(
         Region(
@@ -150,11 +150,16 @@ def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> Graph
     Raises:
         ConfigError: there is no source, or two operators or two regions have one name.
     """
-    return view_of_operators(_operators(pipelines, [False] * len(pipelines), parts)[0])
+    stateful = [False] * len(pipelines)
+    return view_of_operators(_operators(pipelines, stateful, _of_each(parts, pipelines))[0])
+
+
+def _of_each(parts: int | Sequence[int], pipelines: Sequence[Pipeline]) -> Sequence[int]:
+    return [parts] * len(pipelines) if isinstance(parts, int) else parts
 
 
 def _operators(
-    pipelines: Sequence[Pipeline], stateful: Sequence[bool], parts: int
+    pipelines: Sequence[Pipeline], stateful: Sequence[bool], parts: Sequence[int]
 ) -> tuple[tuple[OperatorNode, ...], list[tuple[int, list[int], list[int]]]]:
     """The operators with ids and parallelism; each pipeline's places, see `_add_operators`."""
     if not pipelines:
@@ -164,11 +169,16 @@ def _operators(
     nodes = build_graph(specs)
     rescaled = {
         nodes[at].operator_id
-        for pipeline, keeps_state, (_, steps, _) in zip(pipelines, stateful, places, strict=True)
+        for pipeline, keeps_state, mine, (_, steps, _) in zip(
+            pipelines, stateful, parts, places, strict=True
+        )
         for step, at in zip(pipeline.steps, steps, strict=True)
-        if step.kind == "transform" and not _joins(step, pipeline, parts, stateful=keeps_state)
+        if step.kind == "transform" and not _joins(step, pipeline, mine, stateful=keeps_state)
     }
-    sources = {nodes[source].operator_id: parts for source, _, _ in places}
+    sources = {
+        nodes[source].operator_id: mine
+        for mine, (source, _, _) in zip(parts, places, strict=True)
+    }
     return spread(nodes, sources, rescaled=rescaled), places
 
 

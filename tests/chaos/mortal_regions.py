@@ -29,6 +29,7 @@ def main() -> None:
         "mortal-regions",
         spark,
         checkpoint_dir=args.checkpoint,
+        engine=args.engine,
         interval_s=args.interval,
         regions=int(os.environ["REGIONS"]),
         checkpoint_handler=RegionalCheckpointHandler(),

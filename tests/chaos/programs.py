@@ -24,6 +24,7 @@ __all__ = [
     "AT_LEAST_ONCE",
     "BOTH",
     "COPY",
+    "COPY_IN_BATCHES",
     "COUNT",
     "DROP_IN",
     "FILES_DROP_IN",
@@ -187,6 +188,9 @@ Verdict = (
 )
 
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
+COPY_IN_BATCHES = Subject(
+    name="copy-in-batches", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
+)
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
 WINDOWED = Subject(

@@ -44,6 +44,7 @@ def main() -> None:
         "restless-regions",
         spark,
         checkpoint_dir=args.checkpoint,
+        engine=args.engine,
         interval_s=args.interval,
         regions=_REGIONS,
         checkpoint_handler=RegionalCheckpointHandler(region_timeout_s=_LATE_S),

@@ -27,7 +27,7 @@ from tests.chaos.beds import (
     kills,
     twice,
 )
-from tests.chaos.programs import COPY
+from tests.chaos.programs import COPY_IN_BATCHES
 from tests.chaos.scenario import survive
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -51,7 +51,7 @@ def test_copy_survives_a_kill_at_each_step_before_the_decision(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Nothing of these epochs counts: each is thrown away and read again."""
-    survive(COPY, kafka, tmp_path, kills(_daily(BEFORE_THE_DECISION)))
+    survive(COPY_IN_BATCHES, kafka, tmp_path, kills(_daily(BEFORE_THE_DECISION)))
 
 
 def test_copy_survives_a_kill_at_each_step_from_the_decision_on(
@@ -60,7 +60,7 @@ def test_copy_survives_a_kill_at_each_step_from_the_decision_on(
     """The recovery is killed, too, at the same place as the run it recovers: `IN_A_ROW`."""
     names = _daily([chain for chain in CHAINS if chain not in BEFORE_THE_DECISION])
     chosen = [twice(name) if name == IN_A_ROW else kills((name,)) for name in names]
-    survive(COPY, kafka, tmp_path, [kill for group in chosen for kill in group])
+    survive(COPY_IN_BATCHES, kafka, tmp_path, [kill for group in chosen for kill in group])
 
 
 def _daily(chains: Iterable[str]) -> tuple[str, ...]:
@@ -72,4 +72,4 @@ def _daily(chains: Iterable[str]) -> tuple[str, ...]:
 def test_copy_survives_two_kills_in_a_row_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
-    survive(COPY, kafka, tmp_path, twice(failpoint))
+    survive(COPY_IN_BATCHES, kafka, tmp_path, twice(failpoint))

@@ -21,7 +21,13 @@ def main() -> None:
     """Parse the command line of the examples and run the job."""
     args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("two regions").getOrCreate()
-    job = Job("two-regions", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job = Job(
+        "two-regions",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        engine=args.engine,
+    )
     count = partition_count(args.bootstrap, args.input)
     copy = f"{args.output}-copy"
     if copy not in admin(args.bootstrap).list_topics(timeout=120).topics:

@@ -50,7 +50,13 @@ class SparkBed:
         _BEGUN.clear()
         self._bootstrap, self._source = bootstrap, source
         prepare(spark)
-        job = Job("handled", spark, checkpoint_dir=str(directory), interval_s=0.1)
+        job = Job(
+            "handled",
+            spark,
+            checkpoint_dir=str(directory),
+            interval_s=0.1,
+            engine="micro-batch",
+        )
         job.source(KafkaSource(bootstrap_servers=bootstrap, topics=[source])).map_batches(
             _refuse_bad
         ).sink(

@@ -41,6 +41,7 @@ def copy_job(
     job = Job(
         "copy",
         spark,
+        engine="micro-batch",
         checkpoint_dir=str(directory),
         interval_s=0.2,
         retained=retained,

@@ -82,6 +82,7 @@ class Bed:
         job = Job(
             "failing",
             self.spark,
+            engine="micro-batch",
             checkpoint_dir=str(self.directory / "checkpoint"),
             interval_s=0.2,
             timeout_s=timeout_s,

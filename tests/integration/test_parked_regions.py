@@ -68,6 +68,7 @@ class Copy:
         job = Job(
             "parked",
             spark,
+            engine="micro-batch",
             checkpoint_dir=str(self.checkpoint),
             interval_s=0.2,
             regions=PARTITIONS,

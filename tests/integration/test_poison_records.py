@@ -108,6 +108,7 @@ class Bed:
         job = Job(
             "poisoned",
             self.spark,
+            engine="micro-batch",
             checkpoint_dir=str(self.directory / "checkpoint"),
             interval_s=0.2,
             listeners=[counted],

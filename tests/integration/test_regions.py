@@ -78,6 +78,7 @@ def test_one_region_fails_and_the_others_go_on(
     job = Job(
         "regions",
         spark,
+        engine="micro-batch",
         checkpoint_dir=str(tmp_path / "checkpoint"),
         interval_s=0.2,
         tolerable_failures=0,

@@ -55,6 +55,7 @@ def test_rule_9_splits_move_and_regions_fail_and_every_record_is_written_once(
         job = Job(
             "moves",
             spark,
+            engine="micro-batch",
             checkpoint_dir=str(directory),
             interval_s=0.1,
             regions=2,

@@ -9,7 +9,7 @@ from connectors.kafka import KafkaSink, KafkaSource
 from runtime.errors import ConfigError
 from runtime.job import Engine, Job, Pipeline, Step
 from runtime.rate_limit import PidRateLimit
-from runtime.spark.engines import choose_engine, hindrance_of
+from runtime.spark.engines import choose_engine, choose_parts, hindrance_of
 from runtime.spark.job_graph import Region
 from tests.unit.test_job_pieces import StubSink, StubSource, identity
 
@@ -126,3 +126,23 @@ def test_an_engine_that_does_not_exist_is_refused_by_name() -> None:
     """With those that do."""
     with pytest.raises(ConfigError, match="auto, micro-batch, continuous"):
         Job("j", None, checkpoint_dir="d", engine="flink")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "slots", "parts"),
+    [
+        ([4], 2, (2,)),  # a task for each core
+        ([4], 16, (4,)),  # and none without a partition
+        ([1], 8, (1,)),
+        ([0], 8, (1,)),  # a pattern that names nothing yet
+        ([4, 4], 1, (1, 1)),  # choose_engine has refused that, or taken micro-batches
+        ([12, 4], 4, (3, 1)),
+        ([12, 4], 8, (6, 2)),
+        ([2, 30], 100, (2, 30)),
+    ],
+)
+def test_as_many_regions_as_there_are_cores_and_partitions_for(
+    partitions: list[int], slots: int, parts: tuple[int, ...]
+) -> None:
+    """Where nobody has said how many, no region is without a partition or a core."""
+    assert choose_parts(partitions, slots=slots) == parts
