@@ -40,6 +40,9 @@ _DEFAULTS: Mapping[str, Any] = {
     # librdkafka's producer, unlike its consumer, lets the broker create whatever it asks about: a
     # misspelt name, a topic that was deleted a moment ago.
     "allow.auto.create.topics": False,
+    # librdkafka chooses a broker to connect to at most once in half of this, and a new producer
+    # needs two connections before it can ask for anything; the backoff grows as ever.
+    "reconnect.backoff.ms": 20,
     "linger.ms": 20,  # a flush does not wait for it
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 500_000,

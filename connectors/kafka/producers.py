@@ -1,8 +1,8 @@
 """Producers made ready ahead of their epoch, one pool per sink, region and worker process.
 
-A transactional producer takes 55 ms to make ready, at times 510 ms (a retry timer of librdkafka's),
-and some milliseconds to let go of; neither may be on the way of an epoch. So a background thread
-makes the next one ready while this one is written, and another lets go of the last one.
+A transactional producer takes 25 ms or more to make ready (`TransactionalProducer.prepare`), and
+some milliseconds to let go of; neither may be on the way of an epoch. So a background thread makes
+the next one ready while this one is written, and another lets go of the last one.
 """
 
 import logging

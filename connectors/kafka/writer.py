@@ -388,9 +388,7 @@ class _Preparation:
         )
         producer = TransactionalProducer(_make_client, config, transactional_id)
         try:
-            producer.prepare(timeout_s=_INIT_TIMEOUT_S)
-            if self._factory.topic is not None:
-                producer.learn_topic(self._factory.topic)
+            producer.prepare(topic=self._factory.topic, timeout_s=_INIT_TIMEOUT_S)
         except BaseException:
             producer.release()
             raise

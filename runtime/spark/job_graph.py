@@ -93,10 +93,10 @@ def regions_of(
 ) -> tuple[tuple[OperatorNode, ...], tuple[Region, ...]]:
     """The operator graph, and the regions; ``stateful[i]`` belongs to pipeline i.
 
-    Each source is read in ``parts`` parts, or in ``parts[i]``, and `runtime.failover` tells which of them are regions:
-    a chained pipeline has forward edges alone, so any part may fail without the others; what goes
-    through Spark's planner may shuffle, which joins all that it touches, unless the user forces a
-    rescale.
+    Each source is read in ``parts`` parts, or in ``parts[i]``, and `runtime.failover` tells which
+    of them are regions: a chained pipeline has forward edges alone, so any part may fail without
+    the others; what goes through Spark's planner may shuffle, which joins all that it touches,
+    unless the user forces a rescale.
 
     Raises:
         ConfigError: nothing to run, a pipeline without a sink, two operators or two regions of one
@@ -176,8 +176,7 @@ def _operators(
         if step.kind == "transform" and not _joins(step, pipeline, mine, stateful=keeps_state)
     }
     sources = {
-        nodes[source].operator_id: mine
-        for mine, (source, _, _) in zip(parts, places, strict=True)
+        nodes[source].operator_id: mine for mine, (source, _, _) in zip(parts, places, strict=True)
     }
     return spread(nodes, sources, rescaled=rescaled), places
 

@@ -80,7 +80,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.unanswered.add(transactional_id)
             raise UnreachableError("no answer", {}, "Wait.")
         producer = TransactionalProducer(self.cluster.client, {}, transactional_id)
-        producer.prepare(timeout_s=1)
+        producer.prepare(topic=None, timeout_s=1)
         return producer
 
     @rule(task=st.integers(0, 2), registered=st.booleans())

@@ -77,7 +77,7 @@ class Rig:
             return self.clients[-1]
 
         producer = TransactionalProducer(make, {}, transactional_id)
-        producer.prepare(timeout_s=1)
+        producer.prepare(topic=None, timeout_s=1)
         return producer
 
     @property
@@ -267,7 +267,7 @@ def test_a_transaction_older_than_its_timeout_is_never_pre_committed() -> None:
     producer = TransactionalProducer(
         cluster.client, {"transaction.timeout.ms": 60_000}, "id", clock=lambda: now_s[0]
     )
-    producer.prepare(timeout_s=1)
+    producer.prepare(topic=None, timeout_s=1)
     now_s[0] = 1000.0  # waiting for its epoch costs nothing
     producer.begin(lambda _: None)
     now_s[0] += 59

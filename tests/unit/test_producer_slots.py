@@ -145,7 +145,7 @@ def pool_of(
 ) -> ProducerPool:
     def prepare(transactional_id: str) -> TransactionalProducer:
         producer = TransactionalProducer(cluster.client, {}, transactional_id)
-        producer.prepare(timeout_s=1)
+        producer.prepare(topic=None, timeout_s=1)
         return producer
 
     return ProducerPool(
@@ -199,7 +199,7 @@ def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again(
     def prepare(transactional_id: str) -> TransactionalProducer:
         asked.append(transactional_id)
         producer = TransactionalProducer(cluster.client, {}, transactional_id)
-        producer.prepare(timeout_s=0)
+        producer.prepare(topic=None, timeout_s=0)
         return producer
 
     pool = ProducerPool(

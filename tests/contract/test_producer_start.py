@@ -1,0 +1,58 @@
+"""What a transactional producer's start takes for granted of librdkafka."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from connectors.kafka.producer_settings import ClusterLimits, transactional_config
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transactional_producer import Client, TransactionalProducer
+from tests.kafka_fixture import BrokerByLevel
+from tests.kafka_records import unique
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.integration
+
+_STARTS = 20
+
+
+class _Log(logging.Handler):
+    """What librdkafka says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.mark.parametrize("topic", [None, "orders"])
+def test_a_producer_asks_for_its_coordinator_when_a_broker_can_be_asked(
+    kafka_by_level: BrokerByLevel, topic: str | None
+) -> None:
+    """Else it asks again after half a second, which every second start took."""
+    connection = KafkaConnection(bootstrap_servers=kafka_by_level(2).bootstrap)
+    config = transactional_config(connection, ClusterLimits(), transaction_timeout_s=None)
+    log, logger = _Log(), logging.getLogger(unique("librdkafka"))
+    logger.addHandler(log)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+
+    def make(settings: Mapping[str, Any]) -> Client:
+        client: Any = Producer({**settings, "debug": "eos"}, logger=logger)
+        made: Client = client
+        return made
+
+    asked = 0
+    for _ in range(_STARTS):
+        log.lines.clear()
+        producer = TransactionalProducer(make, config, unique("start"))
+        producer.prepare(topic=topic, timeout_s=PATIENCE_S)
+        producer.release()
+        asked += any("Querying for transaction coordinator" in line for line in log.lines)
+        assert not [line for line in log.lines if "Unable to query" in line]
+    assert asked == _STARTS
