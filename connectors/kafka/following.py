@@ -1,6 +1,5 @@
 """`KafkaFollowingReader`: reads partitions on and on, ahead of the task that asks."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,6 @@ from runtime.model import SplitKey, SplitRange
 __all__ = ["KafkaFollower", "KafkaFollowingReader"]
 
 _NO_END = 1 << 48  # the sum over all partitions is an int64, too
-_NO_SPLIT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +55,7 @@ class KafkaFollower:
     def poll(self) -> pa.RecordBatch | None:
         """See `runtime.contracts.Follower`."""
         if self._reading is None:
-            time.sleep(_NO_SPLIT_S)  # the region has no split yet: there is nothing to wait for
-            return None
+            return None  # the region has no split yet
         try:
             return self._reading.next_batch()
         except KafkaException as err:

@@ -36,7 +36,6 @@ _BATCH_BYTES = 16 << 20
 # How long a batch that is not full waits for more: an end may lie in a gap and never fill it.
 _LINGER_S = 0.005
 _IDLE_POLL_S = 0.1
-_BARRIER_POLL_S = 0.02  # a barrier that comes meanwhile waits so long, and finds nothing to end
 _STALL_S = 1.0
 _WATERMARKS_S = 10.0
 _OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
@@ -222,9 +221,11 @@ class Reading:
 
     def _consume(self) -> list[Message]:
         most = max(1, min(self._batch_records, self._progress.remaining))
-        found: list[Message] = self._consumer.consume(most, _LINGER_S)
-        if not found:
-            found = self._consumer.consume(1, _BARRIER_POLL_S if self._follows else _IDLE_POLL_S)
+        if self._follows:
+            found: list[Message] = self._consumer.consume(most, 0)
+        else:
+            found = self._consumer.consume(most, _LINGER_S)
+            found = found or self._consumer.consume(1, _IDLE_POLL_S)
         if not found:
             self._refuse_silence()
         return found

@@ -111,6 +111,14 @@ class Courier:
             barrier, self._barrier = self._barrier, None
             return barrier
 
+    def wait(self, timeout_s: float) -> None:
+        """Until `take` has something to say, or time is up."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._barrier is not None or self._error is not None or self._is_over,
+                timeout_s,
+            )
+
     @property
     def is_over(self) -> bool:
         """Whether the life is being stopped in good order."""
@@ -138,6 +146,7 @@ class Courier:
         except BaseException as err:  # noqa: BLE001 - raised in the task's thread
             with self._changed:
                 self._error = err
+                self._changed.notify_all()
 
     def _go_on(self) -> bool:
         """One barrier, and the epoch that it ends; False: there is nothing more to do."""
@@ -147,7 +156,9 @@ class Courier:
             )
         )
         if answer is None or answer.is_over:
-            self._is_over = True
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
             return False
         self._committed_batch = answer.committed_batch
         if answer.barrier is None:
@@ -166,6 +177,7 @@ class Courier:
     def _exchanged(self, barrier: Barrier) -> Ended | None:
         with self._changed:
             self._barrier = barrier
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._ended is not None or self._is_closed)
             ended, self._ended = self._ended, None
             return ended

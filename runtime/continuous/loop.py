@@ -33,6 +33,9 @@ class EpochScope:
     committed_batch: int
 
 
+_FEW_RECORDS = 1_000
+_PAUSE_S = 0.02
+
 OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
 
 
@@ -106,25 +109,33 @@ class TaskLoop:
         self._courier.start()
         try:
             while not self._courier.is_over:
-                self.step()
+                if not self.step():  # a batch of few records costs what one of many does
+                    self._courier.wait(_PAUSE_S)
         finally:
             self._epoch.writers.abort()
             self._courier.close()
 
-    def step(self) -> None:
-        """Look for a barrier, then read and write some records."""
+    def step(self) -> bool:
+        """Look for a barrier, read and write what has come, and end the epoch if it is asked for.
+
+        What has come belongs to the epoch that is asked for: in the next one it would be late by a
+        whole interval.
+
+        Returns whether so much has come that there may be more at once.
+        """
         barrier = self._courier.take()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
+        batch = self._follower.poll()
+        if batch is not None:
+            self._courier.has_read = True
+            self._write(batch)
         if self._barrier is not None:
             self._require_progress(self._barrier)
             if self._has_read(self._barrier):
                 self._end(self._barrier)
                 self._barrier = None
-        batch = self._follower.poll()
-        if batch is not None:
-            self._courier.has_read = True
-            self._write(batch)
+        return batch is not None and batch.num_rows >= _FEW_RECORDS
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch

@@ -22,7 +22,8 @@ class Follower(Protocol):
     """Reads splits on and on, ahead of whoever asks. Executor, one thread."""
 
     def poll(self) -> pa.RecordBatch | None:
-        """Some records, each split's in offset order; None when none came within milliseconds.
+        """What has been fetched, a batch at most, each split's in offset order; None: nothing. It
+        waits for nothing.
 
         Raises: as `runtime.contracts.SplitReader.read`.
         """
