@@ -14,7 +14,7 @@ from connectors.kafka.positions import PartitionKey
 
 __all__ = ["GroupOffsets"]
 
-_POLL_S = 0.05
+_POLL_S = 0.005  # a poll lasts so long, also where the answer comes at once
 
 
 class GroupOffsets:

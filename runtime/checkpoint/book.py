@@ -10,6 +10,7 @@ from runtime.checkpoint.messages import (
     EndJob,
     FailBatches,
     Report,
+    TellPositions,
     TriggerBarrier,
     Triggered,
 )
@@ -46,6 +47,7 @@ class Book:
         failures: checkpoints that failed in a row.
         last_barrier_s, last_end_s: clock at the last barrier, and at the end of the last
             checkpoint; None before the first.
+        untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         is_over: the job has ended, or is being stopped: nothing new begins.
         is_finished: every bounded source was read to its end, and that is committed on record.
@@ -70,6 +72,8 @@ class Book:
     failures: int = 0
     last_barrier_s: float | None = None
     last_end_s: float | None = None
+    untold: TellPositions | None = None
+    told_s: float | None = None
     is_over: bool = False
     is_finished: bool = False
     is_fenced: bool = False

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from runtime.checkpoint import rulings
+from runtime.checkpoint.aftercare import aftercare_due, committed_on_record, next_aftercare_s
 from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.failpoints import RegionalStep
@@ -19,11 +20,9 @@ from runtime.checkpoint.messages import (
     Published,
     Repair,
     Repaired,
-    Retire,
     ReturnBatches,
     StepFailed,
     SweepOrphans,
-    TellPositions,
 )
 from runtime.checkpoint.moving import choose_moves
 from runtime.checkpoint.parking import is_the_end, parked_at_the_end
@@ -66,6 +65,7 @@ def drive(book: Book, now_s: float) -> None:
         _drive_one(book, checkpoint, now_s)
     for name in tuple(book.restless):
         rulings.drive_restart(book, name, now_s)
+    aftercare_due(book, now_s)
 
 
 def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -88,7 +88,7 @@ def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
 def next_step_s(book: Book) -> float | None:
     """When time alone makes something due: a ruling, an expiry or another try."""
     settings = book.settings
-    moments = [
+    moments: list[float | None] = [
         moment
         for p in book.pending.values()
         if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.barrier_s is not None
@@ -110,7 +110,8 @@ def next_step_s(book: Book) -> float | None:
         for region in map(book.regions.__getitem__, book.restless)
         if region.begins_s is not None and region.restart_asked and not book.is_over
     ]
-    return min(moments, default=None)
+    moments.append(next_aftercare_s(book))
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 # --- deciding -----------------------------------------------------------------------------------
@@ -400,12 +401,9 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
     book.last_committed = event.checkpoint_id
     _tell_histories(book, checkpoint, now_s)
     book.finish(checkpoint, now_s)
-    positions = tuple(split for region in checkpoint.regions for split in region.splits)
-    book.out += [
-        ReturnBatches(checkpoint_id=event.checkpoint_id, batches=checkpoint.batches()),
-        TellPositions(checkpoint_id=event.checkpoint_id, positions=positions),
-        Retire(retained=book.settings.retained),
-    ]
+    batches = checkpoint.batches()
+    book.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
+    committed_on_record(book, checkpoint)
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(book, checkpoint):
         book.is_finished = True
         book.end(parked_at_the_end(book), now_s)
