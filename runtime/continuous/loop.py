@@ -34,7 +34,7 @@ class EpochScope:
 
 
 _FEW_RECORDS = 1_000
-_PAUSE_S = 0.02
+_PAUSE_S = 0.05  # a barrier ends it
 
 OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
 
