@@ -109,6 +109,7 @@ class FakeClient:
         self.transaction: FakeTransaction | None = None
         self._fatal: KafkaError | None = None
         self._known_partitions = cluster.partitions
+        self.polls = 0
 
     def init_transactions(self, timeout: float) -> None:
         del timeout
@@ -152,6 +153,7 @@ class FakeClient:
 
     def poll(self, timeout: float) -> int:
         """Deliver what is queued; statistics come only when there is time to wait for them."""
+        self.polls += 1
         served = 0 if self._cluster.answers_at_flush else self._deliver()
         if timeout > 0:
             self._on_statistics(self.statistics())

@@ -47,10 +47,12 @@ class Lease:
 
 
 @dataclass(slots=True)
-class _Ready:
+class _Kept:
+    """A producer that its background thread keeps alive until ``over``."""
+
     producer: TransactionalProducer
     since_s: float
-    taken: threading.Event
+    over: threading.Event
 
 
 class ProducerPool:
@@ -81,8 +83,8 @@ class ProducerPool:
         self._clock = clock
         self._changed = threading.Condition()
         self._book = SlotBook()
-        self._ready: dict[int, _Ready] = {}
-        self._open: dict[int, TransactionalProducer] = {}
+        self._ready: dict[int, _Kept] = {}
+        self._open: dict[int, _Kept] = {}
         self._failures = 0
         self._failure: StreamError | None = None
         self._closed = False
@@ -93,7 +95,7 @@ class ProducerPool:
             for slot in self._book.enter(scope):
                 # Its writer died without a word. Nobody may decide what it wrote.
                 self._book.record(slot, SlotEvent.SPEND)
-                self._release_later(self._open.pop(slot))
+                self._let_go(self._open.pop(slot))
             self._discard_old()
             self._start(at_least=1)
 
@@ -120,9 +122,7 @@ class ProducerPool:
                     max(0.0, deadline - self._clock()),
                 ):
                     raise self._too_late(timeout_s)
-            ready = self._ready.pop(slot)
-            ready.taken.set()
-            self._open[slot] = ready.producer
+            ready = self._open[slot] = self._ready.pop(slot)
             self._start()
         return Lease(slot=slot, producer=ready.producer)
 
@@ -149,13 +149,13 @@ class ProducerPool:
         """Let go of everything; transactions that are open stay open for the coordinator."""
         with self._changed:
             self._closed = True
-            producers = [ready.producer for ready in self._ready.values()]
-            for ready in self._ready.values():
-                ready.taken.set()
+            ready = list(self._ready.values())
             self._ready.clear()
             self._changed.notify_all()
-            for producer in producers:
-                self._release_later(producer)
+            for kept in ready:
+                self._let_go(kept)
+            for kept in self._open.values():
+                kept.over.set()  # its writer may never come back, and must not hold the thread
 
     def __len__(self) -> int:
         """Ids that this pool has ever used."""
@@ -183,19 +183,22 @@ class ProducerPool:
             if self._is_old(ready):
                 self._discard(slot, ready)
 
-    def _is_old(self, ready: _Ready) -> bool:
+    def _is_old(self, ready: _Kept) -> bool:
         # A topic may have new partitions, and a load balancer may have dropped the connection. And
         # the job may be over, while other jobs go on in this process.
         return ready.since_s < self._clock() - _MAX_IDLE_S
 
-    def _discard(self, slot: int, ready: _Ready) -> None:
+    def _discard(self, slot: int, ready: _Kept) -> None:
         with self._changed:
             if self._ready.get(slot) is not ready:
                 return
             del self._ready[slot]
-            ready.taken.set()
             self._book.record(slot, SlotEvent.DISCARD)
-            self._release_later(ready.producer)
+            self._let_go(ready)
+
+    def _let_go(self, kept: _Kept) -> None:
+        kept.over.set()
+        self._release_later(kept.producer)
 
     def _release_later(self, producer: TransactionalProducer) -> None:
         self._background(producer.release)
@@ -211,13 +214,14 @@ class ProducerPool:
 
     def _return(self, lease: Lease, event: SlotEvent) -> None:
         with self._changed:
-            if self._open.pop(lease.slot, None) is None:
+            kept = self._open.pop(lease.slot, None)
+            if kept is None:
                 return  # the pool has already given this writer up
             self._book.record(lease.slot, event)
-        self._release_later(lease.producer)
+        self._let_go(kept)
 
     def _make_ready(self, slot: int) -> None:
-        """Background thread: make ready, then keep alive until somebody takes it."""
+        """Background thread: make ready, then keep alive until its writer gives it back."""
         try:
             producer = self._prepare(self._id_of(slot))
         except StreamError as err:
@@ -226,7 +230,7 @@ class ProducerPool:
         except Exception as err:  # noqa: BLE001 - a task waits for it, and must be told
             self._not_ready(slot, _unexpected(err))
             return
-        ready = _Ready(producer, self._clock(), threading.Event())
+        ready = _Kept(producer, self._clock(), threading.Event())
         with self._changed:
             if self._closed:
                 self._release_later(producer)
@@ -234,9 +238,9 @@ class ProducerPool:
             self._book.record(slot, SlotEvent.PREPARED)
             self._ready[slot] = ready
             self._changed.notify_all()
-        while self._keep_alive_s and not ready.taken.wait(self._keep_alive_s):
-            if self._is_old(ready) or not producer.keep_alive():
-                self._discard(slot, ready)
+        while self._keep_alive_s and not ready.over.wait(self._keep_alive_s):
+            if not producer.keep_alive() or self._is_old(ready):
+                self._discard(slot, ready)  # unless a writer has it
 
     def _not_ready(self, slot: int, error: StreamError) -> None:
         log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, error)

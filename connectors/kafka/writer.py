@@ -112,15 +112,16 @@ class TransactionalWriter:
         columns = self._schemas.columns(batch.schema)
         if batch.num_rows == 0:
             return
-        if self._sender is None:
-            self._sender = self._begin()
-        self._sender.send(batch, columns)
+        lease, sender = self._begun()
+        with lease.producer.in_use():
+            sender.send(batch, columns)
 
     def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
         """See `runtime.contracts.DeadLetterWriter`: into the same transaction."""
-        if self._sender is None:
-            self._sender = self._begin()
-        self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
+        columns = RecordColumns.of(records.schema, topic)
+        lease, sender = self._begun()
+        with lease.producer.in_use():
+            sender.send(records, columns, is_own_topic=False)
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `runtime.contracts.ContinuousWriter`."""
@@ -137,8 +138,9 @@ class TransactionalWriter:
             return []
         producer = self._lease.producer
         self._flush(self._lease)
-        outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
-        self._delivery.check()
+        with producer.in_use():
+            outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
+            self._delivery.check()
         self.decide_within_s = producer.decide_within_s()
         failpoint("after-flush")
         handle = self._handle(producer, self._sender.records, outputs)
@@ -149,7 +151,8 @@ class TransactionalWriter:
     def _flush(self, lease: Lease) -> None:
         if not self._is_flushed:
             failpoint("before-flush")
-            flush(lease.producer.client, self._delivery, timeout_s=self._flush_timeout_s)
+            with lease.producer.in_use():
+                flush(lease.producer.client, self._delivery, timeout_s=self._flush_timeout_s)
             self._is_flushed = True
 
     def abort(self) -> None:
@@ -158,7 +161,12 @@ class TransactionalWriter:
         if lease is not None:
             self._pool.abort(lease, timeout_s=_ABORT_TIMEOUT_S)
 
-    def _begin(self) -> RecordSender:
+    def _begun(self) -> tuple[Lease, RecordSender]:
+        if self._lease is None or self._sender is None:
+            self._lease, self._sender = self._begin()
+        return self._lease, self._sender
+
+    def _begin(self) -> tuple[Lease, RecordSender]:
         lease = self._pool.take(self._scope, timeout_s=_READY_TIMEOUT_S)
         try:
             self._registry.register(
@@ -174,9 +182,9 @@ class TransactionalWriter:
         except BaseException:
             self._pool.give_back_unused(lease)
             raise
-        self._lease = lease
+        self._lease = lease  # to be aborted from here on
         failpoint("after-begin")
-        return RecordSender(
+        return lease, RecordSender(
             lease.producer.client,
             self._delivery,
             queue_full_timeout_s=_FLUSH_TIMEOUT_S,

@@ -55,6 +55,7 @@ class Rig:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.clients: list[FakeClient] = []
+        self.producers: list[TransactionalProducer] = []
         self.registry = Registry(self.cluster)
         self.pool = self.renewed_pool()
         self.writer = TransactionalWriter(self.pool, SCOPE, self.registry, "out")
@@ -78,6 +79,7 @@ class Rig:
 
         producer = TransactionalProducer(make, {}, transactional_id)
         producer.prepare(topic=None, timeout_s=1)
+        self.producers.append(producer)
         return producer
 
     @property
@@ -129,6 +131,32 @@ def test_a_pre_commit_names_the_registered_transaction_and_leaves_it_open(rig: R
     ]
     [transaction] = rig.cluster.open_transactions(handle.transactional_id)
     assert [m.record_value for m in transaction.records] == [b"a", b"b", b"c"]
+
+
+def test_nobody_else_serves_a_client_while_its_writer_uses_it(rig: Rig) -> None:
+    """Reports of delivery come to the writer's thread alone, or while it is elsewhere."""
+    alone: list[str] = []
+
+    def serve(where: str) -> None:
+        before = rig.client.polls
+        assert rig.producers[0].keep_alive()
+        if rig.client.polls == before:
+            alone.append(where)
+
+    def at_produce(_: FakeMessage) -> None:
+        serve("write")
+
+    def at_answer(_: FakeMessage) -> None:
+        serve("flush")
+
+    rig.cluster.answers_at_flush = True
+    rig.cluster.refuse_at_produce = at_produce
+    rig.cluster.refuse = at_answer
+    rig.writer.write(records(b"a"))
+    assert alone == ["write"]
+    serve("between")
+    rig.writer.pre_commit()
+    assert alone == ["write", "flush"]
 
 
 def refuse_value(value: bytes, code: str) -> object:

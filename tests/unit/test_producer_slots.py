@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from runtime.errors import (
     UnreachableError,
 )
 from runtime.model import BatchKey
-from tests.fake_producer import FakeCluster, kafka_error
+from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.waiting import wait_for
 
 
@@ -269,6 +270,39 @@ def test_a_producer_that_nobody_takes_any_more_is_let_go() -> None:
 
     wait_for(all_have_ended, what="the end of its thread, though no task comes")
     assert len(cluster.epochs) == 1
+
+
+def test_a_producer_is_served_while_its_writer_waits_for_records() -> None:
+    """Nobody else polls between two batches: statistics pile up, tokens expire."""
+    threads, clients = Threads(), []
+
+    def client(config: Mapping[str, Any]) -> FakeClient:
+        clients.append(FakeClient(FakeCluster(), config))
+        return clients[-1]
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        producer = TransactionalProducer(client, {}, transactional_id)
+        producer.prepare(topic=None, timeout_s=1)
+        return producer
+
+    pool = ProducerPool(
+        prefix="p", scope=scope(), prepare=prepare, background=threads, keep_alive_s=0.001
+    )
+    pool.enter(scope())
+    lease = pool.take(scope(), timeout_s=10)
+    leased = lease.producer.client
+    assert isinstance(leased, FakeClient)
+    before = leased.polls
+    wait_for(lambda: leased.polls >= before + 3, what="three polls while nothing is written")
+
+    with lease.producer.in_use():
+        before = leased.polls
+        assert lease.producer.keep_alive()
+        assert leased.polls == before, "callbacks belong to the thread that writes"
+
+    pool.spend(lease)
+    pool.close()
+    threads.join()
 
 
 def test_a_new_generation_drops_the_pool_and_fences_the_old_one() -> None:
