@@ -16,6 +16,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.pacing import records_in
 from runtime.checkpoint.pending import PendingCheckpoint
+from runtime.checkpoint.pressure import left_behind
 from runtime.checkpoint.regions import RegionState, region_of
 from runtime.checkpoint.states import Event, State
 from runtime.errors import FencedError, IllegalTransitionError
@@ -191,6 +192,7 @@ def _give_barrier(
     if region.rate is not None:
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.is_behind(book.settings) else book.settings.interval_s or 0.0
+    region.asked = event.splits
     region.pending.begin(now_s, due_in_s=due_in_s)
     region.finished = is_last
     if is_last:
@@ -254,7 +256,8 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.require(ack.batch.generation)
     region.require_new_ranges(ack)
     _require_own_splits(book, ack)
-    region.pending.end(now_s)
+    left = left_behind(region.asked, ack.region.splits) if region.plan.follows else 0
+    region.pending.end(now_s, read=records_in(ack.region.splits), left=left)
     if region.rate is not None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s

@@ -1,12 +1,14 @@
 """How far a region is behind its barriers: the share of time in which the next one was due and the
-region was still at work. Pure."""
+region was still at work on what lay there at the last one. Pure."""
 
 import enum
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["PendingTime", "Pressure", "PressureAlarm"]
+from runtime.model import SplitRange
+
+__all__ = ["PendingTime", "Pressure", "PressureAlarm", "left_behind"]
 
 _WINDOW_S = 60.0
 _MOST_EPOCHS = 1_000
@@ -29,6 +31,17 @@ class Pressure(enum.Enum):
         return cls.LOW if ratio <= _LOW_RATIO else cls.HIGH
 
 
+def left_behind(asked: Iterable[SplitRange], read: Iterable[SplitRange]) -> int:
+    """Records that lay there at a barrier, and that the epoch that it ended has not read.
+
+    Args:
+        asked: the ranges of the barrier: up to what readers could see when it was cut.
+        read: those of the epoch.
+    """
+    ends = {split.key: split.end_offset for split in read}
+    return sum(max(0, split.end_offset - ends.get(split.key, split.end_offset)) for split in asked)
+
+
 @dataclass(slots=True)
 class PendingTime:
     """The epochs of a region in the last minute: when the next barrier was due, and how long its
@@ -36,6 +49,8 @@ class PendingTime:
 
     _first_s: float | None = None
     _open_s: float | None = None
+    _due_in_s: float = 0.0
+    _ended_s: float | None = None
     _over: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MOST_EPOCHS))
 
     def begin(self, now_s: float, *, due_in_s: float) -> None:
@@ -43,12 +58,34 @@ class PendingTime:
         self.end(now_s)
         self._first_s = now_s if self._first_s is None else self._first_s
         self._open_s = now_s + due_in_s
+        self._due_in_s = due_in_s
 
-    def end(self, now_s: float) -> None:
-        """Its batch is pre-committed, or will never be."""
-        if self._open_s is not None and now_s > self._open_s:
-            self._over.append((self._open_s, now_s))
-        self._open_s = None
+    def end(self, now_s: float, *, read: int = 0, left: int = 0) -> None:
+        """Its batch is pre-committed, or will never be.
+
+        One that follows its splits answers a barrier at once, however much lies before it. What it
+        left is then at work, at the pace of this epoch, for so long; where that is beyond the next
+        barrier, it was pending for as large a share of the epoch as it will be of the next one.
+
+        Args:
+            read, left: records of the epoch, and of those that the barrier was about and it has
+                not read, see `left_behind`; 0 where a batch reads what was cut.
+        """
+        if self._open_s is None:
+            return
+        from_s = min(self._open_s, self._behind_since_s(now_s, read=read, left=left))
+        if now_s > from_s:
+            self._over.append((from_s, now_s))
+        self._open_s, self._ended_s = None, now_s
+
+    def _behind_since_s(self, now_s: float, *, read: int, left: int) -> float:
+        if not left or self._ended_s is None:
+            return now_s
+        took_s = now_s - self._ended_s
+        beyond = 1.0
+        if read and self._due_in_s:
+            beyond = left / read * took_s / self._due_in_s - 1.0
+        return now_s - took_s * min(1.0, max(0.0, beyond))
 
     def ratio(self, now_s: float) -> float | None:
         """Pending time in the last minute, in [0, 1]; None before the first barrier."""

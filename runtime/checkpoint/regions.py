@@ -78,6 +78,7 @@ class RegionState:
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending: how far it is behind its barriers.
+        asked: the ranges of its last barrier.
         work: of each split, what the last cut took and what it left behind, as far as known.
     """
 
@@ -110,6 +111,7 @@ class RegionState:
     completed_s: float | None = None
     again_s: float | None = field(init=False, default=None)
     pending: PendingTime = field(init=False, default_factory=PendingTime)
+    asked: tuple[SplitRange, ...] = field(init=False, default=())
     work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,15 +1,17 @@
 """How far regions are behind their barriers: the ratio, its words, and where they are shown."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from runtime.checkpoint.messages import Report
-from runtime.checkpoint.pressure import PendingTime, Pressure
+from runtime.checkpoint.pressure import PendingTime, Pressure, left_behind
 from runtime.checkpoint.states import State
 from runtime.service.metrics import CheckpointMetrics
-from tests.core_driver import FAST, TWO, CoreDriver
+from tests.core_driver import FAST, TWO, CoreDriver, split
 
 
 @given(
@@ -44,6 +46,61 @@ def _run(epochs: int, *, took_s: float, interval_s: float) -> tuple[PendingTime,
         pending.end(now_s + took_s)
         now_s += max(took_s, interval_s)
     return pending, now_s
+
+
+def _follow(*, makes: int, reads: int, behind: int = 0) -> Pressure:
+    """A task that answers every barrier at once; records made and read in each interval."""
+    pending, now_s, made, position = PendingTime(), 0.0, behind, 0
+    for _ in range(60):
+        now_s += 0.1
+        before, made = position, made + makes
+        position = min(made, position + reads)
+        pending.begin(now_s, due_in_s=0.1)
+        asked, read = (split(0, before, made),), (split(0, before, position),)
+        pending.end(now_s + 0.005, read=position - before, left=left_behind(asked, read))
+    ratio = pending.ratio(now_s)
+    assert ratio is not None
+    assert 0 <= ratio <= 1
+    return Pressure.of(ratio)
+
+
+@pytest.mark.parametrize(
+    ("makes", "reads", "behind", "expected"),
+    [
+        (100, 1_000, 0, Pressure.OK),
+        (100, 101, 0, Pressure.OK),
+        (100, 101, 90, Pressure.OK),  # less than an interval behind
+        (100, 100, 130, Pressure.LOW),
+        (100, 100, 1_000, Pressure.HIGH),
+        (100, 60, 0, Pressure.HIGH),
+        (0, 100, 10_000, Pressure.HIGH),
+        (100, 0, 0, Pressure.HIGH),
+    ],
+)
+def test_a_task_that_answers_at_once_is_judged_by_what_it_leaves_behind(
+    makes: int, reads: int, behind: int, expected: Pressure
+) -> None:
+    """That it keeps up is no pressure, however busy it is: as of a batch that ends in time."""
+    assert _follow(makes=makes, reads=reads, behind=behind) is expected
+
+
+def test_a_region_that_follows_and_falls_behind_is_under_high_pressure() -> None:
+    """Every barrier is answered at once, with half of what lay there; one that is in time is ok."""
+    ratios = {}
+    for reads in (100, 50):
+        driver = CoreDriver(FAST, regions=(replace(TWO[0], follows=True),))
+        end = position = 0
+        for _ in range(20):
+            driver.tick(1.0)
+            end += 100
+            barrier = driver.poll(end)
+            assert barrier is not None
+            position = min(end, position + reads)
+            read = tuple(replace(each, end_offset=position) for each in barrier.splits)
+            driver.ack(replace(barrier, splits=read))
+        (region,) = driver.status().regions
+        ratios[reads] = region.pressure
+    assert ratios == {100: "ok", 50: "high"}
 
 
 def test_a_region_that_is_done_before_its_next_barrier_has_no_pending_time() -> None:
