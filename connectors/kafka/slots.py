@@ -15,7 +15,11 @@ from runtime.errors import IllegalTransitionError, UnreachableError
 __all__ = ["IDS_PER_TASK", "SlotBook", "SlotEvent", "SlotState", "advance"]
 
 IDS_PER_TASK = 3
-"""Undecided, being written, made ready: more ids than that a task never needs (rule 4)."""
+"""Undecided, being written, made ready: more ids than that a task never needs (rule 4).
+
+A task whose epochs overlap has one undecided for each checkpoint under way, and of those a job has
+one: `CheckpointSettings.max_concurrent`, which `Job` does not offer.
+"""
 
 _MOST_READY = 4
 

@@ -1,5 +1,6 @@
 """Rule 4 step by step: when an id may be initialised again, and how many there are."""
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from connectors.kafka.slots import (
     advance,
 )
 from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.checkpoint.plan import CheckpointSettings
 from runtime.contracts import TaskScope
 from runtime.errors import (
     AuthenticationError,
@@ -27,6 +29,7 @@ from runtime.errors import (
     IllegalTransitionError,
     UnreachableError,
 )
+from runtime.job import Job
 from runtime.model import BatchKey
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.waiting import wait_for
@@ -326,3 +329,10 @@ def test_a_forked_worker_owns_none_of_its_parents_ids(monkeypatch: pytest.Monkey
     monkeypatch.setattr(producers, "_pid", os.getpid() + 1)
     monkeypatch.setattr(producers, "_of_process", parents)
     assert process_pools() is not parents
+
+
+def test_rule_4_a_task_has_an_id_for_each_epoch_that_a_job_can_have_open() -> None:
+    """One undecided for each checkpoint under way, one being written, one made ready. A job has one
+    checkpoint under way, and nothing to change that."""
+    assert CheckpointSettings().max_concurrent + 2 == IDS_PER_TASK
+    assert "max_concurrent" not in inspect.signature(Job).parameters
