@@ -61,6 +61,7 @@ _COMMANDS = {
     "report": "benchmarks.peers.report",
     "scaling": "benchmarks.scaling",
     "coordinator-load": "benchmarks.coordinator_load",
+    "epoch-commits": "benchmarks.epoch_commits",
 }
 
 

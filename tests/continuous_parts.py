@@ -1,6 +1,6 @@
 """Parts of a continuous task that are played: logs to follow, and writers that remember."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -65,6 +65,7 @@ class RecordingWriter:
         events: what was asked of it, in order.
         records: (partition, offset) of what was written.
         failure: what its pre-commit raises.
+        on_commit: what its commit does, and whether that is acknowledged.
     """
 
     def __init__(self, scope: EpochScope) -> None:
@@ -73,6 +74,7 @@ class RecordingWriter:
         self.records: list[tuple[int, int]] = []
         self.failure: Exception | None = None
         self.decide_within_s: float | None = None
+        self.on_commit: Callable[[], bool] = lambda: True
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `SinkWriter.write`."""
@@ -91,6 +93,16 @@ class RecordingWriter:
         self.events.append("pre-commit")
         batch = self.scope.batch
         return [committable(f"{batch.region}.{batch.generation}.{batch.batch_id}")]
+
+    def commit(self, *, timeout_s: float) -> bool:
+        """See `ContinuousWriter.commit`."""
+        del timeout_s
+        self.events.append("commit")
+        return self.on_commit()
+
+    def release(self) -> None:
+        """See `ContinuousWriter.release`."""
+        self.events.append("release")
 
     def abort(self) -> None:
         """See `SinkWriter.abort`."""

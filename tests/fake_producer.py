@@ -65,6 +65,7 @@ class FakeCluster:
         refuse_at_produce: the same, but the client does not even queue the record.
         never_confirmed: `flush` returns so many records.
         abort_is_acknowledged: whether `abort_transaction` gets its answer.
+        commit_error: what `commit_transaction` raises.
         init_error: what `init_transactions` raises.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
@@ -75,6 +76,7 @@ class FakeCluster:
     refuse_at_produce: Callable[[FakeMessage], KafkaError | None] = lambda _: None
     never_confirmed: int = 0
     abort_is_acknowledged: bool = True
+    commit_error: KafkaError | None = None
     init_error: KafkaError | None = None
     answers_at_flush: bool = False
     queue_room: int = 1_000_000
@@ -181,6 +183,15 @@ class FakeClient:
         del timeout
         self._deliver()
         return self._cluster.never_confirmed
+
+    def commit_transaction(self, timeout: float) -> None:
+        del timeout
+        if self._cluster.commit_error is not None:
+            raise KafkaException(self._cluster.commit_error)
+        assert self.state == "InTransaction", "a commit ends what was begun"
+        self.state = "Ready"
+        if self.transaction is not None:
+            self.transaction.state = "committed"
 
     def abort_transaction(self, timeout: float) -> None:
         del timeout

@@ -85,6 +85,7 @@ class ProducerPool:
         self._book = SlotBook()
         self._ready: dict[int, _Kept] = {}
         self._open: dict[int, _Kept] = {}
+        self._held: dict[int, _Kept] = {}
         self._failures = 0
         self._failure: StreamError | None = None
         self._closed = False
@@ -136,6 +137,21 @@ class ProducerPool:
         """Its transaction is pre-committed: the id rests until that is committed on record."""
         self._return(lease, SlotEvent.SPEND)
 
+    def hold(self, lease: Lease) -> None:
+        """As `spend`, but the producer lives on, to commit it; `let_go` of it then."""
+        with self._changed:
+            kept = self._open.pop(lease.slot, None)
+            if kept is not None:
+                self._book.record(lease.slot, SlotEvent.SPEND)
+                self._held[lease.slot] = kept
+
+    def let_go(self, lease: Lease) -> None:
+        """Its producer is not needed any more; the id rests as before."""
+        with self._changed:
+            kept = self._held.pop(lease.slot, None)
+            if kept is not None:
+                self._let_go(kept)
+
     def abort(self, lease: Lease, *, timeout_s: float) -> None:
         """Abort its transaction; without the broker's word the id rests, and the sweep does it."""
         acknowledged = lease.producer.abort(timeout_s=timeout_s)
@@ -154,7 +170,7 @@ class ProducerPool:
             self._changed.notify_all()
             for kept in ready:
                 self._let_go(kept)
-            for kept in self._open.values():
+            for kept in (*self._open.values(), *self._held.values()):
                 kept.over.set()  # its writer may never come back, and must not hold the thread
 
     def __len__(self) -> int:

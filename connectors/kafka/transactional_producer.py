@@ -5,6 +5,7 @@ every other attempt, which DescribeTransactions cannot.
 """
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,8 @@ __all__ = [
     "read_status",
     "serve",
 ]
+
+log = logging.getLogger(__name__)
 
 STATISTICS_INTERVAL_MS = 20
 """librdkafka cannot be asked for its statistics, only told how often to give them.
@@ -76,6 +79,7 @@ class Client(Protocol):
     def purge(self) -> None: ...
     def init_transactions(self, timeout: float, /) -> None: ...
     def begin_transaction(self) -> None: ...
+    def commit_transaction(self, timeout: float, /) -> None: ...
     def abort_transaction(self, timeout: float, /) -> None: ...
     def list_topics(self, topic: str, timeout: float, /) -> "TopicMetadata": ...
     def __len__(self) -> int: ...
@@ -374,6 +378,19 @@ class TransactionalProducer:
 
     def _serve(self, timeout_s: float) -> int:
         return serve(self.client, timeout_s, self._on_error)
+
+    def commit(self, *, timeout_s: float) -> bool:
+        """Commit natively; True when the broker acknowledged it. Never raises.
+
+        After any other answer it may or may not be committed, now or later: only the verdict tells
+        (rule 5). It carries no further transaction in either case.
+        """
+        try:
+            self.client.commit_transaction(timeout_s)
+        except (KafkaException, StreamError) as err:
+            log.info("commit was not acknowledged: id=%s error=%s", self.transactional_id, err)
+            return False
+        return True
 
     def abort(self, *, timeout_s: float) -> bool:
         """Abort natively; True when the broker acknowledged it. Never raises.

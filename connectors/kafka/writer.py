@@ -77,7 +77,10 @@ class _Schemas:
 
 
 class TransactionalWriter:
-    """One transaction, pre-committed and left open for the driver to commit. Executor, one thread.
+    """One transaction, pre-committed and left open until its decision. Executor, one thread a time.
+
+    Its producer lives on behind the pre-commit where it may be asked to commit (`keeps_producer`);
+    else the driver commits it.
 
     An epoch without records costs no transaction: nothing is begun before the first one.
 
@@ -93,9 +96,11 @@ class TransactionalWriter:
         topic: str | None,
         *,
         partitions_keys: bool = True,
+        keeps_producer: bool = False,
         flush_timeout_s: float = _FLUSH_TIMEOUT_S,
     ) -> None:
         self._pool = pool
+        self._keeps_producer = keeps_producer
         self._partitions_keys = partitions_keys
         self._flush_timeout_s = flush_timeout_s
         self._scope = scope
@@ -103,6 +108,7 @@ class TransactionalWriter:
         self._schemas = _Schemas(topic)
         self._delivery = DeliveryLog(scope)
         self._lease: Lease | None = None
+        self._held: Lease | None = None
         self._sender: RecordSender | None = None
         self._is_flushed = False
         self.decide_within_s: float | None = None
@@ -145,7 +151,11 @@ class TransactionalWriter:
         failpoint("after-flush")
         handle = self._handle(producer, self._sender.records, outputs)
         lease, self._lease, self._sender = self._lease, None, None
-        self._pool.spend(lease)
+        if self._keeps_producer:
+            self._pool.hold(lease)
+            self._held = lease
+        else:
+            self._pool.spend(lease)
         return [encode_handle(handle, operator_id=self._scope.operator_id)]
 
     def _flush(self, lease: Lease) -> None:
@@ -155,11 +165,28 @@ class TransactionalWriter:
                 flush(lease.producer.client, self._delivery, timeout_s=self._flush_timeout_s)
             self._is_flushed = True
 
+    def commit(self, *, timeout_s: float) -> bool:
+        """See `runtime.contracts.ContinuousWriter`."""
+        if self._held is None:
+            return False
+        producer = self._held.producer
+        with producer.in_use():
+            is_acknowledged = producer.commit(timeout_s=timeout_s)
+        self.release()
+        return is_acknowledged
+
+    def release(self) -> None:
+        """See `runtime.contracts.ContinuousWriter`."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._pool.let_go(held)
+
     def abort(self) -> None:
         """See `runtime.contracts.SinkWriter`. Never raises: what stays open is swept."""
         lease, self._lease, self._sender = self._lease, None, None
         if lease is not None:
             self._pool.abort(lease, timeout_s=_ABORT_TIMEOUT_S)
+        self.release()  # another sink's pre-commit failed: swept, too
 
     def _begun(self) -> tuple[Lease, RecordSender]:
         if self._lease is None or self._sender is None:
@@ -289,6 +316,14 @@ class PlainWriter:
             )
         failpoint("after-flush")
 
+    def commit(self, *, timeout_s: float) -> bool:
+        """See `runtime.contracts.ContinuousWriter`: all is visible."""
+        del timeout_s
+        return True
+
+    def release(self) -> None:
+        """See `runtime.contracts.ContinuousWriter`: nothing is kept."""
+
     def abort(self) -> None:
         """What was sent stays; what was not is dropped, for the epoch is written again."""
         self._drop()
@@ -323,7 +358,7 @@ class KafkaWriterFactory:
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `runtime.contracts.ContinuousWriterFactory`."""
-        return self.open(scope, registry)
+        return self._open(scope, registry, keeps_producer=True)
 
     def open(
         self, scope: TaskScope, registry: AttemptRegistry
@@ -331,6 +366,11 @@ class KafkaWriterFactory:
         """See `runtime.contracts.WriterFactory`. Returns at once: a producer that is not yet ready
         becomes so while the task reads its first records.
         """
+        return self._open(scope, registry, keeps_producer=False)
+
+    def _open(
+        self, scope: TaskScope, registry: AttemptRegistry, *, keeps_producer: bool
+    ) -> "TransactionalWriter | PlainWriter":
         if self.guarantee is not Guarantee.EXACTLY_ONCE:
             return self._open_plain(scope)
         pool = process_pools().enter(
@@ -341,7 +381,12 @@ class KafkaWriterFactory:
             ),
         )
         return TransactionalWriter(
-            pool, scope, registry, self.topic, partitions_keys=self._partitions_keys
+            pool,
+            scope,
+            registry,
+            self.topic,
+            partitions_keys=self._partitions_keys,
+            keeps_producer=keeps_producer,
         )
 
     @property

@@ -7,8 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -39,7 +37,7 @@ from runtime.checkpoint.run_threads import RunThreads
 from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Hands, RunIdentity, drive
-from runtime.checkpoint.waiting import BatchWaiters, WakeUp
+from runtime.checkpoint.waiting import BatchWaiters, WakeUp, result_within
 from runtime.contracts import (
     Clock,
     MetadataStore,
@@ -287,7 +285,13 @@ class BarrierCoordinator:
     # --- what the engine calls --------------------------------------------------------------------
 
     def poll_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool = False
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool = False,
+        until: Callable[[], bool] = lambda: False,
     ) -> Barrier | None:
         """See `runtime.contracts.Coordinator.poll_barrier`. The sources are cut in this thread."""
         threads = self._running()
@@ -295,6 +299,8 @@ class BarrierCoordinator:
         deadline_s = time.monotonic() + wait_s
         while True:
             version = self._wake.version
+            if until():
+                return None
             answer = self._poll(threads, polled)
             if isinstance(answer, Barrier):
                 return answer
@@ -303,6 +309,10 @@ class BarrierCoordinator:
                 return None
             # An armed barrier found nothing to cut: look again soon. Else wait for a change.
             self._wake.wait(version, min(left_s, self._settings.idle_poll_s if answer else left_s))
+
+    def look_again(self) -> None:
+        """See `runtime.contracts.Coordinator.look_again`."""
+        self._wake.notify()
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled) -> Barrier | bool:
         """One look: the barrier, or whether one is armed."""
@@ -412,7 +422,7 @@ class BarrierCoordinator:
         answer = threads.routes.expect_trigger(kind)
         threads.step(TriggerAsked(kind=kind, asked_by=asked_by))
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
-        return _result(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
+        return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
     def register(self, attempt: RegisteredAttempt) -> None:
         """See `runtime.contracts.AttemptRegistry.register`."""
@@ -486,14 +496,3 @@ def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
         return True
     core.require_awaited(batch)
     return False
-
-
-def _result(answer: Future[T], timeout_s: float, where: Mapping[str, object]) -> T:
-    try:
-        return answer.result(timeout_s)
-    except FutureTimeoutError as err:
-        raise UnreachableError(
-            "the coordinator did not get to it in time",
-            {**where, "timeout_s": timeout_s},
-            "A checkpoint before it is slow; look at /v1/status.",
-        ) from err

@@ -1,11 +1,17 @@
 """Threads that wait for the coordinator: callbacks for their commit, pollers for a barrier."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TypeVar
 
+from runtime.errors import UnreachableError
 from runtime.model import BatchKey
 
-__all__ = ["BatchWaiters", "Waiter", "WakeUp"]
+__all__ = ["BatchWaiters", "Waiter", "WakeUp", "result_within"]
+
+T = TypeVar("T")
 
 
 class Waiter:
@@ -83,3 +89,19 @@ class WakeUp:
         """Until something has changed since ``version``, or time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version, timeout_s)
+
+
+def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, object]) -> T:
+    """The coordinator's answer to a wish.
+
+    Raises:
+        UnreachableError: it did not get to it in time.
+    """
+    try:
+        return answer.result(timeout_s)
+    except FutureTimeoutError as err:
+        raise UnreachableError(
+            "the coordinator did not get to it in time",
+            {**where, "timeout_s": timeout_s},
+            "A checkpoint before it is slow; look at /v1/status.",
+        ) from err

@@ -3,25 +3,46 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from runtime.continuous.messages import EpochResult, NextBarrier
+from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import Clock
 from runtime.errors import CoordinatorLostError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier
 
-__all__ = ["CoordinatorLink", "Courier", "Ended"]
+__all__ = ["CoordinatorLink", "Courier", "EndedEpoch"]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _JOIN_S = 5.0
+_COMMIT_S = 1.5  # the driver waits a little longer before it looks itself
 
-Ended = Callable[[], EpochResult]
-"""Pre-commits an epoch that gets no further record."""
+
+class EndedEpoch(Protocol):
+    """An epoch that gets no further record. Used by the courier's thread."""
+
+    def pre_commit(self) -> EpochResult:
+        """Confirm that its sinks have all of it; it is kept, to be committed or released.
+
+        Raises:
+            StreamError: they do not, and it is aborted.
+        """
+        ...
+
+    def commit(self, *, timeout_s: float) -> tuple[str, ...]:
+        """It is decided: make it visible. Never raises; what it held is released.
+
+        Returns operator ids of the sinks whose commit was acknowledged; of others nobody knows.
+        """
+        ...
+
+    def release(self) -> None:
+        """Somebody else finishes it: let go of what it holds, and end nothing. Never raises."""
+        ...
 
 
 def _aged(result: EpochResult, elapsed_s: float) -> EpochResult:
@@ -35,9 +56,20 @@ class CoordinatorLink(Protocol):
     """How the coordinator is asked; every call may be repeated."""
 
     def next_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """The life's next barrier, once one is due and there is something to read or to end."""
+        """The life's next barrier, once one is due and there is something to read or to end; at
+        once where there is something to commit.
+
+        Args:
+            committed: what became of the epochs that were to be committed.
+        """
         ...
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
@@ -50,7 +82,8 @@ class Courier:
 
     It asks for a barrier, hands it to the task, waits for the epoch that the task ends with it,
     pre-commits that and acknowledges it; only then it asks for the next one. So acknowledgements
-    keep their order (rule 18), and the task never waits for an answer.
+    keep their order (rule 18), and the task never waits for an answer. Between barriers it commits
+    what is decided, and tells what was acknowledged with its next question.
 
     A coordinator that is silent is asked again and again, and what was not acknowledged yet stays
     as it is; after ``lost_timeout_s`` the task ends. One that has been superseded, or a newer life
@@ -83,7 +116,9 @@ class Courier:
         self.has_read = False
         self._changed = threading.Condition()
         self._barrier: Barrier | None = None
-        self._ended: Ended | None = None
+        self._ended: EndedEpoch | None = None
+        self._held: dict[int, EndedEpoch] = {}
+        self._committed: tuple[CommittedEpoch, ...] = ()
         self._error: BaseException | None = None
         self._is_over = False
         self._is_closed = False
@@ -124,7 +159,7 @@ class Courier:
         """Whether the life is being stopped in good order."""
         return self._is_over
 
-    def hand_over(self, ended: Ended) -> None:
+    def hand_over(self, ended: EndedEpoch) -> None:
         """The epoch that the last barrier ends."""
         with self._changed:
             self._ended = ended
@@ -147,26 +182,65 @@ class Courier:
             with self._changed:
                 self._error = err
                 self._changed.notify_all()
+        finally:
+            for ended in self._held.values():
+                ended.release()  # their coordinator finishes them by hand
 
     def _go_on(self) -> bool:
         """One barrier, and the epoch that it ends; False: there is nothing more to do."""
-        answer = self._patiently(
-            lambda: self._link.next_barrier(
-                self._region, self._generation, wait_s=_POLL_S, has_read=self.has_read
-            )
-        )
+        answer = self._asked(_POLL_S)
         if answer is None or answer.is_over:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
             return False
-        self._committed_batch = answer.committed_batch
+        self._forget(answer.committed_batch)
+        if answer.barrier is not None:
+            with self._changed:
+                self._barrier = answer.barrier  # the task ends its epoch meanwhile
+                self._changed.notify_all()
+        for batch_id in answer.to_commit:
+            self._commit(batch_id)
         if answer.barrier is None:
             return not self._is_closed
-        ended = self._exchanged(answer.barrier)
+        if self._committed:
+            self._asked(0.0)  # the answer is the same barrier
+        return self._end_epoch()
+
+    def _asked(self, wait_s: float) -> NextBarrier | None:
+        answer = self._patiently(
+            lambda: self._link.next_barrier(
+                self._region,
+                self._generation,
+                wait_s=wait_s,
+                has_read=self.has_read,
+                committed=self._committed,
+            )
+        )
+        if answer is not None:
+            self._committed = ()  # the coordinator has heard it
+        return answer
+
+    def _commit(self, batch_id: int) -> None:
+        """Natively; whatever came of it, this producer is not used again (rule 5)."""
+        held = self._held.pop(batch_id, None)
+        failpoint("before-native-commit")
+        operators = () if held is None else held.commit(timeout_s=_COMMIT_S)
+        failpoint("after-native-commit")
+        self._committed += (CommittedEpoch(batch_id=batch_id, operators=operators),)
+
+    def _forget(self, committed_batch: int) -> None:
+        self._committed_batch = committed_batch
+        for batch_id in [each for each in self._held if each <= committed_batch]:
+            self._held.pop(batch_id).release()  # it was finished by hand
+
+    def _end_epoch(self) -> bool:
+        """Wait for the epoch that the barrier ends, and acknowledge it."""
+        ended = self._exchanged()
         if ended is None:
             return False
-        result, since_s = ended(), self._clock()
+        result, since_s = ended.pre_commit(), self._clock()
+        self._held[result.batch.batch_id] = ended
         failpoint("after-pre-commit")
         self._patiently(
             lambda: self._link.acknowledge_epoch(_aged(result, self._clock() - since_s))
@@ -174,10 +248,8 @@ class Courier:
         failpoint("after-epoch-ack")
         return not self._is_closed
 
-    def _exchanged(self, barrier: Barrier) -> Ended | None:
+    def _exchanged(self) -> EndedEpoch | None:
         with self._changed:
-            self._barrier = barrier
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._ended is not None or self._is_closed)
             ended, self._ended = self._ended, None
             return ended

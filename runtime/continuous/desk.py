@@ -3,10 +3,11 @@ acknowledgements."""
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runtime.continuous.messages import EpochResult, NextBarrier
+from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
+from runtime.continuous.native_commits import NativeCommits
 from runtime.contracts import Coordinator, OpenWork, RegionRegistration
 from runtime.counts import added, totals_after
 from runtime.drops import drops_after
@@ -32,6 +33,7 @@ class EpochBook:
     Attributes:
         is_stopping: the task is told to end.
         has_asked: the task runs: it has asked for a barrier.
+        commits: that the task is asked for; given by the desk.
     """
 
     region: str
@@ -40,16 +42,33 @@ class EpochBook:
     operator_states: tuple[StateEntry, ...] = ()
     is_stopping: bool = False
     has_asked: bool = False
+    commits: NativeCommits = field(init=False, default_factory=NativeCommits)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _told: Acknowledgement | None = None
     _committed_batch: int = -1
     _open: tuple[OpenWork, ...] = ()
 
+    def stop(self) -> None:
+        """Tell the task to end when it asks; nothing more is expected of it."""
+        self.is_stopping = True
+        self.commits.end(self.region, self.generation)
+
     def next_barrier(
-        self, coordinator: Coordinator, *, wait_s: float, has_read: bool
+        self,
+        coordinator: Coordinator,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Iterable[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """Wait for the life's next barrier; see `runtime.contracts.Coordinator.poll_barrier`."""
+        """Wait for the life's next barrier, see `runtime.contracts.Coordinator.poll_barrier`, or
+        until there is something for the task to commit.
+
+        Args:
+            committed: what the task says of what it was to commit before.
+        """
         self.has_asked = True
+        self.commits.answered(self.region, self.generation, committed)
         until_s = time.monotonic() + wait_s
         while not self.is_stopping:
             left_s = until_s - time.monotonic()
@@ -58,11 +77,22 @@ class EpochBook:
                 self.generation,
                 wait_s=max(0.0, min(left_s, _LOOK_S)),
                 has_read=has_read,
+                until=self._has_commits,
             )
+            to_commit = self.commits.wanted(self.region, self.generation)
+            if to_commit and barrier is None:  # at once: which ids are free matters at a barrier
+                return NextBarrier(
+                    barrier=None, committed_batch=self._committed_batch, to_commit=to_commit
+                )
             if barrier is not None or left_s <= _LOOK_S:
                 committed_batch = self._look(coordinator)
-                return NextBarrier(barrier=barrier, committed_batch=committed_batch)
+                return NextBarrier(
+                    barrier=barrier, committed_batch=committed_batch, to_commit=to_commit
+                )
         return NextBarrier(barrier=None, is_over=True)
+
+    def _has_commits(self) -> bool:
+        return bool(self.commits.wanted(self.region, self.generation))
 
     def _look(self, coordinator: Coordinator) -> int:
         """Which of the epochs are committed on record: their transactional ids are free again."""
@@ -73,6 +103,7 @@ class EpochBook:
             self._open = tuple(
                 work for work in self._open if work.batch.batch_id > self._committed_batch
             )
+            self.commits.settled(self.region, self.generation, through=self._committed_batch)
             return self._committed_batch
 
     def acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
@@ -91,6 +122,7 @@ class EpochBook:
                     OpenWork(batch=result.batch, committables=result.committables),
                 )
                 self.operator_states = self._told.region.operator_states
+                self.commits.told(result.batch, result.committables)
             ack = self._told  # of one told again late, its successor's: that it is known is enough
         coordinator.acknowledge(ack)
 
@@ -143,24 +175,41 @@ class ContinuousDesk:
 
     Args:
         coordinator: of the job.
+        commits: that tasks are asked for.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, commits: NativeCommits | None = None) -> None:
         self._coordinator = coordinator
+        self.commits = commits or NativeCommits()
+        self.commits.wakes(coordinator.look_again)
         self._lock = threading.Lock()
         self._books: dict[str, EpochBook] = {}
 
     def open(self, book: EpochBook) -> None:
         """Serve a new life of a region; what an older one asks or says is refused from now on."""
         with self._lock:
+            book.commits = self.commits
             self._books[book.region] = book
+            self.commits.begin(book.region, book.generation)
 
     def next_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Iterable[CommittedEpoch] = (),
     ) -> NextBarrier:
         """See `EpochBook.next_barrier`; FencedError for a life that is over."""
         book = self._book(region, generation)
-        return book.next_barrier(self._coordinator, wait_s=wait_s, has_read=has_read)
+        try:
+            return book.next_barrier(
+                self._coordinator, wait_s=wait_s, has_read=has_read, committed=committed
+            )
+        except FencedError:
+            self.commits.end(region, generation)  # its task ends when it hears this
+            raise
 
     def acknowledge(self, result: EpochResult) -> None:
         """See `EpochBook.acknowledge`."""

@@ -1,7 +1,7 @@
 """The loop of a continuous task: read, apply, write; a barrier ends an epoch where it is."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -47,6 +47,49 @@ class _Epoch:
     starts: Mapping[SplitKey, int]
     writers: TaskWriters[ContinuousWriter]
     functions: FunctionRun
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedEpoch:
+    """Implements `runtime.continuous.courier.EndedEpoch`."""
+
+    epoch: _Epoch
+    checkpoint_id: int
+    ranges: tuple[SplitRange, ...]
+    clock: Clock
+
+    def pre_commit(self) -> EpochResult:
+        """See `EndedEpoch.pre_commit`."""
+        epoch = self.epoch
+        try:
+            committables = epoch.writers.pre_commit()
+        except BaseException:
+            epoch.writers.abort()  # it was not acknowledged, and never will be
+            raise
+        limits = [writer.decide_within_s for writer in epoch.writers.writers.values()]
+        return EpochResult(
+            batch=epoch.batch,
+            checkpoint_id=self.checkpoint_id,
+            ranges=self.ranges,
+            committables=committables,
+            counts=tuple(epoch.functions.counts.items()),
+            examples=tuple(epoch.functions.examples.items()),
+            decide_within_s=min((limit for limit in limits if limit is not None), default=None),
+        )
+
+    def commit(self, *, timeout_s: float) -> tuple[str, ...]:
+        """See `EndedEpoch.commit`: one sink after the other."""
+        deadline_s = self.clock() + timeout_s
+        return tuple(
+            operator_id
+            for operator_id, writer in self.epoch.writers.writers.items()
+            if writer.commit(timeout_s=max(0.0, deadline_s - self.clock()))
+        )
+
+    def release(self) -> None:
+        """See `EndedEpoch.release`."""
+        for writer in self.epoch.writers.writers.values():
+            writer.release()
 
 
 class TaskLoop:
@@ -212,7 +255,7 @@ class TaskLoop:
         following = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and nobody here may abort it.
         self._epoch = following
-        self._courier.hand_over(_pre_committing(epoch, barrier.checkpoint_id, ranges))
+        self._courier.hand_over(_EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock))
         failpoint("after-epoch-begun")
 
     def _begin(self, starts: Mapping[SplitKey, int]) -> _Epoch:
@@ -232,35 +275,6 @@ class TaskLoop:
             writers=self._open_writers(scope),
             functions=self._functions(),
         )
-
-
-def _pre_committing(
-    epoch: _Epoch, checkpoint_id: int, ranges: Sequence[SplitRange]
-) -> Callable[[], EpochResult]:
-    def pre_commit() -> EpochResult:
-        try:
-            committables = epoch.writers.pre_commit()
-        except BaseException:
-            epoch.writers.abort()  # it was not acknowledged, and never will be
-            raise
-        return EpochResult(
-            batch=epoch.batch,
-            checkpoint_id=checkpoint_id,
-            ranges=tuple(ranges),
-            committables=committables,
-            counts=tuple(epoch.functions.counts.items()),
-            examples=tuple(epoch.functions.examples.items()),
-            decide_within_s=min(
-                (
-                    writer.decide_within_s
-                    for writer in epoch.writers.writers.values()
-                    if writer.decide_within_s is not None
-                ),
-                default=None,
-            ),
-        )
-
-    return pre_commit
 
 
 def _range(split: SplitRange, start: int, end: int) -> SplitRange:

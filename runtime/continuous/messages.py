@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from runtime.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
 
-__all__ = ["EpochResult", "NextBarrier"]
+__all__ = ["CommittedEpoch", "EpochResult", "NextBarrier"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +15,28 @@ class NextBarrier:
         barrier: where each of the task's splits begins its epoch; the ends are only what readers
             could see when it was cut. None: none is due yet.
         committed_batch: last batch of this life that is committed on record; -1: none.
+        to_commit: batch ids of its epochs that are decided: the task shall commit them, in order,
+            and say what became of that.
         is_over: the life is being stopped, in good order: nothing more is asked of the task.
     """
 
     barrier: Barrier | None
     committed_batch: int = -1
+    to_commit: tuple[int, ...] = ()
     is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedEpoch:
+    """What became of an epoch that a task was asked to commit.
+
+    Attributes:
+        batch_id: of the epoch.
+        operators: sinks whose commit was acknowledged, by operator id; of others nobody knows.
+    """
+
+    batch_id: int
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The coordinator, as the engines see it."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -13,14 +14,26 @@ class Coordinator(AttemptRegistry, Protocol):
     """One barrier checkpoint coordinator per job, in the driver. Every method is thread-safe."""
 
     def poll_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool = False
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool = False,
+        until: Callable[[], bool] = lambda: False,
     ) -> Barrier | None:
         """The next barrier of a region once one is due and there is something to cut, else None.
 
         ``has_read``: there is something to end, whatever is left to cut.
 
         Asked again before the batch is acknowledged, it gives the same barrier again.
+
+        ``until``: there is something else to tell, so nothing more is waited for, see `look_again`.
         """
+        ...
+
+    def look_again(self) -> None:
+        """Whoever waits for a barrier looks whether it still has to. Never blocks."""
         ...
 
     def is_decided(self, batch: BatchKey) -> bool:

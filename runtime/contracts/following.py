@@ -77,8 +77,9 @@ class ContinuousSource(Source, Protocol):
 class ContinuousWriter(SinkWriter, Protocol):
     """A writer whose epoch's ranges are known only at its end. Executor.
 
-    `write` and `end_epoch` are called by the task's thread, and `pre_commit` behind them by
-    another one, while the task's thread writes the next epoch with the next writer.
+    `write` and `end_epoch` are called by the task's thread, `pre_commit` and what follows it behind
+    them by another one, while the task's thread writes the next epoch with the next writer. What is
+    pre-committed is kept by its writer until that commits or releases it.
 
     Attributes:
         decide_within_s: from its pre-commit on, the epoch must be decided within so long, or it may
@@ -93,6 +94,18 @@ class ContinuousWriter(SinkWriter, Protocol):
 
         Raises: as `write`.
         """
+        ...
+
+    def commit(self, *, timeout_s: float) -> bool:
+        """The epoch is decided: make visible what was pre-committed. Never raises.
+
+        True only if that was acknowledged; otherwise nobody knows here, and the sink's `Committer`
+        finds out. In any case the writer has let go of all that it kept.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let go of what was pre-committed, and leave its end to the `Committer`. Never raises."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import urllib3
 
 from runtime.checkpoint.leader import FileLeaderStore
-from runtime.continuous.messages import EpochResult, NextBarrier
+from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import Barrier, BatchKey
@@ -85,10 +85,20 @@ class CoordinatorClient:
         return None if barrier is None else wire.barrier_from_json(barrier)
 
     def next_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
         """See `runtime.continuous.courier.CoordinatorLink`."""
-        body = self._envelope(region, generation) | {"wait_s": wait_s, "has_read": has_read}
+        body = self._envelope(region, generation) | {
+            "wait_s": wait_s,
+            "has_read": has_read,
+            "committed": [values.to_json(epoch) for epoch in committed],
+        }
         answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         return values.from_json(NextBarrier, answer["next"])
 

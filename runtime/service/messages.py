@@ -53,9 +53,10 @@ class EpochBody(_Envelope):
 
 
 class NextBarrierBody(BarrierBody):
-    """``POST /v1/epochs/next``."""
+    """``POST /v1/epochs/next``; ``committed``: of `runtime.continuous.messages.CommittedEpoch`."""
 
     has_read: bool
+    committed: list[dict[str, Any]] = []
 
 
 class BatchQuery(_RegionEnvelope):

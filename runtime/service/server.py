@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import anyio.to_thread
 import uvicorn
@@ -24,7 +24,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.continuous.desk import ContinuousDesk
-from runtime.continuous.messages import EpochResult
+from runtime.continuous.messages import CommittedEpoch, EpochResult
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
     AuthenticationError,
@@ -51,6 +51,8 @@ from runtime.service.metrics import CheckpointMetrics, RegionMetrics
 __all__ = ["CoordinatorService", "QueryHandler"]
 
 log = logging.getLogger(__name__)
+
+_Told = TypeVar("_Told")
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
@@ -240,20 +242,13 @@ class CoordinatorService:
             body.generation,
             wait_s=min(body.wait_s, _LONGEST_POLL_S),
             has_read=body.has_read,
+            committed=[_parsed(CommittedEpoch, each) for each in body.committed],
         )
         return {"next": values.to_json(found)}
 
     def _epochs(self, body: EpochBody) -> dict[str, Any]:
         desk = self._desk_for(body.leader_session_id, body.job_uid)
-        try:
-            result = values.from_json(EpochResult, body.epoch)
-        except (AttributeError, KeyError, TypeError, ValueError) as err:
-            raise ConfigError(
-                "a message is not an epoch of a task",
-                {"path": "/v1/epochs", "reason": type(err).__name__},
-                "Sender and coordinator must be of the same version.",
-            ) from err
-        desk.acknowledge(result)
+        desk.acknowledge(_parsed(EpochResult, body.epoch))
         return {}
 
     def _desk_for(self, session: str, job_uid: str) -> ContinuousDesk:
@@ -331,6 +326,18 @@ class CoordinatorService:
                 {"leader_session_id": session, "current": self._session},
                 "The job has been restarted; this sender belongs to its older run.",
             )
+
+
+def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
+    """What a task tells of its epochs."""
+    try:
+        return values.from_json(kind, found)
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise ConfigError(
+            "a message is not what a task says of an epoch",
+            {"expected": kind.__name__, "reason": type(err).__name__},
+            "Sender and coordinator must be of the same version.",
+        ) from err
 
 
 def _batch(body: AttemptBody | BatchQuery) -> BatchKey:

@@ -171,11 +171,11 @@ class ContinuousLife:
 
     def prepare_stop(self) -> None:
         """The task is told to end when it asks for its next barrier."""
-        self._book.is_stopping = True
+        self._book.stop()
 
     def stop(self) -> None:
         """Wait for the task's good end; cancel it when that takes long."""
-        self._book.is_stopping = True
+        self._book.stop()
         self._thread.join(_GOOD_END_S)
         if self._thread.is_alive():
             self._spark.sparkContext.cancelJobGroup(self._group)
@@ -200,6 +200,7 @@ class ContinuousLife:
         except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
             found = _failed(self._chain.tasks, str(err))
         self._error = self._error or found
+        self._book.stop()  # nobody answers any more, and what is decided is finished by hand
 
     def _result(self) -> StreamError | None:
         context, work = self._spark.sparkContext, cloudpickle.dumps(self._chain)  # type: ignore[no-untyped-call]

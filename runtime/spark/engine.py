@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,9 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.continuous.desk import ContinuousDesk
-from runtime.contracts import FrameSink, RegionLife, Sink, Source
+from runtime.continuous.native_commits import NativeCommits
+from runtime.continuous.sink import ContinuousSink
+from runtime.contracts import FrameSink, RegionLife, Sink, SinkCoordinator, Source
 from runtime.drops import DropBudget, dropped_in_all
 from runtime.errors import ConfigError
 from runtime.job import Engine, Job, Pipeline, Recovery
@@ -82,6 +84,7 @@ def run_job(job: Job) -> JobResult:
         listeners = list(job.listeners)
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
+        commits = NativeCommits()
         sources = {i: source.enumerator(i) for i, source in _sources(regions).items()}
         coordinator = BarrierCoordinator(
             job_plan(
@@ -94,7 +97,7 @@ def run_job(job: Job) -> JobResult:
                 continuous=layout.continuous,
             ),
             store,
-            sinks={i: sink.coordinator() for i, sink in _sinks(regions).items()},
+            sinks=_coordinators(regions, layout.continuous, commits),
             sources=sources,
             settings=job.settings,
             listeners=listeners,
@@ -108,7 +111,7 @@ def run_job(job: Job) -> JobResult:
         delete_vanished(store.fs, {region.name for region in regions})
         following = ContinuousRegions(
             names=layout.continuous,
-            desk=ContinuousDesk(coordinator),
+            desk=ContinuousDesk(coordinator, commits),
             ends=lambda source_id: sources[source_id].fixed_ends(),
         )
         _run_regions(job, regions, started, coordinator, store, retain, interrupts, following)
@@ -123,6 +126,20 @@ def run_job(job: Job) -> JobResult:
 def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
     """By operator id; regions of one pipeline share theirs."""
     return {i: sink for region in regions for i, sink in region.sinks.items()}
+
+
+def _coordinators(
+    regions: Sequence[Region],
+    continuous: Collection[str],
+    commits: NativeCommits,
+) -> dict[str, SinkCoordinator]:
+    """The driver's side of every sink; continuous tasks commit what they have written."""
+    by_tasks = {i for region in regions if region.name in continuous for i in region.sinks}
+    made = {i: sink.coordinator() for i, sink in _sinks(regions).items()}
+    return {
+        i: ContinuousSink(each, commits) if i in by_tasks else each
+        for i, each in made.items()
+    }
 
 
 def _sources(regions: Sequence[Region]) -> dict[str, Source]:

@@ -71,6 +71,7 @@ ELSEWHERE = frozenset(
         *("after-pre-commit", "before-cut", "after-cut"),
         *("before-stage", "after-stage"),
         *("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound"),
+        *("before-native-commit", "after-native-commit"),
     }
 )
 """Reached in a task, or in the drop-in's source runner: such a process dies alone and is replaced
@@ -98,8 +99,11 @@ REPAIR = ("after-rewrite", "before-repair", "after-repair")
 REGIONAL = REGIONAL_FAILPOINTS
 """Reached only where regions fail, are late, or exchange splits (`test_regional`)."""
 
-CONTINUOUS = ("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound")
-"""Reached in continuous tasks (`test_continuous`)."""
+CONTINUOUS = (
+    *("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound"),
+    *("after-tasks-asked", "before-native-commit", "after-native-commit", "after-tasks-answered"),
+)
+"""Reached in continuous tasks, or where they are asked to commit (`test_continuous`)."""
 
 RETRIES = ("publish-retry", "settle-retry")
 """Reached when disk or broker do not answer: the simulation crashes between any two steps."""

@@ -37,6 +37,54 @@ def test_rule_18_kills_around_the_end_of_an_epoch(kafka: EmbeddedKafka, tmp_path
         scenario.finish()
 
 
+def test_rule_5_kills_around_a_native_commit(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The tasks have been asked, have heard it, have committed, have said so: what was decided is
+    finished by the next start, once, whoever had begun."""
+    names = ("after-tasks-asked", "before-native-commit", "after-native-commit")
+    setting = Setting(environment=_CONTINUOUS, preload=2_000)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in kills((*names, "after-tasks-answered"), hit=3):
+            scenario.kill_at(kill)
+        scenario.finish()
+
+
+@pytest.mark.parametrize("failpoint", ["before-native-commit", "after-native-commit"])
+def test_rule_5_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """Alone, in every life: the job lives on, and what was decided is visible once."""
+    setting = Setting(environment=_CONTINUOUS, preload=2_000)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        program = scenario.start(failpoints=f"{failpoint}=kill@2")
+        wait_for(
+            lambda: program.log().count("region restarted") >= 2,
+            timeout_s=START_S,
+            what="two lives",
+        )
+        assert program.exit_code is None, program.log_tail()
+        assert "epochs that no task has committed" in program.log()
+        program.kill()
+        scenario.finish()
+
+
+def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The driver finishes its epoch; the next one expires with the task, and its region goes on."""
+    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "5"}, preload=2_000)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        program = scenario.start(failpoints="before-native-commit=pause@3")
+        wait_for(
+            lambda: "region restarted" in program.log(),
+            timeout_s=START_S,
+            what="a new life in place of the paused task",
+        )
+        assert program.exit_code is None, program.log_tail()
+        assert "epochs that no task has committed" in program.log()
+        program.kill()
+        scenario.finish()
+
+
 def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -12,6 +12,10 @@ from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.handles import decode_handle
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.store import open_store
 from runtime.counts import COUNTS_KIND, decode_totals
@@ -81,6 +85,63 @@ def test_rule_9_splits_move_between_running_tasks_that_fail(
     versions = {found.assignment.version for found in records if found.assignment}
     assert len(versions) > 2, "splits moved"
     assert len(list(turns.iterdir())) == 2, "tasks failed"
+
+
+def test_rule_5_tasks_commit_their_own_epochs_of_every_sink(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A native commit leaves the epoch as it was, one by hand raises it: the broker tells who ended
+    what the records name. Nothing was left to the driver."""
+    source, sinks = topic(partitions=2), (topic(partitions=2), topic())
+    produce(
+        kafka.bootstrap, source, [Record(value=b"%d" % n, partition=n % 2) for n in range(5_000)]
+    )
+    job = Job(
+        "continuous-commits",
+        spark,
+        checkpoint_dir=str(tmp_path),
+        interval_s=0.1,
+        regions=2,
+        retained=1_000,
+        engine="continuous",
+    )
+    stream = job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).map_batches(slowly)
+    for each in sinks:
+        stream.sink(
+            KafkaSink(
+                bootstrap_servers=kafka.bootstrap, topic=each, transactional_id_prefix=unique(each)
+            )
+        )
+    job.run()
+
+    for each in sinks:
+        assert len(read(kafka.bootstrap, each)) == 5_000
+    store = open_store(str(tmp_path))
+    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    handles = [decode_handle(entry) for record in records for entry in record.committables]
+    wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+    try:
+        described = wire.describe([each.transactional_id for each in handles], timeout_s=60)
+    finally:
+        wire.close()
+    ended = Counter(
+        found.producer_epoch - handle.producer_epoch
+        for handle in handles
+        if (found := described[handle.transactional_id]) is not None
+        and found.state is TransactionState.COMPLETE_COMMIT
+        and found.producer_id == handle.producer_id
+        and found.producer_epoch - handle.producer_epoch in (0, 1)
+    )
+    assert ended[0] >= 4, "the last epoch of each task and sink"
+    assert not ended[1], "none was ended by hand"
+
+
+def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Lets several epochs pass."""
+    time.sleep(0.02)
+    return batch
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:

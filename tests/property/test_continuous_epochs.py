@@ -1,5 +1,6 @@
 """Continuous regions in random order: loops, desk and coordinator's core over logs and a broker
-that are played. What readers see is each partition's records, in order, each once."""
+that are played. What readers see is each partition's records, in order, each once, whoever commits:
+the task that wrote them, the driver in its place, or both."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -13,9 +14,11 @@ from runtime.checkpoint.balance import Choice, RegionLoad
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     Acknowledged,
+    Action,
     AskCut,
     BarrierPolled,
     Commit,
+    CommitReported,
     GiveBarrier,
     RegionCut,
     RegionFailed,
@@ -23,9 +26,12 @@ from runtime.checkpoint.messages import (
     RestartAsked,
 )
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.continuous.courier import Ended
+from runtime.continuous.courier import EndedEpoch
 from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.continuous.loop import EpochScope, TaskLoop
+from runtime.continuous.messages import CommittedEpoch
+from runtime.continuous.native_commits import AskedCommits
+from runtime.contracts import CommitOutcome, CommitReport
 from runtime.errors import FencedError, StreamError
 from runtime.model import (
     Acknowledgement,
@@ -73,7 +79,10 @@ class _Courier:
         self.waits_for_epoch = False
         self.has_read = False
         self._barrier: Barrier | None = None
-        self._ended: Ended | None = None
+        self._ended: EndedEpoch | None = None
+        self._held: dict[int, EndedEpoch] = {}
+        self._to_commit: tuple[int, ...] = ()
+        self._outcomes: tuple[CommittedEpoch, ...] = ()
 
     def start(self) -> None:
         """Nothing to begin."""
@@ -82,7 +91,7 @@ class _Courier:
         barrier, self._barrier = self._barrier, None
         return barrier
 
-    def hand_over(self, ended: Ended) -> None:
+    def hand_over(self, ended: EndedEpoch) -> None:
         self._ended = ended
 
     def close(self) -> None:
@@ -92,17 +101,32 @@ class _Courier:
         """One request for a barrier, unless an epoch is owed."""
         if self.waits_for_epoch:
             return
-        found = self._desk.next_barrier(*self._who, wait_s=0.0, has_read=self.has_read)
+        found = self._desk.next_barrier(
+            *self._who, wait_s=0.0, has_read=self.has_read, committed=self._outcomes
+        )
+        self._outcomes = ()
         self.committed_batch = found.committed_batch
+        for batch_id in [each for each in self._held if each <= found.committed_batch]:
+            self._held.pop(batch_id).release()
+        self._to_commit = found.to_commit
         if found.barrier is not None:
             self._barrier, self.waits_for_epoch = found.barrier, True
+
+    def commit(self) -> None:
+        """What it was asked to commit with its last question."""
+        for batch_id in self._to_commit:
+            held = self._held.pop(batch_id, None)
+            operators = () if held is None else held.commit(timeout_s=1.0)
+            self._outcomes += (CommittedEpoch(batch_id=batch_id, operators=operators),)
+        self._to_commit = ()
 
     def tell(self, *, twice: bool) -> None:
         """Acknowledge the epoch that has ended; the first answer may be lost."""
         if self._ended is None:
             return
         ended, self._ended = self._ended, None
-        result = ended()
+        result = ended.pre_commit()
+        self._held[result.batch.batch_id] = ended
         for _ in range(1 + twice):
             self._desk.acknowledge(result)
         self.waits_for_epoch = False
@@ -130,8 +154,23 @@ class _Life:
     def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
         writer = RecordingWriter(scope)
         key = scope.batch
-        self._world.writers[f"{key.region}.{key.generation}.{key.batch_id}".encode()] = writer
+        payload = f"{key.region}.{key.generation}.{key.batch_id}".encode()
+        writer.on_commit = lambda: self._world.commit_natively(payload)
+        self._world.writers[payload] = writer
         return TaskWriters({"sink": writer}, dead_letter_sink=None)
+
+
+class _Driver(CoreDriver):
+    """Commits take their time: the test says when they are settled."""
+
+    committing: Commit | None = None
+
+    def answer(self, action: Action) -> None:
+        """See `CoreDriver.answer`."""
+        if isinstance(action, Commit):
+            self.committing = action
+        else:
+            super().answer(action)
 
 
 class Epochs(RuleBasedStateMachine):
@@ -142,7 +181,10 @@ class Epochs(RuleBasedStateMachine):
         self.logs = dict.fromkeys(range(_PARTITIONS), 0)
         self.writers: dict[bytes, RecordingWriter] = {}
         self.seen: dict[int, list[int]] = {number: [] for number in self.logs}
-        self.commits = 0
+        self.asked: AskedCommits | None = None
+        self.decided: set[bytes] = set()
+        self.ended: set[bytes] = set()
+        self.natively = 0
         self.random = Random(7)
         self.balancer = _RandomMoves(self.random)
         plans = [
@@ -156,7 +198,7 @@ class Epochs(RuleBasedStateMachine):
             )
             for name in _REGIONS
         ]
-        self.driver = CoreDriver(
+        self.driver = _Driver(
             CheckpointSettings(
                 interval_s=1.0,
                 timeout_s=10.0,
@@ -183,10 +225,18 @@ class Epochs(RuleBasedStateMachine):
     # --- the coordinator, as the desk sees it ----------------------------------------------------
 
     def poll_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        until: Callable[[], bool],
     ) -> Barrier | None:
         """See `Coordinator.poll_barrier`."""
         del wait_s
+        if until():
+            return None
         polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
         for action in self.driver.tell(polled):
             if isinstance(action, GiveBarrier):
@@ -212,9 +262,59 @@ class Epochs(RuleBasedStateMachine):
         """See `Coordinator.is_committed`."""
         return self.driver.core.is_committed(batch)
 
+    def look_again(self) -> None:
+        """See `Coordinator.look_again`."""
+
     def acknowledge(self, ack: Acknowledgement) -> None:
         """See `Coordinator.acknowledge`."""
         self.driver.tell(Acknowledged(ack=ack))
+
+    # --- the broker, and the driver's commits ----------------------------------------------------
+
+    def commit_natively(self, payload: bytes) -> bool:
+        """A task's commit; its answer may be lost, and behind the driver's it does nothing."""
+        is_first = payload not in self.ended
+        self._commit(payload)
+        self.natively += is_first
+        return is_first and self.random.random() < 0.7
+
+    def _commit(self, payload: bytes) -> None:
+        assert payload in self.decided, "nobody commits what is not decided"
+        if payload in self.ended:
+            return
+        self.ended.add(payload)
+        for partition, offset in self.writers[payload].records:
+            self.seen[partition].append(offset)
+
+    def _ask_tasks(self) -> None:
+        """What has just been decided is for its tasks first."""
+        if self.driver.committing is not None and self.asked is None:
+            entries = self.driver.committing.committables
+            self.decided |= {entry.payload for entry in entries}
+            self.asked = self.desk.commits.ask(entries)
+
+    @precondition(lambda self: self.asked is not None)
+    @rule()
+    def settle(self) -> None:
+        """Time is up for the tasks: what none has acknowledged is committed by the driver, behind a
+        look at it."""
+        action, asked = self.driver.committing, self.asked
+        assert action is not None
+        assert asked is not None
+        self.driver.committing = self.asked = None
+        for entry in asked.acknowledged(timeout_s=0.0):
+            assert entry.payload in self.ended, "only what was acknowledged is believed"
+        for entry in action.committables:
+            self._commit(entry.payload)
+        reports = tuple(CommitReport(outcome=CommitOutcome.COMMITTED) for _ in action.committables)
+        self.driver.tell(
+            CommitReported(
+                checkpoint_id=action.checkpoint_id,
+                committables=action.committables,
+                reports=reports,
+            )
+        )
+        self._ask_tasks()
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -238,6 +338,24 @@ class Epochs(RuleBasedStateMachine):
     def tell(self, region: str, twice: bool) -> None:
         """A task's courier acknowledges."""
         self._if_alive(region, lambda: self.lives[region].courier.tell(twice=twice))
+        self._ask_tasks()
+
+    @rule(region=st.sampled_from(_REGIONS))
+    def commit(self, region: str) -> None:
+        """A task's courier commits what it was last asked to."""
+        self.lives[region].courier.commit()
+
+    @rule(order=st.permutations(_REGIONS), answers=st.booleans())
+    def commit_natively_and_settle(self, order: list[str], answers: bool) -> None:
+        """The tasks hear of the decision, commit, and most of them say so in time."""
+        if self.asked is None:
+            return
+        for region in order:
+            self.ask(region)
+            self.commit(region)
+            if answers:
+                self.ask(region)
+        self.settle()
 
     @rule(
         order=st.permutations(_REGIONS),
@@ -257,6 +375,10 @@ class Epochs(RuleBasedStateMachine):
             self.step(region, 2)
             if tells or times:
                 self.tell(region, False)
+        if told[0]:
+            self.commit_natively_and_settle(order, told[1])
+        elif self.asked is not None:
+            self.settle()
 
     @rule(grown=st.integers(1, 30))
     def good_epoch(self, grown: int) -> None:
@@ -288,6 +410,7 @@ class Epochs(RuleBasedStateMachine):
         zombie = self.zombies[which % len(self.zombies)]
         for _ in range(times):
             zombie.loop.step()
+        zombie.courier.commit()  # of what it was told before: that is decided, whoever lives
         for act in (zombie.courier.ask, lambda: zombie.courier.tell(twice=False)):
             try:
                 act()
@@ -302,6 +425,7 @@ class Epochs(RuleBasedStateMachine):
 
     def _look(self) -> None:
         """Lives that are over get their successors."""
+        self._ask_tasks()
         for region, life in list(self.lives.items()):
             if self.driver.core.is_live(region, life.generation):
                 continue
@@ -320,12 +444,7 @@ class Epochs(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_each_record_once_and_in_order(self) -> None:
-        """Commits are asked for in the order of decisions; each makes a batch's records visible."""
-        for action in self.driver.seen(Commit)[self.commits :]:
-            self.commits += 1
-            for entry in action.committables:
-                for partition, offset in self.writers[entry.payload].records:
-                    self.seen[partition].append(offset)
+        """Whoever commits."""
         for partition, offsets in self.seen.items():
             assert offsets == list(range(len(offsets))), f"partition {partition}: {offsets}"
 
@@ -340,6 +459,9 @@ class Epochs(RuleBasedStateMachine):
                 self._if_alive(region, self.lives[region].courier.ask)
                 self.step(region, 12)
                 self.tell(region, False)
+                self.commit(region)
+            if self.asked is not None:
+                self.settle()
             self.readers_see_each_record_once_and_in_order()
         assert {p: len(found) for p, found in self.seen.items()} == self.logs
 
@@ -359,7 +481,7 @@ def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
     world.balancer.choose = once  # type: ignore[method-assign]
     while not moved:
         world.good_epoch(5)
-    for _ in range(4):
+    for _ in range(6):  # the giver is asked twice for each checkpoint, with nothing to end
         world.logs[0] += 5
         world.epoch(list(_REGIONS), [3, 3], [True, True], 0)
     epoch = world.lives["main"].loop._epoch  # noqa: SLF001 - what it has open

@@ -1,11 +1,12 @@
 """The driver's side of continuous tasks: barriers given out, epochs acknowledged once."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from runtime.continuous.desk import ContinuousDesk, EpochBook
-from runtime.continuous.messages import EpochResult
+from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.counts import decode_totals
 from runtime.errors import FencedError, PoisonRecordsError, UnreachableError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RecordCounts
@@ -27,11 +28,24 @@ class PlayedCoordinator:
     acks: list[Acknowledgement] = field(default_factory=list)
     committed: set[BatchKey] = field(default_factory=set)
     refusal: Exception | None = None
+    poll_refusal: Exception | None = None
+    looks: int = 0
 
     def poll_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        until: Callable[[], bool],
     ) -> Barrier | None:
+        if self.poll_refusal is not None:
+            raise self.poll_refusal
         return self.barriers.pop(0) if self.barriers else None
+
+    def look_again(self) -> None:
+        self.looks += 1
 
     def is_committed(self, batch: BatchKey) -> bool:
         return batch in self.committed
@@ -148,7 +162,8 @@ def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
 
 def test_a_life_that_is_being_stopped_tells_its_task() -> None:
     """At once, instead of a barrier."""
-    book = EpochBook(region="main", generation=7, is_stopping=True)
+    book = EpochBook(region="main", generation=7)
+    book.stop()
     assert (
         _desk(PlayedCoordinator(), book)
         .next_barrier("main", 7, wait_s=30.0, has_read=False)
@@ -156,7 +171,58 @@ def test_a_life_that_is_being_stopped_tells_its_task() -> None:
     )
 
 
+def test_a_task_is_told_what_to_commit_and_its_answer_is_heard() -> None:
+    """Beside a barrier or without one; once it has answered, it is not asked again."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    desk.acknowledge(_result(0))
+    assert desk.next_barrier("main", 7, wait_s=0.0, has_read=False).to_commit == ()
+    asked = desk.commits.ask([committable("epoch 0"), committable("another one's")])
+    assert asked.entries == {committable("epoch 0")}
+    assert coordinator.looks == 1, "whoever waits for a barrier is woken"
+    for _ in range(2):  # the first answer may be lost
+        assert desk.next_barrier("main", 7, wait_s=30.0, has_read=False).to_commit == (0,)
+    told = [CommittedEpoch(batch_id=0, operators=("sink",))]
+    found = desk.next_barrier("main", 7, wait_s=0.0, has_read=False, committed=told)
+    assert found.to_commit == ()
+    assert asked.acknowledged(timeout_s=0.0) == asked.entries
+
+
+def test_rule_12_what_an_older_life_says_of_commits_is_not_heard() -> None:
+    """It gets no answer but that it is over."""
+    desk = _desk(PlayedCoordinator())
+    desk.open(EpochBook(region="main", generation=9))
+    desk.acknowledge(replace(_result(0), batch=replace(_batch(0), generation=9)))
+    asked = desk.commits.ask([committable("epoch 0")])
+    told = [CommittedEpoch(batch_id=0, operators=("sink",))]
+    with pytest.raises(FencedError):
+        desk.next_barrier("main", 7, wait_s=0.0, has_read=False, committed=told)
+    assert asked.acknowledged(timeout_s=0.0) == frozenset()
+
+
+@pytest.mark.parametrize("how", ["stopped", "fenced", "replaced"])
+def test_a_life_that_is_over_is_not_asked_to_commit(how: str) -> None:
+    """What it told is finished by the driver, at once."""
+    coordinator = PlayedCoordinator()
+    book = EpochBook(region="main", generation=7)
+    desk = _desk(coordinator, book)
+    desk.acknowledge(_result(0))
+    if how == "stopped":
+        book.stop()
+    elif how == "replaced":
+        desk.open(EpochBook(region="main", generation=9))
+    else:
+        coordinator.poll_refusal = FencedError("over", {}, "")
+        with pytest.raises(FencedError):
+            desk.next_barrier("main", 7, wait_s=0.0, has_read=False)
+    assert not desk.commits.ask([committable("epoch 0")]).entries
+
+
 def test_messages_survive_json() -> None:
     """Bytes, counts and ranges come back as they were."""
     result = _result(3)
     assert values.from_json(EpochResult, values.to_json(result)) == result
+    told = NextBarrier(barrier=None, committed_batch=2, to_commit=(3, 4))
+    assert values.from_json(NextBarrier, values.to_json(told)) == told
+    epoch = CommittedEpoch(batch_id=3, operators=("a", "b"))
+    assert values.from_json(CommittedEpoch, values.to_json(epoch)) == epoch

@@ -1,13 +1,13 @@
 """The loop of a continuous task, over a follower and writers that are played."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from runtime.continuous.courier import Courier, Ended
+from runtime.continuous.courier import Courier, EndedEpoch
 from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.continuous.messages import EpochResult, NextBarrier
+from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.errors import DeliveryError, FencedError, UnreachableError
 from runtime.model import Barrier, BatchKey, SplitRange
 from runtime.poison import FunctionRun
@@ -23,7 +23,7 @@ class HandCourier:
     """A courier whose barriers the test gives, and whose ended epochs it takes."""
 
     barrier: Barrier | None = None
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedEpoch] = field(default_factory=list)
     committed_batch: int = -1
     is_over: bool = False
     is_closed: bool = False
@@ -39,7 +39,7 @@ class HandCourier:
         barrier, self.barrier = self.barrier, None
         return barrier
 
-    def hand_over(self, ended: Ended) -> None:
+    def hand_over(self, ended: EndedEpoch) -> None:
         self.ended.append(ended)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() ->
     bench.step()
     read = bench.follower.positions()
     (ended,) = bench.courier.ended
-    result = ended()
+    result = ended.pre_commit()
     assert {s.key: (s.start_offset, s.end_offset) for s in result.ranges} == {
         key: (0, end) for key, end in read.items()
     }
@@ -128,7 +128,7 @@ def test_an_epoch_that_is_asked_for_without_records_ends_at_once() -> None:
     bench = Bench({0: 0})
     bench.give(4, split(0, 0, 0))
     bench.step()
-    assert [s.is_empty for s in bench.courier.ended[0]().ranges] == [True]
+    assert [s.is_empty for s in bench.courier.ended[0].pre_commit().ranges] == [True]
 
 
 def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
@@ -139,7 +139,7 @@ def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
     bench.give(4, split(0, 0, 30), split(1, 5, 20))
     bench.step()
     (ended,) = bench.courier.ended
-    ranges = {s.partition: (s.start_offset, s.end_offset) for s in ended().ranges}
+    ranges = {s.partition: (s.start_offset, s.end_offset) for s in ended.pre_commit().ranges}
     assert ranges == {0: (0, 20), 1: (5, 15)}
     bench.step(4)
     assert sorted(bench.writers[1].records) == [(0, n) for n in range(20, 30)] + [
@@ -153,7 +153,11 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
     for checkpoint_id in range(4, 7):
         bench.step(2)
         start = bench.follower.positions()[("source", "input", 0)]
-        ends = {at.partition: at.end_offset for each in bench.courier.ended for at in each().ranges}
+        ends = {
+            at.partition: at.end_offset
+            for each in bench.courier.ended
+            for at in each.pre_commit().ranges
+        }
         bench.give(checkpoint_id, split(0, ends.get(0, 0), 100_000), split(1, 0, 5))
         bench.step()
         assert bench.follower.positions()[("source", "input", 0)] > start
@@ -172,7 +176,7 @@ def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
     assert bench.writers[0].events[-1] == "abort"
     bench.step(3)
     (ended,) = bench.courier.ended
-    result = ended()
+    result = ended.pre_commit()
     assert [(s.partition, s.start_offset) for s in result.ranges] == [(0, 0)]
     assert {partition for partition, _ in bench.writers[1].records} == {0}
     assert result.batch.batch_id == 1, "the aborted one's batch id is never used again"
@@ -222,7 +226,7 @@ def test_rule_1_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> N
     bench.give(4, split(0, 0, 50))
     bench.step()
     with pytest.raises(DeliveryError):
-        bench.courier.ended[0]()
+        bench.courier.ended[0].pre_commit()
     assert bench.writers[0].events[-1] == "abort"
 
 
@@ -237,16 +241,24 @@ class PlayedLink:
     acks: list[EpochResult] = field(default_factory=list)
     refusals: list[Exception] = field(default_factory=list)
     asked: int = 0
+    committed: list[CommittedEpoch] = field(default_factory=list)
     on_silence: Callable[[], None] = lambda: None
 
     def next_barrier(
-        self, region: str, generation: int, *, wait_s: float, has_read: bool
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
         self.asked += 1
         answer = self.answers.pop(0) if self.answers else NextBarrier(barrier=None, is_over=True)
         if isinstance(answer, Exception):
             self.on_silence()
             raise answer
+        self.committed += committed
         return answer
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
@@ -254,6 +266,26 @@ class PlayedLink:
             self.on_silence()
             raise self.refusals.pop(0)
         self.acks.append(result)
+
+
+@dataclass
+class PlayedEpoch:
+    """An ended epoch whose batch id is that of its checkpoint; it remembers what became of it."""
+
+    checkpoint_id: int
+    events: list[str] = field(default_factory=list)
+
+    def pre_commit(self) -> EpochResult:
+        self.events.append("pre-commit")
+        return _result(self.checkpoint_id)
+
+    def commit(self, *, timeout_s: float) -> tuple[str, ...]:
+        del timeout_s
+        self.events.append("commit")
+        return ("sink",)
+
+    def release(self) -> None:
+        self.events.append("release")
 
 
 def _courier(link: PlayedLink, clock: ManualClock) -> Courier:
@@ -292,10 +324,10 @@ def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> 
     courier.start()
     assert _taken(courier).checkpoint_id == 4
     assert link.asked == 1
-    courier.hand_over(lambda: _result(4))
+    courier.hand_over(PlayedEpoch(4))
     assert _taken(courier).checkpoint_id == 5
     assert courier.committed_batch == 3
-    courier.hand_over(lambda: _result(5))
+    courier.hand_over(PlayedEpoch(5))
     wait_for(lambda: courier.is_over)
     assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
 
@@ -307,7 +339,7 @@ def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -
     courier = _courier(link, ManualClock())
     courier.start()
     _taken(courier)
-    courier.hand_over(lambda: _result(4))
+    courier.hand_over(PlayedEpoch(4))
     wait_for(lambda: courier.is_over)
     assert [ack.checkpoint_id for ack in link.acks] == [4]
 
@@ -334,6 +366,94 @@ def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     courier.start()
     wait_for(lambda: _has_failed(courier))
     assert link.asked == 1
+
+
+def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> None:
+    """Between two barriers; its producer carries nothing more."""
+    told = NextBarrier(barrier=None, to_commit=(4,))
+    link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
+    courier = _courier(link, ManualClock())
+    epochs = [PlayedEpoch(4), PlayedEpoch(5)]
+    courier.start()
+    for epoch in epochs:
+        assert _taken(courier).checkpoint_id == epoch.checkpoint_id
+        courier.hand_over(epoch)
+    wait_for(lambda: courier.is_over)
+    courier.close()
+    assert epochs[0].events == ["pre-commit", "commit"]
+    assert link.committed == [
+        CommittedEpoch(batch_id=4, operators=("sink",)),
+        CommittedEpoch(batch_id=4),  # asked for once more: nothing is left that could tell
+    ]
+
+
+def test_what_a_lost_answer_told_is_told_again() -> None:
+    """Until the coordinator has heard it."""
+    silence = UnreachableError("silent", {}, "")
+    told = NextBarrier(barrier=None, to_commit=(4,))
+    link = PlayedLink(answers=[_barrier(4), told, silence, silence])
+    courier = _courier(link, ManualClock())
+    courier.start()
+    _taken(courier)
+    courier.hand_over(PlayedEpoch(4))
+    wait_for(lambda: courier.is_over)
+    assert link.committed == [CommittedEpoch(batch_id=4, operators=("sink",))]
+
+
+def test_a_barrier_beside_a_commit_is_given_first() -> None:
+    """The task ends its epoch while the last one is committed; that is told before the next one."""
+    both = replace(_barrier(5), to_commit=(4,))
+    link = PlayedLink(answers=[_barrier(4), both, _barrier(5)])
+    courier = _courier(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    courier.start()
+    _taken(courier)
+    courier.hand_over(epoch)
+    assert _taken(courier).checkpoint_id == 5
+    wait_for(lambda: link.committed, what="the commit, told before the epoch has ended")
+    assert [ack.checkpoint_id for ack in link.acks] == [4]
+    courier.hand_over(PlayedEpoch(5))
+    wait_for(lambda: courier.is_over)
+    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
+
+
+def test_rule_5_what_the_driver_has_finished_is_let_go_and_not_committed_again() -> None:
+    """It is committed on record: a late EndTxn of this producer must not be sent."""
+    link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
+    courier = _courier(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    courier.start()
+    _taken(courier)
+    courier.hand_over(epoch)
+    wait_for(lambda: courier.is_over)
+    assert epoch.events == ["pre-commit", "release"]
+
+
+def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
+    """And ends nothing of it: whether it is decided, its coordinator knows."""
+    link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
+    courier = _courier(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    courier.start()
+    _taken(courier)
+    courier.hand_over(epoch)
+    wait_for(lambda: _has_failed(courier))
+    wait_for(lambda: epoch.events == ["pre-commit", "release"])
+
+
+def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> None:
+    """One by one, each within what is left of the time."""
+    bench = Bench({0: 100})
+    bench.step(2)
+    bench.give(4, split(0, 0, 50))
+    bench.step()
+    (ended,) = bench.courier.ended
+    ended.pre_commit()
+    assert ended.commit(timeout_s=1.0) == ("sink",)
+    bench.writers[0].on_commit = lambda: False
+    assert ended.commit(timeout_s=1.0) == ()
+    ended.release()
+    assert bench.writers[0].events[-3:] == ["commit", "commit", "release"]
 
 
 def _has_failed(courier: Courier) -> bool:

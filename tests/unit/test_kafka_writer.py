@@ -133,32 +133,6 @@ def test_a_pre_commit_names_the_registered_transaction_and_leaves_it_open(rig: R
     assert [m.record_value for m in transaction.records] == [b"a", b"b", b"c"]
 
 
-def test_nobody_else_serves_a_client_while_its_writer_uses_it(rig: Rig) -> None:
-    """Reports of delivery come to the writer's thread alone, or while it is elsewhere."""
-    alone: list[str] = []
-
-    def serve(where: str) -> None:
-        before = rig.client.polls
-        assert rig.producers[0].keep_alive()
-        if rig.client.polls == before:
-            alone.append(where)
-
-    def at_produce(_: FakeMessage) -> None:
-        serve("write")
-
-    def at_answer(_: FakeMessage) -> None:
-        serve("flush")
-
-    rig.cluster.answers_at_flush = True
-    rig.cluster.refuse_at_produce = at_produce
-    rig.cluster.refuse = at_answer
-    rig.writer.write(records(b"a"))
-    assert alone == ["write"]
-    serve("between")
-    rig.writer.pre_commit()
-    assert alone == ["write", "flush"]
-
-
 def refuse_value(value: bytes, code: str) -> object:
     """A rule for `FakeCluster`: this value is refused."""
     return lambda message: kafka_error(code) if message.record_value == value else None

@@ -1,0 +1,228 @@
+"""Commits of continuous epochs by the tasks that wrote them; by hand only where none answers."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runtime.continuous.messages import CommittedEpoch
+from runtime.contracts import Clock, CommitOutcome, CommitReport, Committer
+from runtime.failpoints import failpoint
+from runtime.model import BatchKey, StateEntry
+
+__all__ = ["AskedCommits", "NativeCommits", "TasksFirst"]
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 2.0  # above what a task takes at most, see `runtime.continuous.courier`
+_BY_TASK = CommitReport(outcome=CommitOutcome.COMMITTED, detail="the task's commit was accepted")
+
+
+@dataclass(slots=True)
+class _Life:
+    """One life of a region.
+
+    Attributes:
+        generation: its own.
+        told: committables of its acknowledged epochs that are not committed on record, by batch id.
+        asked: batch ids that it shall commit, and has not answered.
+        committed: of what it told, what it says was acknowledged.
+    """
+
+    generation: int
+    told: dict[int, tuple[StateEntry, ...]] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    committed: set[StateEntry] = field(default_factory=set)
+
+
+class NativeCommits:
+    """Which epochs living tasks are asked to commit, and what they say. Driver.
+
+    The thread for remote steps asks, the service's threads tell and answer. An answer is heard as
+    long as it is waited for, and counts only for what it says was acknowledged: all else is settled
+    by the verdict (rule 5), whatever the task may still do.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lives: dict[str, _Life] = {}
+        self._wake: Callable[[], None] = lambda: None
+
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """How whoever waits for a barrier is made to look here, too."""
+        self._wake = wake
+
+    # --- of a life --------------------------------------------------------------------------------
+
+    def begin(self, region: str, generation: int) -> None:
+        """A new life of a region; nothing is expected of an older one any more."""
+        with self._changed:
+            self._lives[region] = _Life(generation)
+            self._changed.notify_all()
+
+    def end(self, region: str, generation: int) -> None:
+        """This life answers nothing any more: it is over, or it is being stopped."""
+        with self._changed:
+            if self._of(region, generation) is not None:
+                del self._lives[region]
+                self._changed.notify_all()
+
+    def told(self, batch: BatchKey, committables: tuple[StateEntry, ...]) -> None:
+        """A life acknowledges an epoch, and keeps what can commit it."""
+        with self._changed:
+            life = self._of(batch.region, batch.generation)
+            if life is not None and committables:
+                life.told[batch.batch_id] = committables
+
+    def settled(self, region: str, generation: int, *, through: int) -> None:
+        """Epochs up to this batch id are committed on record."""
+        with self._changed:
+            life = self._of(region, generation)
+            if life is not None:
+                for batch_id in [each for each in life.told if each <= through]:
+                    life.committed.difference_update(life.told.pop(batch_id))
+
+    def wanted(self, region: str, generation: int) -> tuple[int, ...]:
+        """Batch ids that the life shall commit, in order."""
+        with self._changed:
+            life = self._of(region, generation)
+            return () if life is None else tuple(sorted(life.asked))
+
+    def answered(self, region: str, generation: int, epochs: Iterable[CommittedEpoch]) -> None:
+        """What a life says of epochs that it was asked for; nothing else is heard (rule 12)."""
+        with self._changed:
+            life = self._of(region, generation)
+            if life is None:
+                return
+            for epoch in epochs:
+                if epoch.batch_id in life.asked:
+                    life.asked.discard(epoch.batch_id)
+                    told = life.told.get(epoch.batch_id, ())
+                    life.committed |= {e for e in told if e.operator_id in epoch.operators}
+            self._changed.notify_all()
+
+    # --- of a decision ----------------------------------------------------------------------------
+
+    def ask(self, entries: Collection[StateEntry]) -> "AskedCommits":
+        """Have living tasks commit what they told of these, which a decision names."""
+        lives: dict[str, int] = {}
+        mine: set[StateEntry] = set()
+        with self._changed:
+            for region, life in self._lives.items():
+                for batch_id, told in life.told.items():
+                    named = set(told).intersection(entries)
+                    if named:
+                        lives[region] = life.generation
+                        mine |= named
+                    if named - life.committed:  # else it was committed along with another sink's
+                        life.asked.add(batch_id)
+        if lives:
+            self._wake()
+        return AskedCommits(self, lives, frozenset(mine))
+
+    def await_answers(self, lives: Mapping[str, int], *, timeout_s: float) -> frozenset[StateEntry]:
+        """What these lives say was acknowledged, once all have answered or are over, or time is up;
+        then nothing is asked of them any more."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(life.asked for life in self._living(lives)), timeout_s
+            )
+            committed: set[StateEntry] = set()
+            for life in self._living(lives):
+                life.asked.clear()
+                committed |= life.committed
+            return frozenset(committed)
+
+    def _living(self, lives: Mapping[str, int]) -> list[_Life]:
+        found = (self._of(region, generation) for region, generation in lives.items())
+        return [life for life in found if life is not None]
+
+    def _of(self, region: str, generation: int) -> _Life | None:
+        life = self._lives.get(region)
+        return life if life is not None and life.generation == generation else None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCommits:
+    """What tasks were asked to commit.
+
+    Attributes:
+        lives: generation by region.
+        entries: of the decision; none: no task that lives has written any of it.
+    """
+
+    _commits: NativeCommits
+    lives: Mapping[str, int]
+    entries: frozenset[StateEntry]
+
+    def acknowledged(self, *, timeout_s: float) -> frozenset[StateEntry]:
+        """Those of the entries whose commit was; see `NativeCommits.await_answers`."""
+        return self.entries & self._commits.await_answers(self.lives, timeout_s=timeout_s)
+
+
+class TasksFirst:
+    """A `Committer` that leaves a first try to the tasks. Driver; one thread at a time.
+
+    Args:
+        by_hand: commits what no task has acknowledged, by the verdict, for the task may have tried;
+            looked up when needed, since a sink's committer may exist only after its claim.
+        commits: of the job.
+        answer_s: how long tasks are waited for.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        by_hand: Callable[[], Committer],
+        commits: NativeCommits,
+        *,
+        answer_s: float = _ANSWER_S,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._by_hand = by_hand
+        self._commits = commits
+        self._answer_s = answer_s
+        self._clock = clock
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        """See `Committer.commit`."""
+        if after_crash:
+            return self._by_hand().commit(committables, timeout_s=timeout_s, after_crash=True)
+        deadline_s = self._clock() + timeout_s
+        asked = self._commits.ask(committables)
+        reports = self._finished(
+            [entry for entry in committables if entry not in asked.entries],
+            deadline_s,
+            after_crash=False,
+        )
+        if asked.entries:
+            failpoint("after-tasks-asked")
+            limit_s = max(0.0, min(self._answer_s, deadline_s - self._clock()))
+            done = asked.acknowledged(timeout_s=limit_s)
+            failpoint("after-tasks-answered")
+            left = [entry for entry in committables if entry in asked.entries - done]
+            if left:
+                log.info("epochs that no task has committed: transactions=%d", len(left))
+            reports |= dict.fromkeys(done, _BY_TASK)
+            reports |= self._finished(left, deadline_s, after_crash=True)
+        return [reports[entry] for entry in committables]
+
+    def _finished(
+        self, entries: Sequence[StateEntry], deadline_s: float, *, after_crash: bool
+    ) -> dict[StateEntry, CommitReport]:
+        if not entries:
+            return {}
+        left_s = max(0.0, deadline_s - self._clock())
+        found = self._by_hand().commit(entries, timeout_s=left_s, after_crash=after_crash)
+        return dict(zip(entries, found, strict=True))
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        """See `Committer.abort`."""
+        return self._by_hand().abort(committables, timeout_s=timeout_s)
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        """See `Committer.await_visible`."""
+        return self._by_hand().await_visible(committables, timeout_s=timeout_s)

@@ -1,0 +1,92 @@
+"""Tasks that commit and a driver that does, too, on the fake broker and on real ones: whoever comes
+first, and whatever is lost in between, the records are visible once."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from connectors.kafka._client import KafkaException
+from connectors.kafka.committer import KafkaCommitter
+from runtime.continuous.messages import CommittedEpoch
+from runtime.continuous.native_commits import NativeCommits, TasksFirst
+from runtime.contracts import CommitOutcome
+from runtime.model import BatchKey
+from tests.contract.test_committer import KINDS
+from tests.fake_kafka import Fenced
+from tests.kafka_fixture import BrokerByLevel
+from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness, committable
+
+
+@pytest.fixture(params=KINDS)
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """A broker of one kind and level."""
+    kind, level = request.param
+    if kind == "fake":
+        yield FakeHarness(level)
+        return
+    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
+    real = RealHarness(brokers(level), level)
+    yield real
+    real.close()
+
+
+def _commit_natively(attempt: Attempt) -> None:
+    """What a task does; it is told of a refusal, and knows nothing then."""
+    with contextlib.suppress(Fenced, KafkaException):
+        attempt.end_natively(commit=True)
+
+
+def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) -> Attempt:
+    """A task's epoch of three records, decided; ``act`` is what the task does when it is asked."""
+    attempt = harness.open()
+    attempt.produce(3)
+    entry, commits = committable(attempt.identity), NativeCommits()
+    commits.begin("main", 1)
+    commits.told(BatchKey(region="main", generation=1, batch_id=0), (entry,))
+    commits.wakes(lambda: act(attempt, commits))
+    committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, answer_s=0.2)
+    (report,) = committer.commit([entry], timeout_s=300, after_crash=False)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert committer.await_visible([entry], timeout_s=300)
+    return attempt
+
+
+def test_rule_5_a_native_commit_whose_answer_is_lost_is_found(harness: Harness) -> None:
+    """INVALID_TXN_STATE to a late EndTxn says nothing: the verdict tells that it is committed."""
+    _settled(harness, lambda attempt, _: _commit_natively(attempt))
+    assert harness.visible() == 3
+
+
+def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
+    """And is visible when that is waited for (rule 24)."""
+
+    def answered(attempt: Attempt, commits: NativeCommits) -> None:
+        _commit_natively(attempt)
+        commits.answered("main", 1, [CommittedEpoch(batch_id=0, operators=("sink-1",))])
+
+    _settled(harness, answered)
+    assert harness.visible() == 3
+
+
+def test_rule_13_a_native_commit_behind_the_drivers_changes_nothing(harness: Harness) -> None:
+    """A task that was paused between the question and its commit; at level 0, where EndTxn does not
+    fence, the broker says yes to it once more."""
+    attempt = _settled(harness, lambda *_: None)
+    _commit_natively(attempt)
+    assert harness.visible() == 3
+
+
+def test_a_native_commit_and_the_drivers_at_once_are_one(harness: Harness) -> None:
+    """Whoever comes second is told so, or waits."""
+    threads: list[threading.Thread] = []
+
+    def begin(attempt: Attempt, commits: NativeCommits) -> None:
+        commits.end("main", 1)  # the driver does not wait for it
+        threads.append(threading.Thread(target=_commit_natively, args=(attempt,)))
+        threads[0].start()
+
+    _settled(harness, begin)
+    threads[0].join(300)
+    assert harness.visible() == 3

@@ -1,0 +1,98 @@
+"""A writer whose producer lives on: served while it waits, and committing what it wrote."""
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.kafka.slots import IDS_PER_TASK
+from connectors.kafka.writer import TransactionalWriter
+from runtime.errors import DeliveryError
+from tests.fake_producer import FakeMessage, kafka_error
+from tests.unit.test_kafka_writer import SCOPE, Rig, records
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """Each test has its own cluster."""
+    return Rig()
+
+
+def _kept(rig: Rig) -> TransactionalWriter:
+    """A writer of a continuous task, whose epoch of one record is pre-committed."""
+    writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, "out", keeps_producer=True)
+    writer.write(records(b"a"))
+    writer.end_epoch([], checkpoint_id=9)
+    assert len(writer.pre_commit()) == 1
+    return writer
+
+
+def test_a_kept_transaction_is_committed_by_its_own_producer(rig: Rig) -> None:
+    """Which is let go of then, and asked for nothing more."""
+    writer = _kept(rig)
+    (transaction,) = rig.cluster.transactions
+    assert transaction.state == "open"
+    assert writer.commit(timeout_s=1)
+    assert transaction.state == "committed"
+    with pytest.raises(DeliveryError, match="given back"):
+        _ = rig.producers[0].client
+    assert not writer.commit(timeout_s=1), "nothing is left that could be told"
+
+
+@pytest.mark.parametrize("code", ["_TIMED_OUT", "_FENCED", "_STATE"])
+def test_rule_5_a_commit_without_an_acknowledgement_is_not_told_as_one(rig: Rig, code: str) -> None:
+    """It may have happened; no error of it ends the task, and the producer is not used again."""
+    writer = _kept(rig)
+    rig.cluster.commit_error = kafka_error(code, fatal=code == "_FENCED")
+    assert not writer.commit(timeout_s=1)
+    with pytest.raises(DeliveryError, match="given back"):
+        _ = rig.producers[0].client
+
+
+def test_what_a_writer_releases_stays_open(rig: Rig) -> None:
+    """Whoever decided it ends it; an abort would lose it."""
+    writer = _kept(rig)
+    writer.release()
+    assert rig.cluster.transactions[0].state == "open"
+    assert not writer.commit(timeout_s=1)
+
+
+def test_rule_5_an_id_rests_until_its_epoch_is_committed_on_record(rig: Rig) -> None:
+    """That its own commit was acknowledged is not enough."""
+    writer = _kept(rig)
+    (transaction,) = rig.cluster.transactions
+    assert writer.commit(timeout_s=1)
+    later = replace(
+        SCOPE, batch=replace(SCOPE.batch, batch_id=SCOPE.batch.batch_id + 1), committed_batch=-1
+    )
+    used = set()
+    for _ in range(IDS_PER_TASK - 1):
+        rig.pool.enter(later)
+        lease = rig.pool.take(later, timeout_s=1)
+        used.add(lease.producer.transactional_id)
+    assert transaction.transactional_id not in used
+
+
+def test_nobody_else_serves_a_client_while_its_writer_uses_it(rig: Rig) -> None:
+    """Reports of delivery come to the writer's thread alone, or while it is elsewhere."""
+    alone: list[str] = []
+
+    def serve(where: str) -> None:
+        before = rig.client.polls
+        assert rig.producers[0].keep_alive()
+        if rig.client.polls == before:
+            alone.append(where)
+
+    def at_produce(_: FakeMessage) -> None:
+        serve("write")
+
+    def at_answer(_: FakeMessage) -> None:
+        serve("flush")
+
+    rig.cluster.answers_at_flush = True
+    rig.cluster.refuse_at_produce = at_produce
+    rig.cluster.refuse = at_answer
+    rig.writer.write(records(b"a"))
+    assert alone == ["write"]
+    serve("between")
+    rig.writer.pre_commit()
+    assert alone == ["write", "flush"]

@@ -1,0 +1,180 @@
+"""Commits that tasks are asked for: whose answer counts, and what is left to the driver."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from runtime.continuous.messages import CommittedEpoch
+from runtime.continuous.native_commits import NativeCommits, TasksFirst
+from runtime.contracts import CommitOutcome, CommitReport
+from runtime.model import BatchKey, StateEntry
+from tests.core_driver import committable
+from tests.waiting import PATIENCE_S
+
+_REGIONS = ("main", "side")
+
+
+@dataclass
+class ByHand:
+    """The driver's own committer; remembers what it was asked, and how."""
+
+    calls: list[tuple[tuple[StateEntry, ...], bool]] = field(default_factory=list)
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        assert timeout_s >= 0
+        self.calls.append((tuple(committables), after_crash))
+        return [CommitReport(outcome=CommitOutcome.COMMITTED, detail="by hand")] * len(committables)
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        raise AssertionError("nothing is aborted here")
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        return bool(committables)
+
+
+class Rig:
+    """Two lives that have each told one epoch of one transaction, generation 7."""
+
+    def __init__(self, *, answer_s: float = PATIENCE_S) -> None:
+        self.commits = NativeCommits()
+        self.by_hand = ByHand()
+        self.committer = TasksFirst(lambda: self.by_hand, self.commits, answer_s=answer_s)
+        self.entries = {name: committable(name) for name in _REGIONS}
+        for name, entry in self.entries.items():
+            self.commits.begin(name, 7)
+            self.commits.told(BatchKey(region=name, generation=7, batch_id=4), (entry,))
+
+    def answer(
+        self, region: str, *, generation: int = 7, operators: tuple[str, ...] = ("sink",)
+    ) -> None:
+        epochs = [CommittedEpoch(batch_id=4, operators=operators)]
+        self.commits.answered(region, generation, epochs)
+
+    def commit(self, *asked: Callable[[], None], after_crash: bool = False) -> dict[str, str]:
+        """Both epochs are decided; what tasks do when they are asked. Who committed what."""
+
+        def wake() -> None:
+            for act in asked:
+                act()
+
+        self.commits.wakes(wake)
+        reports = self.committer.commit(
+            list(self.entries.values()), timeout_s=PATIENCE_S, after_crash=after_crash
+        )
+        assert {report.outcome for report in reports} == {CommitOutcome.COMMITTED}
+        return dict(zip(self.entries, (report.detail for report in reports), strict=True))
+
+    @property
+    def handed(self) -> list[tuple[list[str], bool]]:
+        """What came to the driver's committer: payloads, and whether the verdict goes first."""
+        return [
+            ([each.payload.decode() for each in entries], after_crash)
+            for entries, after_crash in self.by_hand.calls
+        ]
+
+
+def test_what_tasks_have_committed_is_not_ended_by_hand() -> None:
+    """Both acknowledged it."""
+    rig = Rig()
+    found = rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
+    assert set(found.values()) == {"the task's commit was accepted"}
+    assert rig.handed == []
+
+
+def test_rule_5_a_commit_that_was_not_acknowledged_is_settled_by_the_verdict() -> None:
+    """It may have happened: EndTxn goes out only behind a look."""
+    rig = Rig()
+    rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", operators=()))
+    assert rig.handed == [(["side"], True)]
+
+
+def test_rule_18_a_task_that_does_not_answer_is_waited_for_with_a_bound() -> None:
+    """Paused, or cut off; what it says later is not heard any more."""
+    rig = Rig(answer_s=0.05)
+    rig.commit(lambda: rig.answer("main"))
+    assert rig.handed == [(["side"], True)]
+    assert rig.commits.wanted("side", 7) == ()
+    rig.answer("side")
+    assert rig.commits.await_answers({"side": 7}, timeout_s=0) == frozenset()
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_life_that_is_over_is_not_waited_for(successor: bool) -> None:
+    """Its task died, or is being stopped, or another one has taken its place."""
+    rig = Rig()
+
+    def over() -> None:
+        if successor:
+            rig.commits.begin("side", 9)
+        else:
+            rig.commits.end("side", 7)
+
+    rig.commit(lambda: rig.answer("main"), over)
+    assert rig.handed == [(["side"], True)]
+
+
+def test_a_life_that_ends_while_it_is_waited_for_ends_the_wait() -> None:
+    """From another thread, as it happens."""
+    rig = Rig()
+    ends = threading.Timer(0.05, lambda: rig.commits.end("side", 7))
+    rig.commit(lambda: rig.answer("main"), ends.start)
+    ends.join()
+    assert rig.handed == [(["side"], True)]
+
+
+def test_rule_12_an_older_life_is_not_heard() -> None:
+    """Its transactions were settled, or belong to nobody."""
+    rig = Rig(answer_s=0.05)
+    rig.commits.begin("side", 9)
+    rig.commits.told(BatchKey(region="side", generation=9, batch_id=4), (rig.entries["side"],))
+    rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side", generation=7))
+    assert rig.handed == [(["side"], True)]
+
+
+def test_what_no_living_task_has_written_goes_straight_to_the_driver() -> None:
+    """Another engine's regions, and lives of an earlier run: nobody can have tried."""
+    rig = Rig()
+    rig.commits.end("side", 7)
+    rig.commit(lambda: rig.answer("main"))
+    assert rig.handed == [(["side"], False)]
+
+
+def test_a_second_try_is_the_drivers_alone() -> None:
+    """As every recovery: the tasks are not asked."""
+    rig = Rig()
+    rig.commit(after_crash=True)
+    assert rig.handed == [(["main", "side"], True)]
+    assert rig.commits.wanted("main", 7) == ()
+
+
+def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
+    """Each sink has a committer of its own; the second finds the answer there."""
+    rig = Rig()
+    other = replace(committable("other"), operator_id="other")
+    batch = BatchKey(region="main", generation=7, batch_id=4)
+    rig.commits.told(batch, (rig.entries["main"], other))
+    rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
+    rig.commits.wakes(lambda: None)
+    (report,) = rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
+    assert report.detail == "the task's commit was accepted"
+    assert rig.handed == []
+
+
+def test_an_answer_is_forgotten_once_its_epoch_is_committed_on_record() -> None:
+    """Nothing is kept for the life of a task."""
+    rig = Rig()
+    rig.commit(lambda: rig.answer("main"), lambda: rig.answer("side"))
+    rig.commits.settled("main", 7, through=4)
+    assert rig.commits.ask(rig.entries.values()).lives == {"side": 7}
+
+
+def test_what_nobody_has_asked_for_is_not_heard() -> None:
+    """An answer to an earlier question, say."""
+    rig = Rig(answer_s=0.05)
+    rig.answer("main")
+    rig.commit(lambda: rig.answer("side"))
+    assert rig.handed == [(["main"], True)]
