@@ -37,6 +37,7 @@ from runtime.checkpoint.store import open_store
 from runtime.continuous.courier import Courier
 from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.continuous.loop import EpochScope, TaskLoop
+from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits
 from runtime.continuous.sink import ContinuousSink
 from runtime.contracts import Backlog, ContinuousWriter, TaskScope
@@ -251,7 +252,7 @@ def _measure_once(
                 ),
             ),
             open_store(directory),
-            sinks={_SINK: ContinuousSink(made, commits) if natively else made},
+            sinks={_SINK: ContinuousSink(made, commits, LostTimeout(None)) if natively else made},
             sources={_SOURCE: _MadeUp(tasks)},
             settings=CheckpointSettings(interval_s=interval_s),
             listeners=[marks],

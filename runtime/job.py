@@ -245,7 +245,7 @@ class Job:
             continuous where that is possible, and there is a core for every region. A job may be
             started with another engine at any checkpoint.
         coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
-            ends; > 0. Keep it below half the sinks' transaction timeout.
+            ends; > 0, below half its sinks' transaction timeout; None: 60, or less where needed.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,
             and then the region begins a new life; ``single-point``: the same, and a session that
             would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
@@ -287,7 +287,7 @@ class Job:
         regions: int | None = None,
         checkpoint_handler: CheckpointHandler | None = None,
         engine: str = "auto",
-        coordinator_lost_timeout_s: float = 60.0,
+        coordinator_lost_timeout_s: float | None = None,
         recovery: str = "region",
         max_dropped_records: int | None = None,
         max_dropped_in_all: int | None = None,
@@ -426,12 +426,12 @@ def _engine(text: str) -> Engine:
         ) from err
 
 
-def _lost_timeout(seconds: float) -> float:
-    if seconds <= 0:
+def _lost_timeout(seconds: float | None) -> float | None:
+    if seconds is not None and seconds <= 0:
         raise ConfigError(
             "a task cannot live without hearing of its coordinator",
             {"coordinator_lost_timeout_s": seconds},
-            "Use seconds above 0; the default is 60.",
+            "Use seconds above 0, or leave it out.",
         )
     return seconds
 

@@ -26,6 +26,7 @@ RESTART_BUDGET_S = 15.0
 """A decided transaction must outlive the restart that commits it."""
 
 _OWNER_CALL_S = 10.0
+_USUAL_MAXIMUM_S = 900.0  # Kafka's, which producers take where the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
 _REPEATED_SWEEP_S = 2.0
 
@@ -85,11 +86,11 @@ class KafkaSinkCoordinator:
         )
         # Asks for the permission that a recovery needs, of an id that nobody has.
         self._wire.describe([f"{self._prefix}/check"], timeout_s=timeout_s)
-        facts = {
+        return {
             "cluster_id": cluster.cluster_id,
             "transaction_version": str(cluster.transaction_version),
+            "transaction_timeout_s": f"{chosen_s or _USUAL_MAXIMUM_S:g}",
         }
-        return facts if chosen_s is None else {**facts, "transaction_timeout_s": f"{chosen_s:g}"}
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """See `SinkCoordinator.claim`. Watching another job's record takes 15 s."""

@@ -152,7 +152,8 @@ class SinkCoordinator(Protocol):
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """Verify reachability, credentials, timeouts and unsafe settings; change nothing.
 
-        Returns facts for ``_metadata``: at least ``cluster_id`` where there is one.
+        Returns facts for ``_metadata``: at least ``cluster_id`` where there is one, and
+        ``transaction_timeout_s`` where the remote gives up by itself what tasks leave open so long.
         Raises: ConfigError, UnreachableError, AuthenticationError, SourceChangedError.
         """
         ...

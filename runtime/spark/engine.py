@@ -16,6 +16,7 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.continuous.desk import ContinuousDesk
+from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits
 from runtime.continuous.sink import ContinuousSink
 from runtime.contracts import FrameSink, RegionLife, Sink, SinkCoordinator, Source
@@ -84,7 +85,7 @@ def run_job(job: Job) -> JobResult:
         listeners = list(job.listeners)
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
-        commits = NativeCommits()
+        commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
         sources = {i: source.enumerator(i) for i, source in _sources(regions).items()}
         coordinator = BarrierCoordinator(
             job_plan(
@@ -97,7 +98,7 @@ def run_job(job: Job) -> JobResult:
                 continuous=layout.continuous,
             ),
             store,
-            sinks=_coordinators(regions, layout.continuous, commits),
+            sinks=_coordinators(regions, layout.continuous, commits, lost_timeout),
             sources=sources,
             settings=job.settings,
             listeners=listeners,
@@ -113,6 +114,7 @@ def run_job(job: Job) -> JobResult:
             names=layout.continuous,
             desk=ContinuousDesk(coordinator, commits),
             ends=lambda source_id: sources[source_id].fixed_ends(),
+            lost_timeout_s=lost_timeout.seconds,
         )
         _run_regions(job, regions, started, coordinator, store, retain, interrupts, following)
     return JobResult(
@@ -132,12 +134,13 @@ def _coordinators(
     regions: Sequence[Region],
     continuous: Collection[str],
     commits: NativeCommits,
+    lost_timeout: LostTimeout,
 ) -> dict[str, SinkCoordinator]:
     """The driver's side of every sink; continuous tasks commit what they have written."""
     by_tasks = {i for region in regions if region.name in continuous for i in region.sinks}
     made = {i: sink.coordinator() for i, sink in _sinks(regions).items()}
     return {
-        i: ContinuousSink(each, commits) if i in by_tasks else each
+        i: ContinuousSink(each, commits, lost_timeout) if i in by_tasks else each
         for i, each in made.items()
     }
 

@@ -49,11 +49,13 @@ class ContinuousRegions:
         names: of the regions.
         desk: where their tasks ask for barriers.
         ends: by operator id of a source: where its splits end; None: nowhere.
+        lost_timeout_s: how long a task goes on without hearing of its coordinator.
     """
 
     names: Collection[str]
     desk: ContinuousDesk
     ends: Callable[[str], Mapping[SplitKey, int] | None]
+    lost_timeout_s: float
 
 
 class RegionLauncher:
@@ -118,7 +120,7 @@ class RegionLauncher:
             splits=splits,
             ends=self._continuous.ends(region.source_id),
             begins_after=life.after,
-            lost_timeout_s=self._job.coordinator_lost_timeout_s,
+            lost_timeout_s=self._continuous.lost_timeout_s,
         )
         self._fs.delete(f"spark/{region.name}")  # of lives in the other engine
         self._continuous.desk.open(book)

@@ -93,7 +93,10 @@ class SparkBed:
             address=self._service.coordinator_address,
             batches_to_retain=100,
             continuous=ContinuousRegions(
-                names=(), desk=ContinuousDesk(self._coordinator), ends=lambda _: None
+                names=(),
+                desk=ContinuousDesk(self._coordinator),
+                ends=lambda _: None,
+                lost_timeout_s=60.0,
             ),
         )
         self.handle: RegionHandle = launcher.handles()[region.name]
