@@ -280,10 +280,18 @@ def _rates(run: _Run, where: str) -> list[Figure]:
 def _returns(run: _Run, bed: Bed, where: str) -> list[Figure]:
     decided = [region_lives.back_after_s(run.lines, death) for death in run.deaths]
     seen = [run.sight_s(death) for death in run.deaths]
+    begun = [region_lives.begun_after_s(run.events, death) for death in run.deaths]
+    known = [seconds for seconds in begun if seconds is not None]
     what = f"{where}: from a kill to the region's next commit, the slowest"
     return [
         _return(f"{what}, at the coordinator", run, bed, decided),
         _return(f"{what}, by a reader", run, bed, seen),
+        Figure(
+            what=f"{where}: of that, until its next life begins, the slowest",
+            runs=[max(known, default=float("inf"))],
+            unit="s",
+            note=f"median of {len(known)}: {statistics.median(known):.2f} s" if known else "",
+        ),
     ]
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 from benchmarks.mortal_sink import Death
 
-__all__ = ["LostEpochs", "back_after_s", "extra_lives", "lost_epochs", "unasked_ends"]
+__all__ = [
+    "LostEpochs",
+    "back_after_s",
+    "begun_after_s",
+    "extra_lives",
+    "lost_epochs",
+    "unasked_ends",
+]
 
 Line = Mapping[str, Any]
 """A change of a checkpoint, as `benchmarks.pipeline.ProgressFile` writes it; or a warning of the
@@ -124,6 +131,12 @@ def back_after_s(lines: Sequence[Line], death: Death) -> float | None:
         if is_behind and death.region in line["attempts"] and death.region not in line["carried"]:
             return float(line["at_s"] - death.at_s)
     return None
+
+
+def begun_after_s(events: Sequence[Line], death: Death) -> float | None:
+    """From a death until the region is given its next life: the old one is stopped and settled."""
+    begun = (end.at_s for end in _ends(events) if end.region == death.region)
+    return next((at_s - death.at_s for at_s in begun if at_s > death.at_s), None)
 
 
 def extra_lives(lines: Sequence[Line], deaths: Sequence[Death]) -> int:
