@@ -15,7 +15,7 @@ __all__ = ["measure_idle", "measure_visibility"]
 _INTERVAL_S = 0.5
 _SETTLE_S = 1.0
 _WARM_EPOCHS = 10
-_START_S = 90.0
+_START_S = 240.0
 _TRANSACTION_STATE = "__transaction_state"
 
 

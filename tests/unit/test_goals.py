@@ -177,3 +177,10 @@ def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() 
     assert [each["max_s"] for each in found] == [3.0, 9.0]
     assert found[0]["p50_s"] == 2.0
     assert waits.by_minute(made[:2], seen[:2], 0, 2 * minute)[1] == {"counted": 0.0}
+
+
+def test_the_overview_is_of_the_largest_race_among_the_most_complete() -> None:
+    small, large = [replace(RACE, records=records) for records in (1_000, 5_000)]
+    whole = race(OURS, [1.0, 2.0, 3.0], small)
+    assert "1,000 records of 100 bytes" in overview([*whole, *race(OURS, [1.0], large)])
+    assert "5,000 records of 100 bytes" in overview([*whole, *race(OURS, [1.0] * 3, large)])
