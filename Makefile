@@ -19,7 +19,7 @@ WORKERS ?= 2
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
 
-.PHONY: help setup demo check lint test test-containers test-chaos bench bench-quick bench-parts clean
+.PHONY: help setup demo check lint test test-containers test-chaos bench bench-goals bench-quick bench-parts clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -78,6 +78,16 @@ test-chaos: setup ## kill -9 of real processes at every failpoint, the long list
 bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
 	@$(BIN)/python -m benchmarks peers
 	$(BIN)/python -m benchmarks report --write
+
+bench-goals: setup ## all that has a goal, and the scaling tables, into README.md and docs; many hours
+	@run="$(BIN)/python -m benchmarks"
+	$$run peers
+	$$run steady
+	$$run region-kills region-cpu bookkeeping balancing single-point
+	$$run region-kills region-cpu --engine continuous
+	$$run coordinator-load --tasks 10000
+	$$run scaling
+	$$run report --write
 
 bench-quick: setup ## the same with small runs, once each, printed only; a first look
 	@$(BIN)/python -m benchmarks peers --quick

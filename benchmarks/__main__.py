@@ -1,12 +1,15 @@
 """``python -m benchmarks``: measure, and print a table.
 
-``peers``, ``report``, ``scaling`` and ``coordinator-load`` are commands with options of their own.
+``peers``, ``steady``, ``report``, ``scaling`` and ``coordinator-load`` are commands with options of
+their own. What the parts measure is logged as lines of JSON, of which `report` makes a table.
 """
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -24,15 +27,17 @@ from benchmarks import (
     single_point,
     throughput,
 )
-from benchmarks.figures import Figure, table
+from benchmarks.figures import Figure, log_figures, table
 from benchmarks.rig import Rig, open_rig
 
 _Measure = Callable[[Rig, argparse.Namespace], Sequence[Figure]]
 
 _REGIONS: Mapping[str, _Measure] = {
-    "region-kills": lambda rig, args: region_kills.measure(rig, seconds=args.seconds),
+    "region-kills": lambda rig, args: region_kills.measure(
+        rig, bed=_bed(args.engine, args.regions), seconds=args.seconds
+    ),
     "region-cpu": lambda rig, args: region_costs.measure(
-        rig, repeat=args.repeat, per_s=args.rate, seconds=args.window
+        rig, engine=args.engine, repeat=args.repeat, per_s=args.rate, seconds=args.window
     ),
     "bookkeeping": lambda _, args: bookkeeping.measure(repeat=args.repeat),
     "balancing": lambda rig, args: balancing.measure(rig, records=args.backlog),
@@ -43,8 +48,10 @@ _PARTS: Mapping[str, _Measure] = {
     "throughput": lambda rig, args: throughput.measure(
         rig, records=args.records, repeat=args.repeat
     ),
-    "latency": lambda rig, args: latency.measure_visibility(rig, epochs=60, repeat=args.repeat),
-    "idle": lambda rig, args: latency.measure_idle(rig, repeat=args.repeat),
+    "latency": lambda rig, args: latency.measure_visibility(
+        rig, engine=args.engine, epochs=60, repeat=args.repeat
+    ),
+    "idle": lambda rig, args: latency.measure_idle(rig, engine=args.engine, repeat=args.repeat),
     "recovery": lambda rig, args: recovery.measure(rig, repeat=args.repeat),
     "files": lambda rig, args: files.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
@@ -54,15 +61,21 @@ _PARTS: Mapping[str, _Measure] = {
     **_REGIONS,
 }
 _GROUPS: Mapping[str, Sequence[str]] = {"regions": tuple(_REGIONS)}
+# Why the others run in micro-batches alone: their epochs are cut by the driver, they have a
+# shuffle or write files, or their figures are about Spark's queries.
+_BY_ENGINE = frozenset({"region-kills", "region-cpu", "latency", "idle"})
+_ENGINES = ("micro-batch", "continuous")
 
 
 _COMMANDS = {
     "peers": "benchmarks.peers.command",
+    "steady": "benchmarks.peers.steady",
     "report": "benchmarks.peers.report",
     "scaling": "benchmarks.scaling",
     "coordinator-load": "benchmarks.coordinator_load",
     "epoch-commits": "benchmarks.epoch_commits",
 }
+_RESULTS = Path("build") / "bench" / "parts.jsonl"
 
 
 def main() -> None:
@@ -75,6 +88,49 @@ def main() -> None:
 
 def _measure_parts() -> None:
     """Run the parts that were asked for; a goal that is missed is shown, not an error."""
+    parser = _parser()
+    args = parser.parse_args()
+    asked = [part for name in args.parts for part in _GROUPS.get(name, (name,))] or list(_PARTS)
+    unknown = set(asked).difference(_PARTS)
+    if unknown:
+        known = ", ".join((*_PARTS, *_GROUPS))
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {known}")
+    others = [name for name in asked if name not in _BY_ENGINE]
+    if args.engine != "micro-batch" and others:
+        parser.error(
+            f"in micro-batches only: {', '.join(others)}; in both: {', '.join(sorted(_BY_ENGINE))}"
+        )
+
+    # A log or a pipe has no width: long lines are better than broken ones.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    measured_on = machine.describe()
+    figures: list[Figure] = []
+    with open_rig() as rig:
+        for name in asked:
+            console.print(f"measuring {name} ...")
+            load_before = os.getloadavg()[0]
+            found = _PARTS[name](rig, args)
+            log_figures(
+                args.results,
+                found,
+                part=name,
+                engine=args.engine if name in _BY_ENGINE else "",
+                command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
+                load_before=load_before,
+                machine=dict(measured_on),
+            )
+            figures += found
+    for part in table(figures, measured_on):
+        console.print(part)
+
+
+def _bed(engine: str, regions: int | None) -> region_kills.Bed:
+    """The goals speak of 8 regions of micro-batches, and of 16 continuous tasks."""
+    usual = 8 if engine == "micro-batch" else region_kills.PARTITIONS
+    return region_kills.Bed(engine=engine, regions=usual if regions is None else regions)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join((*_PARTS, *_GROUPS)))
     parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes")
@@ -84,29 +140,24 @@ def _measure_parts() -> None:
         "--files", type=int, default=10_000, help="committed before a restart, of the files part"
     )
     parser.add_argument("--minutes", type=float, default=3.0, help="of the rolling part")
+    parser.add_argument(
+        "--engine", choices=_ENGINES, default="micro-batch", help=f"of {', '.join(_BY_ENGINE)}"
+    )
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON lines, appended to")
     _add_regions(parser)
-    args = parser.parse_args()
-    known = (*_PARTS, *_GROUPS)
-    unknown = set(args.parts).difference(known)
-    if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    asked = [part for name in args.parts for part in _GROUPS.get(name, (name,))]
-
-    # A log or a pipe has no width: long lines are better than broken ones.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    measured_on = machine.describe()
-    figures: list[Figure] = []
-    with open_rig() as rig:
-        for name in asked or _PARTS:
-            console.print(f"measuring {name} ...")
-            figures += _PARTS[name](rig, args)
-    for part in table(figures, measured_on):
-        console.print(part)
+    return parser
 
 
 def _add_regions(parser: argparse.ArgumentParser) -> None:
     """Settings of the parts that ``regions`` stands for."""
     parser.add_argument("--seconds", type=float, default=120.0, help="of kills of regions, twice")
+    parser.add_argument(
+        "--regions",
+        type=int,
+        choices=range(2, region_kills.PARTITIONS + 1),
+        metavar="2..16",
+        help="of which one is killed; default: 8, of the continuous engine 16",
+    )
     parser.add_argument(
         "--rate", type=float, default=100_000.0, help="records a second, of the region-cpu part"
     )

@@ -9,14 +9,17 @@ decision included; ten thousand tasks that acknowledge each second need 10,000 o
 
 import argparse
 import cProfile
+import os
 import pstats
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import machine
-from benchmarks.figures import Figure, table
+from benchmarks.figures import Figure, log_figures, table
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
@@ -53,6 +56,7 @@ __all__ = ["main"]
 _LEAST_PER_S = 10_000.0
 _RECORDS = 100
 _HANDLE = bytes(200)  # a transaction's handle is about as long
+_RESULTS = Path("build") / "bench" / "parts.jsonl"
 
 
 class _Tasks:
@@ -196,16 +200,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoints", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="of one run of the last --tasks")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON lines, appended to")
     args = parser.parse_args(arguments)
     if args.profile:
         with cProfile.Profile() as profile:
             measure(args.tasks[-1], checkpoints=args.checkpoints, repeat=1)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         return
-    measured_on = machine.describe()
+    measured_on, load_before = machine.describe(), os.getloadavg()[0]
     figures = [
         measure(tasks, checkpoints=args.checkpoints, repeat=args.repeat) for tasks in args.tasks
     ]
+    log_figures(
+        args.results,
+        figures,
+        part="coordinator-load",
+        engine="",
+        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
+        load_before=load_before,
+        machine=dict(measured_on),
+    )
     for part in table(figures, measured_on):
         Console(highlight=False, width=140).print(part)
 

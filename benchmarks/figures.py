@@ -1,12 +1,18 @@
-"""Figures and their table."""
+"""Figures, their table, and their log."""
 
+import json
+import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
-__all__ = ["Figure", "table"]
+__all__ = ["Figure", "Measured", "log_figures", "read_figures", "table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +26,7 @@ class Figure:
         goal: what it must reach, as text; "" when nothing is asked.
         least, most: the same as numbers, for the verdict.
         note: what else must be said.
+        details: of single events, where there were any; shown below the table.
     """
 
     what: str
@@ -29,6 +36,7 @@ class Figure:
     least: float | None = None
     most: float | None = None
     note: str = ""
+    details: Sequence[str] = ()
 
     @property
     def median(self) -> float:
@@ -43,20 +51,29 @@ class Figure:
         above = self.least is None or self.median >= self.least
         return above and (self.most is None or self.median <= self.most)
 
+    def shown(self) -> str:
+        """Median and unit."""
+        return f"{_number(self.median)} {self.unit}"
 
-def table(figures: Sequence[Figure], machine: Sequence[tuple[str, str]]) -> tuple[Table, Table]:
-    """The figures, and what they were measured on."""
+
+def table(figures: Sequence[Figure], machine: Sequence[tuple[str, str]]) -> Sequence[Table]:
+    """The figures, what they were measured on, and the details."""
     shown = Table(title="medians", title_justify="left")
     for column in ("what", "median", "runs", "goal", "", "note"):
         shown.add_column(column, justify="right" if column == "median" else "left")
     for figure in figures:
         runs = " ".join(_number(run) for run in figure.runs)
-        median = f"{_number(figure.median)} {figure.unit}"
-        shown.add_row(figure.what, median, runs, figure.goal, _mark(figure), figure.note)
+        shown.add_row(figure.what, figure.shown(), runs, figure.goal, _mark(figure), figure.note)
     on = Table(title="measured on", title_justify="left", show_header=False)
     for name, value in machine:
         on.add_row(name, value)
-    return shown, on
+    told = [(figure.what.strip(), detail) for figure in figures for detail in figure.details]
+    if not told:
+        return shown, on
+    details = Table(title="details", title_justify="left", show_header=False)
+    for what, detail in told:
+        details.add_row(what, detail)
+    return shown, on, details
 
 
 def _mark(figure: Figure) -> str:
@@ -69,3 +86,60 @@ def _number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A figure of a former run of a part.
+
+    Attributes:
+        run: which run; figures of one run have the same.
+        part: its name on the command line.
+        engine: of the job; "" where a part has none to choose.
+        command: that measured it.
+        at: when, in local time.
+        load_before: runnable processes, mean of the last minute.
+        machine: see `benchmarks.machine.describe`.
+    """
+
+    run: str
+    part: str
+    engine: str
+    command: str
+    at: str
+    load_before: float
+    figure: Figure
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+def log_figures(path: Path, figures: Sequence[Figure], **where: Any) -> None:  # noqa: ANN401
+    """Append each figure of a part's run as a line of JSON; on disk when it returns.
+
+    Args:
+        where: the other fields of `Measured` but ``run`` and ``at``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    run, at = uuid.uuid4().hex[:8], time.strftime("%Y-%m-%d %H:%M")
+    with path.open("a", encoding="utf-8") as file:
+        for figure in figures:
+            measured = Measured(run=run, at=at, figure=figure, **where)
+            file.write(json.dumps(asdict(measured)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_figures(path: Path) -> list[Measured]:
+    """The newest run of each part and engine; a line that a kill cut off is left out."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    newest: dict[tuple[str, str], list[Measured]] = {}
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        fields: dict[str, Any] = json.loads(line)
+        measured = Measured(**{**fields, "figure": Figure(**fields["figure"])})
+        run = newest.setdefault((measured.part, measured.engine), [])
+        if run and run[0].run != measured.run:
+            run.clear()
+        run.append(measured)
+    return [measured for run in newest.values() for measured in run]

@@ -15,13 +15,13 @@ __all__ = ["measure_idle", "measure_visibility"]
 _INTERVAL_S = 0.5
 _SETTLE_S = 1.0
 _WARM_EPOCHS = 10
-_START_S = 90.0
+_START_S = 240.0
 _TRANSACTION_STATE = "__transaction_state"
 
 
-def measure_visibility(rig: Rig, *, epochs: int, repeat: int) -> list[Figure]:
+def measure_visibility(rig: Rig, *, engine: str, epochs: int, repeat: int) -> list[Figure]:
     """One record each half second; the barrier's time comes from the coordinator's progress."""
-    samples = [sorted(_sample(rig, epochs)) for _ in range(repeat)]
+    samples = [sorted(_sample(rig, engine, epochs)) for _ in range(repeat)]
     return [
         Figure(
             what="barrier to visible, little data: p50",
@@ -39,12 +39,12 @@ def measure_visibility(rig: Rig, *, epochs: int, repeat: int) -> list[Figure]:
     ]
 
 
-def _sample(rig: Rig, epochs: int) -> list[float]:
+def _sample(rig: Rig, engine: str, epochs: int) -> list[float]:
     source = topics.create(rig.connection, "in", partitions=1)
     output = topics.create(rig.connection, "out", partitions=1)
     seen: list[float] = []
     started_s = time.time() - time.monotonic()
-    arguments = ("--interval", str(_INTERVAL_S))
+    arguments = ("--interval", str(_INTERVAL_S), "--engine", engine)
     with (
         Observer(rig.connection, output) as observer,
         rig.run("pipeline", source, output, arguments) as running,
@@ -81,12 +81,12 @@ def _noted(running: Running) -> int:
     return sum(line["records"] for line in lines if line["marked_s"] is not None)
 
 
-def measure_idle(rig: Rig, *, repeat: int, idle_s: float = 10.0) -> list[Figure]:
+def measure_idle(rig: Rig, *, engine: str, repeat: int, idle_s: float = 10.0) -> list[Figure]:
     """How many records the transaction log gains while no data comes."""
     return [
         Figure(
             what="an epoch without data: transactions",
-            runs=[_idle_sample(rig, idle_s) for _ in range(repeat)],
+            runs=[_idle_sample(rig, engine, idle_s) for _ in range(repeat)],
             unit="log records",
             goal="0",
             most=0,
@@ -95,10 +95,11 @@ def measure_idle(rig: Rig, *, repeat: int, idle_s: float = 10.0) -> list[Figure]
     ]
 
 
-def _idle_sample(rig: Rig, idle_s: float) -> float:
+def _idle_sample(rig: Rig, engine: str, idle_s: float) -> float:
     source = topics.create(rig.connection, "in", partitions=1)
     output = topics.create(rig.connection, "out", partitions=1)
-    with rig.run("pipeline", source, output, ("--interval", "0.2")) as running:
+    arguments = ("--interval", "0.2", "--engine", engine)
+    with rig.run("pipeline", source, output, arguments) as running:
         topics.fill(rig.connection, source, 1, value_bytes=1, partitions=1)
         running.await_committed(1, timeout_s=_START_S)
         before, until = _settled_log_end(rig, running), time.monotonic() + idle_s

@@ -1,8 +1,11 @@
 """A Kafka sink whose tasks can be told to die, or to be slow, region by region.
 
-The one who measures asks for a region's death by a file; the next task of that region that writes
-takes it, goes as far as it was told, and ends its own process by SIGKILL. So a death hits a process
-at work for this region, at a known place, and never an idle one that another region would be lent.
+The one who measures asks for a region's death by a file; the next writer of that region takes it,
+goes as far as it was told, and ends its own process by SIGKILL. So a death hits a process at work
+for this region, at a known place, and never an idle one that another region would be lent.
+
+A continuous region has one process for as long as it lives, which notes who it is: so that one can
+be killed from outside as well (`Doom.strike`), wherever it happens to be.
 """
 
 import contextlib
@@ -15,30 +18,35 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 from connectors.kafka import KafkaSink
-from runtime.contracts import AttemptRegistry, SinkWriter, TaskScope, WriterFactory
-from runtime.model import StateEntry
+from connectors.kafka.writer import KafkaWriterFactory
+from runtime.contracts import AttemptRegistry, ContinuousWriter, TaskScope
+from runtime.model import SplitRange, StateEntry
 
-__all__ = ["MOMENTS", "Death", "Doom", "MortalSink"]
+__all__ = ["ANY_TIME", "MOMENTS", "Death", "Doom", "MortalSink"]
 
 BEFORE_WRITE = "before-write"  # its records are read, nothing is written
 WRITTEN = "written"  # some are on their way, the transaction may hold any part of them
 PRE_COMMITTED = "pre-committed"  # all are on the broker, and nobody was told: open, and in the way
 MOMENTS = (BEFORE_WRITE, WRITTEN, PRE_COMMITTED)
+ANY_TIME = "any-time"  # from outside, by the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A task that has ended its process.
+    """A task whose process was ended.
 
     Attributes:
         region, moment: as asked.
         generation: of the region's life.
         at_s: wall clock.
-        lived_s: since the task had opened its sink.
-        ranges: partition, start and end offset of what a chained task was reading.
+        lived_s: since the task had opened its sink for the epoch; of one that was killed from
+            outside, since its process had begun.
+        ranges: partition, start and end offset of what a chained task was reading, where it is
+            known: a continuous task learns its epoch's end with the epoch.
     """
 
     region: str
@@ -57,11 +65,7 @@ class Doom:
 
     def ask(self, region: str, moment: str) -> None:
         """Let the region's next task that writes die."""
-        asked = self._asked(region)
-        draft = asked.with_suffix(".draft")
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(moment, "utf-8")
-        draft.replace(asked)
+        _publish(self._asked(region), moment)
 
     def is_asked(self, region: str) -> bool:
         """Whether nobody has taken it yet."""
@@ -77,10 +81,39 @@ class Doom:
 
     def die(self, death: Death) -> None:
         """Note it, and end this process."""
-        line = json.dumps(asdict(death)).encode() + b"\n"
-        with (self.directory / "deaths").open("ab", buffering=0) as file:
-            file.write(line)
+        self._note(death)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def live(self, region: str, generation: int) -> None:
+        """Note that this process is the one of a continuous region's life."""
+        began_s = psutil.Process().create_time()
+        life = json.dumps({"pid": os.getpid(), "began_s": began_s, "generation": generation})
+        path = self._life(region)
+        if not path.exists() or path.read_text("utf-8") != life:
+            _publish(path, life)
+
+    def strike(self, region: str) -> bool:
+        """``kill -9`` of the region's process, whatever it is doing; False: none lives now."""
+        try:
+            life = json.loads(self._life(region).read_text("utf-8"))
+            process = psutil.Process(life["pid"])
+            if process.create_time() != life["began_s"]:  # its number is somebody else's by now
+                return False
+            now_s = time.time()
+            process.kill()
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return False
+        self._note(
+            Death(
+                region=region,
+                moment=ANY_TIME,
+                generation=life["generation"],
+                at_s=now_s,
+                lived_s=now_s - life["began_s"],
+                ranges=(),
+            )
+        )
+        return True
 
     def deaths(self) -> list[Death]:
         """All so far, in order."""
@@ -89,28 +122,51 @@ class Doom:
             return [Death(**json.loads(line)) for line in lines]
         return []
 
+    def _note(self, death: Death) -> None:
+        line = json.dumps(asdict(death)).encode() + b"\n"
+        with (self.directory / "deaths").open("ab", buffering=0) as file:
+            file.write(line)
+
     def _asked(self, region: str) -> Path:
         return self.directory / f"asked-{region}"
+
+    def _life(self, region: str) -> Path:
+        return self.directory / f"life-{region}"
+
+
+def _publish(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(text, "utf-8")
+    draft.replace(path)
 
 
 class _MortalWriter:
     """A task's writer; dies at the moment it was told, which is some time in its first epoch."""
 
-    def __init__(self, writer: SinkWriter, scope: TaskScope, doom: Doom, moment: str) -> None:
+    def __init__(self, writer: ContinuousWriter, scope: TaskScope, doom: Doom, moment: str) -> None:
         self._writer = writer
         self._scope = scope
+        self._ranges: Sequence[SplitRange] = scope.source_ranges
         self._doom = doom
         self._moment = moment
         self._opened_s = time.monotonic()
+        self.decide_within_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._die_at(BEFORE_WRITE)
         self._writer.write(batch)
         self._die_at(WRITTEN)
 
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        self._ranges = ranges
+        self._writer.end_epoch(ranges, checkpoint_id=checkpoint_id)
+
     def pre_commit(self) -> list[StateEntry]:
         found = self._writer.pre_commit()
         self._die_at(PRE_COMMITTED)
+        self.decide_within_s = self._writer.decide_within_s
         return found
 
     def abort(self) -> None:
@@ -128,7 +184,7 @@ class _MortalWriter:
                 lived_s=time.monotonic() - self._opened_s,
                 ranges=[
                     (split.partition, split.start_offset, split.end_offset)
-                    for split in self._scope.source_ranges
+                    for split in self._ranges
                 ],
             )
         )
@@ -137,16 +193,22 @@ class _MortalWriter:
 class _SlowWriter:
     """A task's writer that takes its time: a region on a slow machine."""
 
-    def __init__(self, writer: SinkWriter, records_per_s: float) -> None:
+    def __init__(self, writer: ContinuousWriter, records_per_s: float) -> None:
         self._writer = writer
         self._records_per_s = records_per_s
+        self.decide_within_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         time.sleep(batch.num_rows / self._records_per_s)  # costs no processor
         self._writer.write(batch)
 
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        self._writer.end_epoch(ranges, checkpoint_id=checkpoint_id)
+
     def pre_commit(self) -> list[StateEntry]:
-        return self._writer.pre_commit()
+        found = self._writer.pre_commit()
+        self.decide_within_s = self._writer.decide_within_s
+        return found
 
     def abort(self) -> None:
         self._writer.abort()
@@ -154,14 +216,25 @@ class _SlowWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Factory:
-    """Picklable."""
+    """Picklable; a `runtime.contracts.ContinuousWriterFactory`."""
 
-    factory: WriterFactory
+    factory: KafkaWriterFactory
     doom: Doom | None
     records_per_s: Mapping[str, float]
 
-    def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
-        writer = self.factory.open(scope, registry)
+    @property
+    def longest_interval_s(self) -> float | None:
+        return self.factory.longest_interval_s
+
+    def open(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
+        return self._fated(self.factory.open(scope, registry), scope)
+
+    def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
+        if self.doom is not None:
+            self.doom.live(scope.batch.region, scope.batch.generation)
+        return self._fated(self.factory.open_continuous(scope, registry), scope)
+
+    def _fated(self, writer: ContinuousWriter, scope: TaskScope) -> ContinuousWriter:
         region = scope.batch.region
         if region in self.records_per_s:
             writer = _SlowWriter(writer, self.records_per_s[region])

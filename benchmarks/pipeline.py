@@ -37,7 +37,8 @@ class ProgressFile:
             "committed_s": progress.committed_s,
             "marked_s": progress.marked_s,
             "regions": progress.regions,
-            "carried": sorted(progress.carried),
+            "carried": {name: why.value for name, why in progress.carried.items()},
+            "reason": progress.reason,
             "attempts": dict(progress.attempts),
         }
         with self._path.open("a", encoding="utf-8") as file:

@@ -1,13 +1,19 @@
-"""One of eight regions killed every five seconds: what the others notice, and when it is back.
+"""One of the regions killed every five seconds: what the others notice, and when it is back.
 
-A kill is ``kill -9`` of a Python worker in the middle of that region's epoch, at one of three
-places in turn (`benchmarks.mortal_sink`): nothing written, written, or all flushed and nobody told.
-Spark gives a task one attempt under ``local[2]``, so the whole region fails. Measured twice, by the
-coordinator's own progress and by a ``read_committed`` reader: with output partitions of their own,
-and with two that all regions write, where an open transaction of one hides what others commit.
+Of micro-batches, a kill is ``kill -9`` of a Python worker in the middle of that region's epoch, at
+one of three places in turn (`benchmarks.mortal_sink`): nothing written, written, or all flushed and
+nobody told. Spark gives a task one attempt under ``local[2]``, so the whole region fails. A
+continuous region is one long task: its Python worker is killed at the same places, and from outside
+as well, by the clock. It has a slot of its own for as long as it lives, so there are as many slots
+as regions, however few the cores are.
+
+Measured twice, by the coordinator's own progress and by a ``read_committed`` reader: with output
+partitions of their own, and with two that all regions write, where an open transaction of one hides
+what others commit. An epoch that another region loses is told with its cause.
 """
 
 import itertools
+import random
 import statistics
 import tempfile
 import time
@@ -19,12 +25,12 @@ from typing import Any
 from benchmarks import region_lives, topics
 from benchmarks.feeding import Feed
 from benchmarks.figures import Figure
-from benchmarks.mortal_sink import MOMENTS, Death, Doom
+from benchmarks.mortal_sink import ANY_TIME, MOMENTS, Death, Doom
 from benchmarks.rig import Rig, Running, wait_until
 from benchmarks.visibility import Paced, Seen, VisibleRecords
 from runtime.checkpoint.store import open_store
 
-__all__ = ["PARTITIONS", "REGIONS", "await_warm", "measure"]
+__all__ = ["PARTITIONS", "REGIONS", "Bed", "await_warm", "measure"]
 
 PARTITIONS = 16
 REGIONS = 8
@@ -38,6 +44,44 @@ _WARM_EPOCHS = 8
 _START_S = 240.0
 _TAKEN_S = 30.0
 _SHARED = 2
+_SPARE_SLOTS = 2
+_SPREAD_S = 1.0  # else kills and barriers would keep step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bed:
+    """Whose regions are measured.
+
+    Attributes:
+        engine: ``micro-batch`` or ``continuous``.
+        regions: at most `PARTITIONS`.
+    """
+
+    engine: str
+    regions: int
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether a region is one long task."""
+        return self.engine == "continuous"
+
+    @property
+    def moments(self) -> Sequence[str]:
+        """Where a task dies, in turn."""
+        return (*MOMENTS, ANY_TIME) if self.is_continuous else MOMENTS
+
+    @property
+    def most_s(self) -> float:
+        """How soon a region that was killed has to commit again."""
+        return 3.0 if self.is_continuous else 5.0
+
+    def arguments(self, *, slots: int | None = None) -> list[str]:
+        """Of `benchmarks.regional_pipeline`; ``slots``: None: as many as the regions need."""
+        needed = self.regions + _SPARE_SLOTS if self.is_continuous else 2
+        return [
+            *("--engine", self.engine, "--regions", str(self.regions), "--regional"),
+            *("--master", f"local[{slots or needed}]"),
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +90,7 @@ class _Run:
 
     Attributes:
         lines: the coordinator's progress.
+        events: the job's warnings.
         deaths: in order.
         seen: by input partition.
         sent: records by input partition.
@@ -54,6 +99,7 @@ class _Run:
     """
 
     lines: Sequence[Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]
     deaths: Sequence[Death]
     seen: Mapping[int, Seen]
     sent: Mapping[int, int]
@@ -67,14 +113,26 @@ class _Run:
         own = self.partitions[death.region]
         return [seen for number, seen in self.seen.items() if number not in own]
 
+    def sight_s(self, death: Death) -> float | None:
+        """From a death until a reader sees records made behind it, of all the region's partitions.
 
-def measure(rig: Rig, *, seconds: float) -> list[Figure]:
+        What was made before may be visible by the dead life's last commit.
+        """
+        found = [
+            self.seen[number].back_s(death.at_s) if number in self.seen else None
+            for number in self.partitions[death.region]
+        ]
+        known = [at_s for at_s in found if at_s is not None]
+        return max(known) - death.at_s if known and len(known) == len(found) else None
+
+
+def measure(rig: Rig, *, bed: Bed, seconds: float) -> list[Figure]:
     """Kills for so long, with output partitions of each region's own, then with shared ones."""
-    own = _run(rig, outputs=PARTITIONS, seconds=seconds)
-    shared = _run(rig, outputs=_SHARED, seconds=seconds)
+    own = _run(rig, bed, outputs=PARTITIONS, seconds=seconds)
+    shared = _run(rig, bed, outputs=_SHARED, seconds=seconds)
     return [
-        *_figures(own, "own output partitions"),
-        *_figures(shared, f"{_SHARED} shared output partitions"),
+        *_figures(own, bed, "own output partitions"),
+        *_figures(shared, bed, f"{_SHARED} shared output partitions"),
     ]
 
 
@@ -87,13 +145,12 @@ def await_warm(running: Running, epochs: int = _WARM_EPOCHS) -> None:
     wait_until(is_warm, program=running.program, timeout_s=_START_S)
 
 
-def _run(rig: Rig, *, outputs: int, seconds: float) -> _Run:
+def _run(rig: Rig, bed: Bed, *, outputs: int, seconds: float) -> _Run:
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)
     output = topics.create(rig.connection, "out", partitions=outputs)
     doom = Doom(Path(tempfile.mkdtemp(dir=rig.directory)))
     pace = Paced(PARTITIONS, _PER_S)
-    arguments = ["--regions", str(REGIONS), "--regional", "--outputs", str(outputs)]
-    arguments += ["--doom", str(doom.directory)]
+    arguments = [*bed.arguments(), "--outputs", str(outputs), "--doom", str(doom.directory)]
     reader = VisibleRecords(rig.connection, output)
     with (
         reader,
@@ -104,14 +161,15 @@ def _run(rig: Rig, *, outputs: int, seconds: float) -> _Run:
             calm_s = time.time()
             time.sleep(_CALM_S)  # what is measured is this span without kills
             kills_s = time.time()
-            _kill(running, doom, until_s=time.monotonic() + seconds)
+            _kill(running, doom, bed, until_s=time.monotonic() + seconds)
             end_s = time.time()
             time.sleep(_AFTER_S)  # the last kill's span, too, is fed
         wait_until(lambda: reader.total >= pace.sent, program=running.program, timeout_s=_START_S)
-        lines = running.progress()
+        lines, events = running.progress(), running.events()
         partitions = _partitions(running.directory / "checkpoint")
     return _Run(
         lines=lines,
+        events=events,
         partitions=partitions,
         deaths=doom.deaths(),
         seen=reader.by_partition(),
@@ -133,58 +191,71 @@ def _partitions(directory: Path) -> Mapping[str, frozenset[int]]:
     }
 
 
-def _kill(running: Running, doom: Doom, *, until_s: float) -> None:
+def _kill(running: Running, doom: Doom, bed: Bed, *, until_s: float) -> None:
     """The regions in turn, and for each round another place to die at."""
     marked = [line for line in running.progress() if line["state"] == "marked"]
     names = sorted(marked[-1]["attempts"])
-    chosen = itertools.cycle(zip(names * len(MOMENTS), _moments(len(names)), strict=True))
+    moments = _moments(len(names), bed.moments)
+    chosen = itertools.cycle(zip(names * len(bed.moments), moments, strict=True))
+    dice = random.Random(bed.regions)
     while time.monotonic() < until_s:
         next_s = time.monotonic() + _EVERY_S
         region, moment = next(chosen)
-        doom.ask(region, moment)
+        if moment == ANY_TIME:
+            time.sleep(dice.uniform(0.0, _SPREAD_S))
+        else:
+            doom.ask(region, moment)
         wait_until(
-            lambda asked=region: not doom.is_asked(asked),  # type: ignore[misc]
+            lambda name=region, at=moment: _is_dead(doom, name, at),  # type: ignore[misc]
             program=running.program,
             timeout_s=_TAKEN_S,
         )
         time.sleep(max(0.0, next_s - time.monotonic()))  # kills come at a pace
 
 
-def _moments(regions: int) -> list[str]:
-    """All places within each three kills, and each region at every place once in three rounds."""
-    count = regions * len(MOMENTS)
-    return [MOMENTS[(at + at // regions) % len(MOMENTS)] for at in range(count)]
+def _is_dead(doom: Doom, region: str, moment: str) -> bool:
+    """Whether what was asked for is done, or as good as done."""
+    return doom.strike(region) if moment == ANY_TIME else not doom.is_asked(region)
 
 
-def _figures(run: _Run, where: str) -> list[Figure]:
-    kills = len(run.deaths)
+def _moments(regions: int, moments: Sequence[str]) -> list[str]:
+    """All places in turn, and each region at every place once in as many rounds."""
+    count = regions * len(moments)
+    return [moments[(at + at // regions) % len(moments)] for at in range(count)]
+
+
+def _figures(run: _Run, bed: Bed, where: str) -> list[Figure]:
     faults = sum(seen.faults(run.sent[number]) for number, seen in run.seen.items())
-    lost = region_lives.epochs_lost_by_others(run.lines, run.deaths)
+    lost = region_lives.lost_epochs(run.lines, run.deaths, run.events)
+    epochs = sum(one.count for one in lost)
     lives = region_lives.extra_lives(run.lines, run.deaths)
+    unasked = region_lives.unasked_ends(run.events, run.deaths) if lives else []
     return [
         Figure(
-            what=f"{kills} kills, {where}: records lost, doubled or misplaced",
+            what=f"{where}: records lost, doubled or misplaced",
             runs=[float(faults + sum(run.sent[n] for n in run.sent.keys() - run.seen.keys()))],
             unit="records",
             goal="0",
             most=0,
-            note=f"of {sum(run.sent.values()):,}",
+            note=f"of {sum(run.sent.values()):,}; {len(run.deaths)} kills of {bed.regions} "
+            f"{bed.engine} regions",
         ),
         Figure(
-            what="  epochs that the others lost, or lives",
-            runs=[float(lost + lives)],
+            what=f"{where}: epochs that the others lost, or lives",
+            runs=[float(epochs + lives)],
             unit="epochs",
             goal="0",
             most=0,
-            note=f"carried or given up {lost}; lives that nobody had ended {lives}",
+            note=f"carried or given up {epochs}; lives that nobody had ended {lives}",
+            details=[*map(str, lost), *unasked],
         ),
-        *_rates(run),
-        *_returns(run),
-        *_waits(run),
+        *_rates(run, where),
+        *_returns(run, bed, where),
+        *_waits(run, where),
     ]
 
 
-def _rates(run: _Run) -> list[Figure]:
+def _rates(run: _Run, where: str) -> list[Figure]:
     calm = {number: seen.between(run.calm_s, run.kills_s) for number, seen in run.seen.items()}
     calm_s = run.kills_s - run.calm_s
     shares = []
@@ -196,7 +267,7 @@ def _rates(run: _Run) -> list[Figure]:
         shares.append(found / _EVERY_S / (usual / calm_s))
     return [
         Figure(
-            what="  the others' rate after a kill, over their rate before the first",
+            what=f"{where}: the others' rate after a kill, over their rate before the first",
             runs=[statistics.mean(shares)],
             unit="x",
             goal=">= 0.9",
@@ -206,33 +277,43 @@ def _rates(run: _Run) -> list[Figure]:
     ]
 
 
-def _returns(run: _Run) -> list[Figure]:
+def _returns(run: _Run, bed: Bed, where: str) -> list[Figure]:
     decided = [region_lives.back_after_s(run.lines, death) for death in run.deaths]
-    seen = [
-        None if at_s is None else at_s - death.at_s
-        for death in run.deaths
-        for number, start, _ in death.ranges[:1]
-        for at_s in [run.seen[number].seen_s(start)]
-    ]
+    seen = [run.sight_s(death) for death in run.deaths]
+    begun = [region_lives.begun_after_s(run.events, death) for death in run.deaths]
+    known = [seconds for seconds in begun if seconds is not None]
+    what = f"{where}: from a kill to the region's next commit, the slowest"
     return [
-        _return("  kill to the region's next commit, the slowest", decided, "at the coordinator"),
-        _return("  kill to its records before a reader, the slowest", seen, "by a reader"),
+        _return(f"{what}, at the coordinator", run, bed, decided),
+        _return(f"{what}, by a reader", run, bed, seen),
+        Figure(
+            what=f"{where}: of that, until its next life begins, the slowest",
+            runs=[max(known, default=float("inf"))],
+            unit="s",
+            note=f"median of {len(known)}: {statistics.median(known):.2f} s" if known else "",
+        ),
     ]
 
 
-def _return(what: str, found: Sequence[float | None], where: str) -> Figure:
+def _return(what: str, run: _Run, bed: Bed, found: Sequence[float | None]) -> Figure:
     known = [seconds if seconds is not None else float("inf") for seconds in found]
+    late = [
+        f"{death.region}, {death.moment}: {seconds:.2f} s"
+        for death, seconds in zip(run.deaths, known, strict=True)
+        if seconds > bed.most_s
+    ]
     return Figure(
         what=what,
         runs=[max(known)],
         unit="s",
-        goal="<= 5",
-        most=5.0,
-        note=f"{where}; median of {len(known)}: {statistics.median(known):.2f} s",
+        goal=f"<= {bed.most_s:g}",
+        most=bed.most_s,
+        note=f"median of {len(known)}: {statistics.median(known):.2f} s",
+        details=late,
     )
 
 
-def _waits(run: _Run) -> list[Figure]:
+def _waits(run: _Run, where: str) -> list[Figure]:
     """How old the others' records were when they became visible."""
     calm = [s for seen in run.seen.values() for s in seen.waits_s(run.calm_s, run.kills_s)]
     hurt = [
@@ -243,7 +324,7 @@ def _waits(run: _Run) -> list[Figure]:
     ]
     return [
         Figure(
-            what="  the others' records, made to seen, 99 of 100",
+            what=f"{where}: the others' records, made to seen, 99 of 100",
             runs=[_percentile(hurt, 0.99)],
             unit="s",
             note=f"the longest {max(hurt):.2f} s; before the kills {_percentile(calm, 0.99):.2f} s,"

@@ -1,9 +1,12 @@
 """A copy in regions under measurement: tasks that die when asked to, a region that is slow.
 
-Changes of checkpoints are written as `benchmarks.pipeline` writes them.
+Changes of checkpoints are written as `benchmarks.pipeline` writes them; what the job warns of, as
+why a life of a region ended, goes beside them with the wall clock.
 """
 
 import argparse
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +24,20 @@ from runtime.spark.fast_start import fast_start
 
 _SOURCE = "in"
 _TASKS = 2
+
+
+class EventFile(logging.Handler):
+    """Each warning as a line of JSON with the wall clock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`; called under its lock."""
+        line = {"at_s": record.created, "message": record.getMessage()}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def into(outputs: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -46,6 +63,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--regions", type=int, default=1)
+    parser.add_argument("--engine", default="micro-batch")
     parser.add_argument("--regional", action="store_true", help="decide without failed regions")
     parser.add_argument("--late-after", type=float, help="seconds; and without late ones")
     parser.add_argument("--outputs", type=int, default=16, help="partitions of the output")
@@ -82,6 +100,7 @@ def _job(args: argparse.Namespace) -> Job:
         regions=args.regions,
         checkpoint_handler=late if args.regional else GlobalCheckpointHandler(),
         recovery=args.recovery,
+        engine=args.engine,
         load_balancer=LoadBalancer() if args.balance else None,
         listeners=[ProgressFile(Path(args.progress))],
     )
@@ -90,6 +109,8 @@ def _job(args: argparse.Namespace) -> Job:
 def main() -> None:
     """Run until killed, or to the end of the input."""
     args = _arguments()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger().addHandler(EventFile(Path(args.progress).with_name("events")))
     job = _job(args)
     speeds = {}
     if args.speed is not None:

@@ -120,16 +120,21 @@ class Running:
 
     def progress(self) -> list[dict[str, Any]]:
         """Every change of a checkpoint so far."""
-        path = self.directory / "progress"
-        if not path.exists():
-            return []
-        # The last line may be half written.
-        text = path.read_text("utf-8")
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return _lines(self.directory / "progress")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Every warning of the job so far, where the program writes them."""
+        return _lines(self.directory / "events")
 
     def epochs_s(self) -> list[float]:
         """How long each epoch took that had records, from its barrier to its commit on record."""
         return [line["marked_s"] for line in self.progress() if line["marked_s"] is not None]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Of JSON; the last one may be half written."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def wait_until(condition: Callable[[], bool], *, program: Program, timeout_s: float) -> None:

@@ -79,10 +79,10 @@ class Seen:
         start, end = (bisect.bisect_left(self.at_s, moment) for moment in (first_s, last_s))
         return [self.at_s[place] - self.made_s[place] for place in range(start, end)]
 
-    def seen_s(self, offset: int) -> float | None:
-        """When the input record of that offset became visible; None: never."""
-        for at_s, found in zip(self.at_s, self.offsets, strict=True):
-            if found == offset:
+    def back_s(self, moment_s: float) -> float | None:
+        """When the first record that was made behind a moment became visible; None: never."""
+        for at_s, made_s in zip(self.at_s, self.made_s, strict=True):
+            if made_s > moment_s:
                 return at_s
         return None
 

@@ -16,13 +16,16 @@ from benchmarks.peers.roster import CONTENDERS, Contender, Order, by_name
 from benchmarks.rig import PARTITIONS, Rig, open_rig
 from runtime.errors import MissingRequirementError
 
-__all__ = ["RESULTS", "main"]
+__all__ = ["RESULTS", "Runner", "main", "prepare"]
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 """Of the whole mode; kept in the repository, as the source of the table and the chart."""
 
 _QUICK_RESULTS = Path("build") / "bench" / "quick.jsonl"
-_KINDS = ("throughput", "latency")
+_KINDS = ("throughput", "latency", "guarantees")
+# Those that run with both guarantees, and how often they commit then.
+_GUARANTEES = ("sluice-continuous", "sluice-continuous-weak")
+_GUARANTEE_INTERVALS = (1.0, 0.1)
 _FAILURE_CHARACTERS = 1_000
 _Figures = Mapping[str, Any]
 
@@ -36,6 +39,14 @@ class _Mode:
     intervals: Sequence[float]
     warm_s: float
     seconds: float
+
+    @property
+    def longest(self) -> str:
+        """The workload with most records of 100 bytes."""
+        return max(
+            (one for one in self.workloads if one.endswith("x100")),
+            key=lambda one: int(one.partition("x")[0]),
+        )
 
 
 _QUICK = _Mode(workloads=("100000x100",), repeat=1, intervals=(1.0,), warm_s=4.0, seconds=8.0)
@@ -57,15 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as err:
         sys.exit(str(err))
     path = args.results or (_QUICK_RESULTS if args.quick else RESULTS)
-    absent = _prepare(contenders)
+    absent = prepare(contenders)
     if args.fetch:
         return
     log = Log(path, dict(machine.describe()))
     with open_rig() as rig:
-        runner = _Runner(rig, log, contenders, absent, repeat=args.repeat or mode.repeat)
+        runner = Runner(rig, log, contenders, absent, repeat=args.repeat or mode.repeat)
         if "throughput" in args.kinds:
             for workload in args.workloads or mode.workloads:
                 runner.throughput(workload, interval_s=args.commit, is_quick=args.quick)
+        if "guarantees" in args.kinds:
+            for interval_s in _GUARANTEE_INTERVALS:
+                runner.throughput(
+                    mode.longest,
+                    interval_s=interval_s,
+                    is_quick=args.quick,
+                    among=_GUARANTEES,
+                )
         if "latency" in args.kinds:
             for interval_s in args.intervals or mode.intervals:
                 runner.latency(interval_s, args.per_s, mode, is_quick=args.quick)
@@ -90,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare(contenders: Sequence[Contender]) -> dict[str, str]:
+def prepare(contenders: Sequence[Contender]) -> dict[str, str]:
     """Fetch and compile; by name of the contender, why it cannot run here."""
     nowhere = Order(
         bootstrap="", source="", output="", directory=Path(),
@@ -106,7 +125,7 @@ def _prepare(contenders: Sequence[Contender]) -> dict[str, str]:
     return absent
 
 
-class _Runner:
+class Runner:
     """Runs every contender in turn and logs what comes of it."""
 
     def __init__(
@@ -125,8 +144,10 @@ class _Runner:
         self._repeat = repeat
         self._is_warm = False
 
-    def throughput(self, workload: str, *, interval_s: float, is_quick: bool) -> None:
-        """Throughput of all over one input."""
+    def throughput(
+        self, workload: str, *, interval_s: float, is_quick: bool, among: Sequence[str] = ()
+    ) -> None:
+        """Throughput of all, or those that are named, over one input."""
         records, _, value_bytes = workload.partition("x")
         setting = Setting(
             kind="throughput",
@@ -135,13 +156,16 @@ class _Runner:
             interval_s=interval_s,
             is_quick=is_quick,
         )
-        if not list(self._turns(setting)):
+        contenders = [one for one in self._contenders if not among or one.name in among]
+        if not list(self._turns(setting, contenders)):
             return
         given = self._filled(setting.records, setting.value_bytes)
         if not (self._is_warm or is_quick):
             self._warm_up(given, interval_s)
         self._all(
-            setting, lambda one: race.throughput(self._rig, one, given, interval_s=interval_s)
+            setting,
+            lambda one: race.throughput(self._rig, one, given, interval_s=interval_s),
+            contenders,
         )
         topics.delete(self._rig.connection, given.topic)
 
@@ -166,6 +190,29 @@ class _Runner:
             ),
         )
 
+    def steady(
+        self, interval_s: float, per_s: float, *, warm_s: float, seconds: float, is_quick: bool
+    ) -> list[Result]:
+        """Latency over so long that it is told minute by minute; what was measured now."""
+        setting = Setting(
+            kind="steady",
+            records=int(per_s),
+            value_bytes=race.PACED_BYTES,
+            interval_s=interval_s,
+            is_quick=is_quick,
+        )
+        return self._all(
+            setting,
+            lambda one: race.latency(
+                self._rig,
+                one,
+                interval_s=interval_s,
+                per_s=per_s,
+                warm_s=warm_s,
+                seconds=seconds,
+            ),
+        )
+
     def _filled(self, records: int, value_bytes: int) -> race.Input:
         topic = topics.create(self._rig.connection, "in", partitions=PARTITIONS)
         print(f"appending {records:,} records of {value_bytes} bytes ...", flush=True)
@@ -178,15 +225,23 @@ class _Runner:
         race.throughput(self._rig, by_hand, given, interval_s=interval_s)
         self._is_warm = True
 
-    def _turns(self, setting: Setting) -> Iterator[tuple[int, Contender]]:
+    def _turns(
+        self, setting: Setting, contenders: Sequence[Contender]
+    ) -> Iterator[tuple[int, Contender]]:
         """Each second turn backwards, so that nobody always runs behind the same one."""
         for turn in range(self._repeat):
-            for one in self._contenders if turn % 2 == 0 else reversed(self._contenders):
+            for one in contenders if turn % 2 == 0 else reversed(contenders):
                 if not self._log.has(setting, one.name, turn):
                     yield turn, one
 
-    def _all(self, setting: Setting, measure: Callable[[Contender], _Figures]) -> None:
-        for turn, one in self._turns(setting):
+    def _all(
+        self,
+        setting: Setting,
+        measure: Callable[[Contender], _Figures],
+        contenders: Sequence[Contender] | None = None,
+    ) -> list[Result]:
+        found = []
+        for turn, one in self._turns(setting, contenders or self._contenders):
             load_before = os.getloadavg()[0]
             figures: _Figures = {}
             failure = self._absent.get(one.name, "")
@@ -204,6 +259,8 @@ class _Runner:
                 failure=failure,
             )
             print(_line(result), flush=True)
+            found.append(result)
+        return found
 
 
 def _line(result: Result) -> str:
@@ -212,7 +269,7 @@ def _line(result: Result) -> str:
     name = f"{result.contender:20} turn {result.turn}"
     if not figures:
         return f"{name}  failed: {result.failure.splitlines()[0]}"
-    if result.setting.kind == "latency":
+    if result.setting.kind != "throughput":
         return (
             f"{name}  p50 {figures['p50_s']:.3f} s  p99 {figures['p99_s']:.3f} s"
             f"  max {figures['max_s']:.3f} s"

@@ -25,7 +25,7 @@ class Reader:
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
         self._connection = connection
         self._topic = topic
-        self._seen: list[tuple[int, list[bytes]]] = []
+        self._seen: list[tuple[int, Ints]] = []
         self._stopping = threading.Event()
         self._error: Exception | None = None
         self._count = 0
@@ -55,8 +55,8 @@ class Reader:
         """When each record was made and seen, in us; shape (n,). After the reader is closed."""
         if not self._seen:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        made = [heads(values)[2] for _, values in self._seen]
-        seen = [np.full(len(values), at, np.int64) for at, values in self._seen]
+        made = [one for _, one in self._seen]
+        seen = [np.full(len(one), at, np.int64) for at, one in self._seen]
         return np.concatenate(made), np.concatenate(seen)
 
     def _run(self) -> None:
@@ -78,7 +78,8 @@ class Reader:
                 if len(whole) != len(values):
                     raise RuntimeError(f"{self._topic} holds a record that nobody made")
                 if whole:
-                    self._seen.append((now_us, whole))
+                    # Now, for the values of ten minutes would fill the memory.
+                    self._seen.append((now_us, heads(whole)[2]))
                     self._count += len(whole)
         finally:
             consumer.close()

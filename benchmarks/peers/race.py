@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import topics
 from benchmarks.feeding import Feed, Records
+from benchmarks.peers import waits
 from benchmarks.peers.paced import Reader
 from benchmarks.peers.records import paced_value
 from benchmarks.peers.roster import Contender, Order
@@ -25,6 +24,7 @@ __all__ = ["PACED_BYTES", "Input", "RunFailedError", "latency", "throughput"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.1
+_LOOK_S = 5.0
 _START_TIMEOUT_S = 300.0
 _STALL_S = 60.0
 _SLOWEST_PER_S = 5_000
@@ -111,6 +111,8 @@ def latency(
     What is made in the first ``warm_s`` behind the first sight is not counted; the rest until
     ``seconds`` later is, to its last record.
 
+    Returns:
+        Figures by name; of a run of two minutes or more also ``minutes``, see `waits.by_minute`.
     Raises:
         RunFailedError: see there; also when what was counted was not all seen.
     """
@@ -128,10 +130,10 @@ def latency(
                 _until(lambda: reader.count > 0, program, _START_TIMEOUT_S, "saw nothing")
                 from_us = int((time.time() + warm_s) * 1e6)
                 sampler = Sampler(program)
-                _rest(program, warm_s)
-                sampler.look(high=0, stable=0)
-                _rest(program, seconds)
-                sampler.look(high=0, stable=0)
+                _rest(program, sampler, warm_s)
+                warm = sampler.look(high=0, stable=0)
+                _rest(program, sampler, seconds)
+                last = sampler.look(high=0, stable=0)
             until_us = int(time.time() * 1e6)
             # A slow one may be far behind; what it never shows is lost.
             with contextlib.suppress(RunFailedError):
@@ -139,20 +141,17 @@ def latency(
     finally:
         topics.delete(rig.connection, source, output)
     made_us, seen_us = reader.columns()
-    counted = (made_us >= from_us) & (made_us < until_us)
-    waits_s = np.sort((seen_us[counted] - made_us[counted]) / 1e6)
+    waits_s = waits.waits_between(made_us, seen_us, from_us, until_us)
     if not len(waits_s):
         raise RunFailedError("nothing that was made in the counted time was seen")
-    first, last = sampler.moments[0], sampler.moments[-1]
+    minutes = waits.by_minute(made_us, seen_us, from_us, until_us)
     return {
-        "p50_s": float(np.quantile(waits_s, 0.5)),
-        "p99_s": float(np.quantile(waits_s, 0.99)),
-        "max_s": float(waits_s[-1]),
-        "counted": len(waits_s),
+        **waits.summary(waits_s),
         "sent": pace.sent,
         "seen": reader.count,
-        "cores": (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s),
+        "cores": (last.cpu_s - warm.cpu_s) / (last.at_s - warm.at_s),
         "peak_bytes": sampler.peak_bytes,
+        **({"minutes": minutes} if len(minutes) > 1 else {}),
     }
 
 
@@ -238,10 +237,14 @@ def _until(condition: Callable[[], bool], program: Program, timeout_s: float, wh
         time.sleep(_POLL_S)  # another process's work gives no event to wait for
 
 
-def _rest(program: Program, seconds: float) -> None:
-    """Let it run; its end is an error."""
+def _rest(program: Program, sampler: Sampler, seconds: float) -> None:
+    """Let it run, and look at its memory now and then; its end is an error."""
     deadline_s = time.monotonic() + seconds
+    looked_s = time.monotonic()
     while time.monotonic() < deadline_s:
         if program.exit_code is not None:
             raise RunFailedError(f"ended\n{program.log_tail()}")
+        if time.monotonic() - looked_s > _LOOK_S:
+            sampler.look(high=0, stable=0)
+            looked_s = time.monotonic()
         time.sleep(_POLL_S)  # what is measured is this span

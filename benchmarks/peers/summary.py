@@ -1,4 +1,4 @@
-"""Runs of one setting, together: medians, spread, and what the readers found."""
+"""Runs of one setting, together: medians, spread, ratios, and what the readers found."""
 
 import statistics
 from collections import defaultdict
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from benchmarks.peers.results import Result, Setting
 
-__all__ = ["Row", "Spread", "rows_by_setting"]
+__all__ = ["PLANNED_TURNS", "Ratio", "Row", "Spread", "ratio", "rows_by_setting"]
+
+PLANNED_TURNS = 3
+"""Of each row in the documentation; fewer are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,10 @@ class Row:
         """Of one figure over the runs."""
         return Spread.of([shown(float(run.figures[figure])) for run in self.runs])
 
+    def by_turn(self, figure: str) -> Mapping[int, float]:
+        """One figure of each turn."""
+        return {run.turn: float(run.figures[figure]) for run in self.runs}
+
     def checked(self) -> str:
         """The reader's verdict on all runs, in words."""
         totals: dict[str, int] = defaultdict(int)
@@ -64,6 +71,31 @@ class Row:
         if not missing:
             return "all seen"
         return f"{missing:,} not seen in time" if missing > 0 else f"{-missing:,} seen twice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """Of one figure of two contenders in one setting.
+
+    Attributes:
+        of_medians: one median over the other; what is judged.
+        by_turn: of the turns that both ran, next to each other on one machine; may be empty.
+        turns: how many runs each median has.
+    """
+
+    of_medians: float
+    by_turn: Sequence[float]
+    turns: tuple[int, int]
+
+
+def ratio(one: Row, other: Row, figure: str) -> Ratio:
+    """Of two rows with runs."""
+    ones, others = one.by_turn(figure), other.by_turn(figure)
+    return Ratio(
+        of_medians=statistics.median(ones.values()) / statistics.median(others.values()),
+        by_turn=[ones[turn] / others[turn] for turn in sorted(ones.keys() & others.keys())],
+        turns=(len(one.runs), len(other.runs)),
+    )
 
 
 def rows_by_setting(results: Sequence[Result]) -> Mapping[Setting, list[Row]]:

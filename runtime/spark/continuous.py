@@ -198,7 +198,8 @@ class ContinuousLife:
         try:
             found = self._result()
         except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
-            found = _failed(self._chain.tasks, str(err))
+            # Java says what happened first, and its stack at the end.
+            found = _failed(self._chain.tasks, str(err)[:_MOST_SAID])
         self._error = self._error or found
         self._book.stop()  # nobody answers any more, and what is decided is finished by hand
 

@@ -1,11 +1,12 @@
 """The benchmark's table says what was reached, and does not flatter."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from benchmarks.figures import Figure, table
+from benchmarks.figures import Figure, log_figures, read_figures, table
 
 
 def figure(**changes: object) -> Figure:
@@ -31,3 +32,29 @@ def test_the_table_shows_every_run_and_the_machine() -> None:
     text = console.export_text()
     for shown in ("rate", "2 records/s", "3 1 2", ">= 9", "missed", "cores"):
         assert shown in text
+
+
+def test_details_stand_below_the_table() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in table([figure(), figure(what="lost", details=["checkpoint 4: why"])], []):
+        console.print(part)
+    assert "checkpoint 4: why" in console.export_text()
+
+
+def test_of_logged_figures_the_newest_run_of_each_part_and_engine_is_read(tmp_path: Path) -> None:
+    """One that measured other figures replaces the former whole."""
+    path = tmp_path / "build" / "parts.jsonl"
+    where = {"part": "kills", "command": "c", "load_before": 0.5, "machine": {"cores": "2"}}
+    log_figures(path, [figure(), figure(what="old")], engine="continuous", **where)
+    log_figures(path, [figure(what="other")], engine="micro-batch", **where)
+    log_figures(path, [figure(most=3.0, details=["a"])], engine="continuous", **where)
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"part": "ki')  # a kill in the middle of a line
+    found = read_figures(path)
+    assert [(one.engine, one.figure.what) for one in found] == [
+        ("continuous", "rate"),
+        ("micro-batch", "other"),
+    ]
+    assert found[0].figure.is_reached
+    assert found[0].machine == {"cores": "2"}
+    assert read_figures(tmp_path / "absent") == []

@@ -10,7 +10,15 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 
-/** Kafka Streams, exactly_once_v2: every value gains a "!". Arguments: bootstrap input output directory interval_ms. */
+/**
+ * Kafka Streams, exactly_once_v2: every value gains a "!". Arguments: bootstrap input output directory interval_ms.
+ *
+ * <p>Settings, and why. {@code exactly_once_v2} has one producer for each thread, and reads committed records only.
+ * Two threads: one for each core, two partitions each. {@code commit.interval.ms} is the interval of the run; Streams'
+ * own default with this guarantee is 100. Bytes in and out, so nothing is decoded. {@code linger.ms} and {@code batch.size}
+ * are everybody's, and four batches of that size fit into the producer's default buffer; there is no state, so neither
+ * cache nor standby has a part in it. All else, {@code max.poll.records} too, is Streams' default.
+ */
 public final class StreamsCopy {
   private StreamsCopy() {}
 
