@@ -1,11 +1,12 @@
 """Threads that wait for the coordinator: callbacks for their commit, pollers for a barrier."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from runtime.model import BatchKey
+from runtime.checkpoint.messages import Action, AskCut, GiveBarrier, NothingDue
+from runtime.model import Barrier, BatchKey
 
-__all__ = ["BatchWaiters", "Waiter", "WakeUp"]
+__all__ = ["BatchWaiters", "Waiter", "WakeUp", "answer_in", "given"]
 
 
 class Waiter:
@@ -83,3 +84,23 @@ class WakeUp:
         """Until something has changed since ``version``, or time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version, timeout_s)
+
+
+def answer_in(actions: Sequence[Action]) -> GiveBarrier | AskCut | NothingDue | None:
+    """What the core says to somebody who polls, or has cut."""
+    return next((a for a in actions if isinstance(a, GiveBarrier | AskCut | NothingDue)), None)
+
+
+def given(
+    answer: GiveBarrier | AskCut | NothingDue | None, *, otherwise_s: float
+) -> Barrier | float:
+    """The barrier, or in how many seconds to ask again unless something changes.
+
+    Args:
+        otherwise_s: where the answer does not say.
+    """
+    if isinstance(answer, GiveBarrier):
+        return answer.barrier
+    if isinstance(answer, NothingDue) and answer.look_in_s is not None:
+        return answer.look_in_s
+    return otherwise_s
