@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from runtime import offsets
 from runtime.contracts import SplitReader
 from runtime.errors import UnreachableError
+from runtime.lasting_objects import freeze_once
 from runtime.model import SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.tasks import Chain
@@ -122,6 +123,7 @@ class JobStreamReader(DataSourceStreamReader):
         elif self._plan.chain is not None:
             chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLauncher`
             yield from chain.run(checkpoint_id, splits)
+        freeze_once()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_plan": self._plan}  # a task opens no connection to the coordinator
