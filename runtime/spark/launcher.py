@@ -34,7 +34,13 @@ from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.passing import Passing, TaskAnswers
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import initial_offset, location_of, make_ready
-from runtime.spark.session import own_workers, query_settings, quick_python, scheduler_pool
+from runtime.spark.session import (
+    is_local,
+    own_workers,
+    query_settings,
+    quick_python,
+    scheduler_pool,
+)
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 from runtime.storage.file_system import FileSystem
 
@@ -231,6 +237,8 @@ class RegionLauncher:
             generation=tasks.generation,
             initial_offset=initial,
             tasks=self._job.spark.sparkContext.defaultParallelism,
+            # Of a cluster, whose executors may still be coming, nobody knows what runs at once.
+            shares_tasks=is_local(self._job.spark),
             chain=chain,
             reader=reader if chain is None else None,
             schema_ddl=self._schema_ddl(region, passing),
