@@ -23,7 +23,7 @@ from benchmarks import machine, topics
 from benchmarks.feeding import Feed
 from benchmarks.rig import PARTITIONS, Rig, Running, open_rig, wait_until
 
-__all__ = ["Run", "main", "part_of_process", "part_of_thread", "table"]
+__all__ = ["Run", "main", "part_of_process", "part_of_thread", "spent_between", "table"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _INTERVAL_S = 1.0
@@ -55,6 +55,7 @@ _THREADS = (
     ("spark-listener", "JVM: scheduling"),
 )
 _OTHER_THREADS = "JVM: others"
+_JVM = "JVM"
 
 
 def part_of_thread(name: str) -> str:
@@ -92,6 +93,20 @@ class Run:
     epoch_s: float
 
 
+_Spent = Mapping[tuple[str, int], float]
+"""Seconds so far by part and process or thread, that of a whole JVM with all its threads."""
+
+
+def spent_between(before: _Spent, after: _Spent) -> dict[str, float]:
+    """By part; what has ended meanwhile is left out, but for threads: they are among the others."""
+    parts: dict[str, float] = defaultdict(float)
+    for (part, number), seconds in after.items():
+        parts[part] += seconds - before.get((part, number), 0.0)
+    threads = sum(each for part, each in parts.items() if part.startswith("JVM: "))
+    parts[_OTHER_THREADS] += parts.pop(_JVM, 0.0) - threads
+    return dict(parts)
+
+
 class _Clock:
     """Processor time of a running program by part, and of the broker."""
 
@@ -99,35 +114,30 @@ class _Clock:
         self._rig = rig
         self._running = running
 
-    def now(self) -> dict[str, float]:
-        """Seconds so far. What has ended is counted where its parent waited for it."""
-        parts: dict[str, float] = defaultdict(float)
+    def now(self) -> _Spent:
+        """Seconds so far."""
+        spent = {(_BROKER, self._rig.broker_pid): self._rig.broker_cpu_s()}
         for process in self._running.program.members():
             with suppress(psutil.Error, OSError):
-                for part, spent_s in self._of(process):
-                    parts[part] += spent_s
-        parts[_BROKER] = self._rig.broker_cpu_s()
-        return dict(parts)
+                spent |= self._of(process)
+        return spent
 
-    def _of(self, process: psutil.Process) -> Iterator[tuple[str, float]]:
-        whole_s = sum(process.cpu_times()[:4])
+    def _of(self, process: psutil.Process) -> _Spent:
+        whole_s = sum(process.cpu_times()[:2])
         if process.pid == self._running.program.pid:
-            yield "Python: driver", whole_s
-        elif process.name() == "java":
-            threads = list(_threads_of(process.pid))
-            yield from threads
-            yield _OTHER_THREADS, whole_s - sum(spent_s for _, spent_s in threads)
-        else:
-            yield part_of_process(process.cmdline(), process.environ()), whole_s
+            return {("Python: driver", process.pid): whole_s}
+        if process.name() == "java":
+            return {(_JVM, process.pid): whole_s, **dict(_threads_of(process.pid))}
+        return {(part_of_process(process.cmdline(), process.environ()), process.pid): whole_s}
 
 
-def _threads_of(pid: int) -> Iterator[tuple[str, float]]:
+def _threads_of(pid: int) -> Iterator[tuple[tuple[str, int], float]]:
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with suppress(OSError):
             head, _, tail = stat.read_text("utf-8", "replace").rpartition(")")
             fields = tail.split()
             spent_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-            yield part_of_thread(head.partition("(")[2]), spent_s
+            yield (part_of_thread(head.partition("(")[2]), int(stat.parent.name)), spent_s
 
 
 class _Measured:
@@ -178,14 +188,14 @@ class _Measured:
         pause_s = len(burst) / _TRICKLE_PER_S
         return Feed(self._rig, self._running.source, pause_s=pause_s, burst=lambda: burst)
 
-    def _begin(self) -> tuple[dict[str, float], int]:
+    def _begin(self) -> tuple[_Spent, int]:
         return self._clock.now(), len(self._running.epochs_s())
 
-    def _end(self, load: str, begun: tuple[dict[str, float], int], *, per: float | None) -> Run:
+    def _end(self, load: str, begun: tuple[_Spent, int], *, per: float | None) -> Run:
         before, seen = begun
         after, epochs = self._clock.now(), self._running.epochs_s()[seen:]
         count = per or max(1, len(epochs))
-        parts = {part: (after[part] - before.get(part, 0.0)) * 1000 / count for part in after}
+        parts = {p: each * 1000 / count for p, each in spent_between(before, after).items()}
         return Run(
             load=load,
             tree=self._tree,
