@@ -171,7 +171,10 @@ class _Measured:
 
     def idle(self) -> Run:
         """Nothing at all."""
-        self._pass(3 * _INTERVAL_S)
+        seen = -1
+        while len(self._running.epochs_s()) != seen:  # what the last load left
+            seen = len(self._running.epochs_s())
+            self._pass(5 * _INTERVAL_S)
         begun = self._begin()
         self._pass(self._args.seconds)
         return self._end("idle", begun, per=self._args.seconds)
