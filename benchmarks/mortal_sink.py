@@ -169,6 +169,12 @@ class _MortalWriter:
         self.decide_within_s = self._writer.decide_within_s
         return found
 
+    def commit(self, *, timeout_s: float) -> bool:
+        return self._writer.commit(timeout_s=timeout_s)
+
+    def release(self) -> None:
+        self._writer.release()
+
     def abort(self) -> None:
         self._writer.abort()
 
@@ -209,6 +215,12 @@ class _SlowWriter:
         found = self._writer.pre_commit()
         self.decide_within_s = self._writer.decide_within_s
         return found
+
+    def commit(self, *, timeout_s: float) -> bool:
+        return self._writer.commit(timeout_s=timeout_s)
+
+    def release(self) -> None:
+        self._writer.release()
 
     def abort(self) -> None:
         self._writer.abort()

@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--max-records", default="")
     parser.add_argument("--regions", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=2, help="that run at once")
+    parser.add_argument("--columns", choices=["used", "all"], default="used", help="of the source")
     args = parser.parse_args()
 
     master = f"local[{args.tasks}]"
@@ -104,13 +106,13 @@ def main() -> None:
         engine=args.engine,
     )
     limit = {"maxOffsetsPerTrigger": args.max_records} if args.max_records else {}
+    used: dict[str, Any] = {"columns": ["key", "value", "partition"], "include_headers": False}
     source = job.source(
         KafkaSource(
             bootstrap_servers=args.bootstrap,
             topics=[args.input],
-            columns=["key", "value", "partition"],
-            include_headers=False,
             options=limit,
+            **(used if args.columns == "used" else {}),
         )
     )
     stream = (

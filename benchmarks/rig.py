@@ -45,22 +45,36 @@ class Rig:
 
     @contextlib.contextmanager
     def run(
-        self, script: str, source: str, output: str, arguments: Sequence[str] = ()
+        self,
+        script: str,
+        source: str,
+        output: str,
+        arguments: Sequence[str] = (),
+        *,
+        tree: Path | None = None,
     ) -> Iterator["Running"]:
-        """A program of this package over two topics; killed at the end."""
+        """A program of this package over two topics, killed at the end; ``tree``: with another
+        checkout of Sluice."""
         directory = Path(tempfile.mkdtemp(dir=self.directory))
-        with self.start(script, source, output, directory, arguments) as running:
+        with self.start(script, source, output, directory, arguments, tree=tree) as running:
             yield running
 
     def start(
-        self, script: str, source: str, output: str, directory: Path, arguments: Sequence[str] = ()
+        self,
+        script: str,
+        source: str,
+        output: str,
+        directory: Path,
+        arguments: Sequence[str] = (),
+        *,
+        tree: Path | None = None,
     ) -> "Running":
         """As `run`, over a directory that a former run may have left; the caller kills it."""
         common = ["--bootstrap", self.bootstrap, "--input", source, "--output", output]
         if script in _JOBS:
             common += ["--checkpoint", str(directory / "checkpoint")]
             common += ["--progress", str(directory / "progress")]
-        program = _program(script, directory, [*common, *arguments])
+        program = _program(script, directory, [*common, *arguments], tree=tree or _ROOT)
         return Running(program=program, rig=self, source=source, output=output, directory=directory)
 
     def start_plain(self, directory: Path) -> Program:
@@ -68,12 +82,14 @@ class Rig:
         return _program("plain_start", directory, ["--checkpoint", str(directory / "checkpoint")])
 
 
-def _program(script: str, directory: Path, arguments: Sequence[str]) -> Program:
+def _program(
+    script: str, directory: Path, arguments: Sequence[str], *, tree: Path = _ROOT
+) -> Program:
     return Program(
         ProgramSpec(
             command=command_of(sys.executable, _HERE / f"{script}.py", arguments),
             log_path=directory / "log",
-            environment={"PYTHONPATH": str(_ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            environment={"PYTHONPATH": str(tree), "SPARK_LOCAL_IP": "127.0.0.1"},
             working_dir=directory,
         )
     )

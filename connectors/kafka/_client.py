@@ -52,7 +52,6 @@ __all__ = [
     "OFFSET_END",
     "OFFSET_INVALID",
     "PARTITION_EOF",
-    "PASSING_ERRORS",
     "TIMESTAMP_CREATE_TIME",
     "TIMESTAMP_LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE",
@@ -79,20 +78,6 @@ __all__ = [
     "make_producer",
     "translate",
 ]
-
-# A partition between two leaders, or a coordinator between two brokers: true a moment later.
-PASSING_ERRORS = frozenset(
-    {
-        "COORDINATOR_LOAD_IN_PROGRESS",
-        "FENCED_LEADER_EPOCH",
-        "KAFKA_STORAGE_ERROR",
-        "NOT_LEADER_FOR_PARTITION",
-        "OFFSET_NOT_AVAILABLE",
-        "REPLICA_NOT_AVAILABLE",
-        "UNKNOWN_LEADER_EPOCH",
-        "UNSTABLE_OFFSET_COMMIT",
-    }
-)
 
 # librdkafka's lines arrive here while the client is polled.
 _librdkafka_log = logging.getLogger("connectors.kafka.librdkafka")

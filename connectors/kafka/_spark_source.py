@@ -32,6 +32,7 @@ from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.splits import split_evenly
 from runtime import offsets
 from runtime.failpoints import failpoint
+from runtime.lasting_objects import freeze_once
 from runtime.model import Barrier, SplitRange
 
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
@@ -230,6 +231,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor side."""
         yield from self._split_reader.read(partition.value)
+        freeze_once()
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batch is committed: publish group offsets."""

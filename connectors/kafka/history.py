@@ -12,11 +12,11 @@ from typing import cast
 from connectors.kafka._client import (
     OFFSET_BEGINNING,
     PARTITION_EOF,
-    PASSING_ERRORS,
     TIMESTAMP_NOT_AVAILABLE,
     AdminClient,
     Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Message,
     OffsetSpec,
@@ -50,7 +50,7 @@ _POLL_S = 0.02
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
 
-_LEADERLESS = PASSING_ERRORS | {"LEADER_NOT_AVAILABLE"}
+_LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _Pairs = Sequence[tuple[str, bytes | str | None]]
 
 
@@ -283,7 +283,7 @@ def _end_offsets(
             return {at.partition: answer.result(timeout_s).offset for at, answer in answers.items()}
         except KafkaException as err:
             # A new topic, or one whose broker has just died, has no leader for a moment.
-            if err.args[0].name() not in _LEADERLESS or time.monotonic() > deadline:
+            if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
                 raise translate(err, {"topic": partitions[0].topic}) from err
         time.sleep(_POLL_S)  # an election ends without a word to clients
 

@@ -16,7 +16,10 @@ import pyarrow.compute as pc
 
 from runtime.errors import ConfigError
 
-__all__ = ["ProduceArguments", "RecordColumns", "check_spark_columns"]
+__all__ = ["COLUMNS_USED", "ProduceArguments", "RecordColumns", "check_spark_columns"]
+
+COLUMNS_USED = frozenset({"headers", "key", "offset", "partition", "timestamp", "topic", "value"})
+"""Of a batch; ``topic`` and ``offset`` also for messages about a record of the source."""
 
 _UNASSIGNED = -1  # librdkafka: ask the partitioner
 _NOW = 0  # librdkafka: stamp it when it is produced

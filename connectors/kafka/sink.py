@@ -8,7 +8,7 @@ from typing import Any, Never, Protocol, Self
 from connectors.kafka.client_options import PREFIX, refuse_weak_acks
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
-from connectors.kafka.records import check_spark_columns
+from connectors.kafka.records import COLUMNS_USED, check_spark_columns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory
 from runtime.contracts import SinkCoordinator
@@ -134,6 +134,12 @@ class KafkaSink:
             transaction_timeout_s=self._timeout_s,
             topics=topics,
         )
+
+    @property
+    def columns_used(self) -> frozenset[str]:
+        """See `runtime.contracts.SelectiveSink`: what records are made of, and what an error tells
+        where one came from."""
+        return COLUMNS_USED
 
     def writer_factory(self) -> KafkaWriterFactory:
         """See `runtime.contracts.Sink`."""

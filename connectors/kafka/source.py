@@ -1,7 +1,8 @@
 """`KafkaSource`: what ``Job.source(…)`` takes."""
 
+import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Never, TypeAlias
 
@@ -25,6 +26,8 @@ from runtime.spelling import refuse_misspelt
 
 __all__ = ["KafkaSource", "StartingOffsets"]
 
+_CHEAPEST = "partition"
+
 StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
 """``earliest``, ``latest``, ``committed``, a moment, or an offset for each partition."""
 
@@ -43,7 +46,8 @@ class KafkaSource:
             Partitions that appear later are read from their first record.
         bounded: the run ends when everything present at its start has been read.
         include_headers: whether there is a column ``headers``.
-        columns: only these columns; fewer cost less.
+        columns: only these columns; fewer cost less. Left out: all, but those that a ``transform``
+            does not read are not made.
         group_id: consumer group under which offsets are published after each decision.
         name: of the operator; made of what is read when left out.
         uid: stable id of the operator; set it to rename the source later.
@@ -95,6 +99,7 @@ class KafkaSource:
         self._rate_limit = rate_limit
         self._name = name or f"kafka-{self._options.subscription}"
         self._columns = tuple(columns or columns_with(headers=include_headers))
+        self._are_chosen = bool(columns)
         schema_of(self._columns)  # refuses unknown names
         deserializers = {"key": key_deserializer, "value": value_deserializer}
         require_deserializable(deserializers, self._columns)
@@ -165,6 +170,16 @@ class KafkaSource:
     def reader(self) -> SplitReader:
         """Executor side."""
         return self._split_reader()
+
+    def narrowed(self, columns: Collection[str]) -> "KafkaSource":
+        """See `runtime.contracts.NarrowingSource`."""
+        kept = tuple(name for name in self._columns if name in columns)
+        if self._are_chosen or self._deserializers or kept == self._columns:
+            return self
+        made = copy.copy(self)
+        # A batch without columns has no rows; a partition is the cheapest of all.
+        made._columns = kept or (_CHEAPEST,)  # noqa: SLF001 - a source like this one
+        return made
 
     def _split_reader(self) -> KafkaSplitReader:
         return KafkaSplitReader(

@@ -97,7 +97,7 @@ def _require_running(book: Book) -> None:
 # --- barriers -----------------------------------------------------------------------------------
 
 
-def barrier_polled(book: Book, event: BarrierPolled) -> None:
+def barrier_polled(book: Book, event: BarrierPolled, now_s: float) -> None:
     """Give the region its barrier, ask it to cut, or say that nothing is due."""
     region = region_of(book.regions, event.region)
     is_good_end = book.is_over and (book.error is None or book.is_finished)
@@ -117,6 +117,8 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
         book.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         book.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
+    elif (pause_s := _quiet_s(region, checkpoint, event, now_s)) > 0:
+        book.out.append(NothingDue(look_in_s=pause_s))
     else:
         book.out.append(
             AskCut(
@@ -128,6 +130,17 @@ def barrier_polled(book: Book, event: BarrierPolled) -> None:
                 has_read=event.has_read,
             )
         )
+
+
+def _quiet_s(
+    region: RegionState, checkpoint: PendingCheckpoint, event: BarrierPolled, now_s: float
+) -> float:
+    """Seconds before the region is worth another look; 0 where somebody waits for its answer, or
+    there is something without a look."""
+    is_asked = checkpoint.state is not State.ARMED or event.has_read
+    if is_asked or region.wants_a_batch(now_s, is_last=False):
+        return 0.0
+    return region.quiet.left_s(checkpoint.checkpoint_id, now_s)
 
 
 def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
@@ -169,7 +182,13 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
         book.force(checkpoint, now_s)  # nothing will ever come again: the final one
     if checkpoint.state is State.ALIGNING:
         checkpoint.acks[event.region] = None
-    book.out.append(NothingDue())
+    pause_s = region.quiet.looked(
+        checkpoint.checkpoint_id,
+        now_s,
+        least_s=book.settings.idle_poll_s,
+        longest_s=book.settings.quiet_look_s,
+    )
+    book.out.append(NothingDue(look_in_s=pause_s))
 
 
 def _give_barrier(

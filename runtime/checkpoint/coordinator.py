@@ -2,6 +2,7 @@
 pure core."""
 
 import logging
+import math
 import random
 import threading
 import time
@@ -18,11 +19,9 @@ from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.checkpoint.housekeeping import OwnerWatch
 from runtime.checkpoint.messages import (
     Acknowledged,
-    Action,
     AskCut,
     BarrierPolled,
     CommandAccepted,
-    GiveBarrier,
     RegionFailed,
     RegionRegistered,
     RestartAsked,
@@ -37,7 +36,13 @@ from runtime.checkpoint.run_threads import RunThreads
 from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Hands, RunIdentity, drive
-from runtime.checkpoint.waiting import BatchWaiters, WakeUp, result_within
+from runtime.checkpoint.waiting import (
+    BatchWaiters,
+    WakeUp,
+    answer_in,
+    given,
+    result_within,
+)
 from runtime.contracts import (
     Clock,
     MetadataStore,
@@ -307,18 +312,17 @@ class BarrierCoordinator:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return None
-            # An armed barrier found nothing to cut: look again soon. Else wait for a change.
-            self._wake.wait(version, min(left_s, self._settings.idle_poll_s if answer else left_s))
+            self._wake.wait(version, min(left_s, answer))
 
     def look_again(self) -> None:
         """See `runtime.contracts.Coordinator.look_again`."""
         self._wake.notify()
 
-    def _poll(self, threads: RunThreads, polled: BarrierPolled) -> Barrier | bool:
-        """One look: the barrier, or whether one is armed."""
-        answer = _answer(threads.step(polled))
+    def _poll(self, threads: RunThreads, polled: BarrierPolled) -> Barrier | float:
+        """One look: the barrier, or in how many seconds to look again unless something changes."""
+        answer = answer_in(threads.step(polled))
         if not isinstance(answer, AskCut):
-            return answer.barrier if isinstance(answer, GiveBarrier) else False
+            return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
             if self._desk.discover(sources, threads.step):
@@ -327,8 +331,8 @@ class BarrierCoordinator:
         except PERMANENT_ERRORS as err:
             self.fail(polled.region, polled.generation, err)
             raise
-        given = None if cut is None else _answer(threads.step(cut))
-        return given.barrier if isinstance(given, GiveBarrier) else True
+        told = [] if cut is None else threads.step(cut)
+        return given(answer_in(told), otherwise_s=self._settings.idle_poll_s)
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `runtime.contracts.Coordinator.is_decided`."""
@@ -485,10 +489,6 @@ class BarrierCoordinator:
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
         return self._running().ask(question)
-
-
-def _answer(actions: Sequence[Action]) -> GiveBarrier | AskCut | None:
-    return next((a for a in actions if isinstance(a, GiveBarrier | AskCut)), None)
 
 
 def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:

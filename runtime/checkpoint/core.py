@@ -437,7 +437,7 @@ def _triggered(book: Book, event: TriggerAsked, now_s: float) -> None:
 
 
 def _polled(book: Book, event: BarrierPolled, now_s: float) -> None:
-    aligning.barrier_polled(book, event)
+    aligning.barrier_polled(book, event, now_s)
 
 
 def _discovered(book: Book, event: SplitsDiscovered, now_s: float) -> None:

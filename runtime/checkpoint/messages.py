@@ -282,7 +282,13 @@ class AskCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingDue:
-    """Answer to a poll or a cut: no barrier now."""
+    """Answer to a poll or a cut: no barrier now.
+
+    Attributes:
+        look_in_s: a barrier is armed, and worth another look then; None: something has to change.
+    """
+
+    look_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ __all__ = [
     "StartedJob",
 ]
 
+_LONGEST_LOOK_S = 1.0
+
 TOLERABLE_FAILURES = 3
 """Checkpoints that may fail in a row, unless the user says something else."""
 
@@ -152,7 +154,8 @@ class CheckpointSettings:
             backlog becomes several epochs instead of one that is too large for the timeout.
             While it catches up, the next barrier does not wait for the interval.
         first_epoch_records: that limit before anything is learnt.
-        idle_poll_s: how often an armed barrier looks for something to cut.
+        idle_poll_s: how often an armed barrier looks for something to cut; less often as time goes
+            by, see `quiet_look_s`.
         discovery_interval_s: how often sources are asked for new splits; None: never.
         sweep_interval_s: how often orphaned work is aborted.
         renew_interval_s: how often the owner record is renewed.
@@ -193,6 +196,12 @@ class CheckpointSettings:
     max_retry_s: float = 2.0
     unknown_timeout_s: float = 60.0
     settle_timeout_s: float = 900.0
+
+    @property
+    def quiet_look_s(self) -> float:
+        """The longest pause between two such looks: records that come wait a quarter of an
+        interval, where those that come all the time wait for half of one on average."""
+        return max(self.idle_poll_s, min((self.interval_s or 0.0) / 4, _LONGEST_LOOK_S))
 
     def __post_init__(self) -> None:
         positive = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
 from runtime.checkpoint.pressure import PendingTime
+from runtime.checkpoint.quiet import QuietTime
 from runtime.counts import COUNTS_KIND
 from runtime.drops import DROPS_KIND
 from runtime.errors import FencedError, IllegalTransitionError, WrongJobError
@@ -79,6 +80,7 @@ class RegionState:
         rate: how many records per second it may read; None: as many as it can.
         pending: how far it is behind its barriers.
         asked: the ranges of its last barrier.
+        quiet: when it is worth looking for something to read.
         work: of each split, what the last cut took and what it left behind, as far as known.
     """
 
@@ -112,6 +114,7 @@ class RegionState:
     again_s: float | None = field(init=False, default=None)
     pending: PendingTime = field(init=False, default_factory=PendingTime)
     asked: tuple[SplitRange, ...] = field(init=False, default=())
+    quiet: QuietTime = field(init=False, default_factory=QuietTime)
     work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

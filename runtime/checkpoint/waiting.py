@@ -1,15 +1,16 @@
 """Threads that wait for the coordinator: callbacks for their commit, pollers for a barrier."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
+from runtime.checkpoint.messages import Action, AskCut, GiveBarrier, NothingDue
 from runtime.errors import UnreachableError
-from runtime.model import BatchKey
+from runtime.model import Barrier, BatchKey
 
-__all__ = ["BatchWaiters", "Waiter", "WakeUp", "result_within"]
+__all__ = ["BatchWaiters", "Waiter", "WakeUp", "answer_in", "given", "result_within"]
 
 T = TypeVar("T")
 
@@ -105,3 +106,23 @@ def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, obj
             {**where, "timeout_s": timeout_s},
             "A checkpoint before it is slow; look at /v1/status.",
         ) from err
+
+
+def answer_in(actions: Sequence[Action]) -> GiveBarrier | AskCut | NothingDue | None:
+    """What the core says to somebody who polls, or has cut."""
+    return next((a for a in actions if isinstance(a, GiveBarrier | AskCut | NothingDue)), None)
+
+
+def given(
+    answer: GiveBarrier | AskCut | NothingDue | None, *, otherwise_s: float
+) -> Barrier | float:
+    """The barrier, or in how many seconds to ask again unless something changes.
+
+    Args:
+        otherwise_s: where the answer does not say.
+    """
+    if isinstance(answer, GiveBarrier):
+        return answer.barrier
+    if isinstance(answer, NothingDue) and answer.look_in_s is not None:
+        return answer.look_in_s
+    return otherwise_s

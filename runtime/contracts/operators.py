@@ -1,6 +1,6 @@
 """Sources and sinks as a Job takes them, and the driver's side of a source."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
@@ -19,7 +19,9 @@ __all__ = [
     "DeserializingSource",
     "EventTimeSink",
     "FrameSink",
+    "NarrowingSource",
     "RateLimitedSource",
+    "SelectiveSink",
     "Sink",
     "Source",
     "SourceFunction",
@@ -181,6 +183,16 @@ class RateLimitedSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class NarrowingSource(Source, Protocol):
+    """A source that need not make columns that nobody reads."""
+
+    def narrowed(self, columns: Collection[str]) -> Source:
+        """The same source, whose `reader` and `schema_ddl` have these columns and perhaps others,
+        at least one; itself where the user has chosen the columns."""
+        ...
+
+
 class Sink(Protocol):
     """What `.sink(…)` takes. Picklable (without connections)."""
 
@@ -218,6 +230,16 @@ class TaskSink(Sink, Protocol):
 
     def writer_factory(self) -> WriterFactory:
         """Executor side."""
+        ...
+
+
+@runtime_checkable
+class SelectiveSink(Sink, Protocol):
+    """A sink that looks at columns of certain names only."""
+
+    @property
+    def columns_used(self) -> Collection[str]:
+        """Their names; others need not be handed to it."""
         ...
 
 

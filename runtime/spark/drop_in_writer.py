@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from runtime.contracts import SinkWriter, TaskScope, WriterFactory
 from runtime.errors import ConfigError, FencedError
+from runtime.lasting_objects import freeze_once
 from runtime.model import BatchKey, StateEntry
 from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import REGION, DropInClient, QueryRun
@@ -87,7 +88,9 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         )
         factory: WriterFactory = pickle.loads(self._run.writer_factory)  # by `DropInQueries`
         writer = factory.open(scope, coordinator)
-        return _PreCommitted(self._run.generation, _write_all(writer, iterator))
+        written = _PreCommitted(self._run.generation, _write_all(writer, iterator))
+        freeze_once()
+        return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Decide, then commit. Returns only when the batch is committed on record.

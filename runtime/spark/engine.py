@@ -7,8 +7,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
-
 from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
@@ -19,23 +17,20 @@ from runtime.continuous.desk import ContinuousDesk
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits
 from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import FrameSink, RegionLife, Sink, SinkCoordinator, Source
+from runtime.contracts import RegionLife, Sink, SinkCoordinator, Source
 from runtime.drops import DropBudget, dropped_in_all
-from runtime.errors import ConfigError
-from runtime.job import Engine, Job, Pipeline, Recovery
+from runtime.job import Engine, Job, Recovery
 from runtime.model import OperatorNode
 from runtime.service.command_file import announced
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
 from runtime.spark.engines import choose_engine, choose_parts
-from runtime.spark.frames import chained_schema, source_frame, transformed
+from runtime.spark.frame_look import look_at
 from runtime.spark.hosts import HostExclusion, SparkExecutors
 from runtime.spark.interrupts import Interrupts, ended_by_signals
 from runtime.spark.job_graph import Region, job_plan, regions_of, require_chained
-from runtime.spark.job_source import probe_for
-from runtime.spark.launcher import ContinuousRegions, RegionLauncher
+from runtime.spark.launcher import ColumnsRead, ContinuousRegions, RegionLauncher
 from runtime.spark.lives import RegionLives
-from runtime.spark.plans import is_stateful, streams_read
 from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import is_fair, prepare, require_task_retries, task_slots
@@ -116,7 +111,7 @@ def run_job(job: Job) -> JobResult:
             ends=lambda source_id: sources[source_id].fixed_ends(),
             lost_timeout_s=lost_timeout.seconds,
         )
-        _run_regions(job, regions, started, coordinator, store, retain, interrupts, following)
+        _run_regions(job, layout, started, coordinator, store, retain, interrupts, following)
     return JobResult(
         job_uid=started.job_uid,
         restored_from=started.restored_from,
@@ -158,18 +153,21 @@ class _Layout:
         regions: of the job.
         continuous: names of those that run continuously.
         cluster_ids: that the sources read.
+        columns: see `ColumnsRead`.
     """
 
     graph: tuple[OperatorNode, ...]
     regions: tuple[Region, ...]
     continuous: frozenset[str]
     cluster_ids: tuple[str, ...]
+    columns: ColumnsRead
 
 
 def _layout(job: Job) -> _Layout:
     """Regions and their engines. What is wrong with the job itself is said before a broker is
     asked; the sources are checked, changing nothing."""
-    stateful = [_keeps_state(job.spark, pipeline) for pipeline in job.pipelines]
+    looks = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
+    stateful = [look.keeps_state for look in looks]
     graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
     continuous = _continuous(job, regions)
     facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
@@ -185,6 +183,12 @@ def _layout(job: Job) -> _Layout:
         regions=regions,
         continuous=continuous,
         cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
+        columns={
+            region.name: look.columns
+            for pipeline, look in zip(job.pipelines, looks, strict=True)
+            for region in regions
+            if region.pipeline is pipeline
+        },
     )
 
 
@@ -202,7 +206,7 @@ def _continuous(job: Job, regions: Sequence[Region]) -> frozenset[str]:
 
 def _run_regions(
     job: Job,
-    regions: Sequence[Region],
+    layout: _Layout,
     started: StartedJob,
     coordinator: BarrierCoordinator,
     store: CheckpointStore,
@@ -211,6 +215,7 @@ def _run_regions(
     continuous: ContinuousRegions,
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
+    regions = layout.regions
     hosts = HostExclusion(SparkExecutors(job.spark))
     if len(regions) - len(continuous.names) > 1 and not is_fair(job.spark):
         log.warning(
@@ -241,6 +246,7 @@ def _run_regions(
             batches_to_retain=retain,
             continuous=continuous,
             drops=_drop_budget(job, started),
+            columns=layout.columns,
         )
         lives = RegionLives(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
@@ -282,34 +288,3 @@ def _drop_budget(job: Job, started: StartedJob) -> DropBudget | None:
         sum(so_far.values()),
     )
     return DropBudget(limit, so_far)
-
-
-def _keeps_state(spark: SparkSession, pipeline: Pipeline) -> bool:
-    """Whether the pipeline's frame keeps state; told by a frame over a source that never runs.
-
-    Raises:
-        ConfigError: it reads another stream, too, or its rows do not suit a sink of files.
-    """
-    if pipeline.is_chained:
-        if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
-            _check_files(pipeline, spark.createDataFrame([], chained_schema(pipeline)))
-        return False
-    probe = probe_for(pipeline.source.schema_ddl())
-    frame = transformed(source_frame(spark, probe).load(), pipeline)
-    read = streams_read(frame)
-    if read not in ((), (probe.name(),)):
-        others = set(read) - {probe.name()}
-        raise ConfigError(
-            "a transform reads another stream than its source, or its source twice",
-            {"source": pipeline.source.name, "others": ",".join(sorted(others)) or "none"},
-            "A checkpoint holds one position of one source in each pipeline. Make the other one a "
-            "source of the job, or read the records once, with their columns twice.",
-        )
-    _check_files(pipeline, frame)
-    return is_stateful(frame)
-
-
-def _check_files(pipeline: Pipeline, frame: DataFrame) -> None:
-    for sink in pipeline.sinks:
-        if isinstance(sink, FrameSink):
-            sink.check_frame(frame)

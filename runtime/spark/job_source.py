@@ -19,7 +19,9 @@ from pyspark.sql.types import StructType
 
 from runtime import offsets
 from runtime.contracts import SplitReader
+from runtime.drops import offsets_in
 from runtime.errors import UnreachableError
+from runtime.lasting_objects import freeze_once
 from runtime.model import SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.tasks import Chain
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.2
 # Spark asks again at once; a runner that waited longer would outlive a driver that was killed.
 _DEADLINE_S = 5.0
+_WORTH_A_TASK = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,8 @@ class SourcePlan:
         address: of the coordinator's service.
         region, generation: whose barriers to ask for.
         initial_offset: JSON of the restored position; a first start reads nothing before it.
-        tasks: at most so many chained tasks per batch.
+        tasks: at most so many chained tasks per batch; so many run at once.
+        shares_tasks: splits that are read for Spark may share a task, too, where they hold little.
         chain: pickled `Chain`, which yields results instead of records; None: not chained. In
             bytes, for only tasks may need the modules of the user's functions, and the source
             runner, which each new life waits for, shall not import a client that it has no use for.
@@ -56,6 +60,7 @@ class SourcePlan:
     generation: int
     initial_offset: str
     tasks: int
+    shares_tasks: bool
     chain: bytes | None = field(repr=False)  # with the token and the client's settings
     reader: SplitReader | None
     schema_ddl: str
@@ -109,10 +114,20 @@ class JobStreamReader(DataSourceStreamReader):
         if offsets.is_initial(end) or start == end:
             return []
         barrier = offsets.decode(end)
-        # Records that Spark processes are read by a task for each split, as by its own source.
-        most = len(barrier.splits) if self._plan.chain is None else self._plan.tasks
-        hands = deal(barrier.splits, most)
+        hands = deal(barrier.splits, self._most_tasks(barrier.splits))
         return [InputPartition((barrier.checkpoint_id, hand)) for hand in hands]
+
+    def _most_tasks(self, splits: Sequence[SplitRange]) -> int:
+        """Records that Spark processes are read by a task for each split, as by its own source.
+
+        But a task costs Spark, two Python workers and a transaction as much as thousands of
+        records: where there are few, no more tasks than run at once.
+        """
+        if self._plan.chain is not None:
+            return self._plan.tasks
+        if not self._plan.shares_tasks:
+            return len(splits)
+        return max(self._plan.tasks, offsets_in(splits) // _WORTH_A_TASK)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor: the records of the ranges, or what became of them."""
@@ -122,6 +137,7 @@ class JobStreamReader(DataSourceStreamReader):
         elif self._plan.chain is not None:
             chain: Chain = pickle.loads(self._plan.chain)  # written by `RegionLauncher`
             yield from chain.run(checkpoint_id, splits)
+        freeze_once()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_plan": self._plan}  # a task opens no connection to the coordinator

@@ -3,15 +3,20 @@
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.contracts import (
     ContinuousSource,
     Coordinator,
+    NarrowingSource,
     RegionHandle,
     RegionLife,
+    Source,
     SplitReader,
 )
 from runtime.drops import DropBudget, dropped_in_all
@@ -32,13 +37,23 @@ from runtime.spark.frames import (
 from runtime.spark.job_graph import Region
 from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.passing import Passing, TaskAnswers
+from runtime.spark.pruning import in_full, kept_by
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import initial_offset, location_of, make_ready
-from runtime.spark.session import own_workers, query_settings, quick_python, scheduler_pool
+from runtime.spark.session import (
+    is_local,
+    own_workers,
+    query_settings,
+    quick_python,
+    scheduler_pool,
+)
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["ContinuousRegions", "RegionLauncher"]
+__all__ = ["ColumnsRead", "ContinuousRegions", "RegionLauncher"]
+
+ColumnsRead = Mapping[str, frozenset[str] | None]
+"""By region: the columns of its source that its frame reads; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,7 @@ class RegionLauncher:
         batches_to_retain: int,
         continuous: ContinuousRegions,
         drops: DropBudget | None = None,
+        columns: ColumnsRead,
     ) -> None:
         self._continuous = continuous
         self._job = job
@@ -83,6 +99,7 @@ class RegionLauncher:
         self._address = address
         self._batches_to_retain = batches_to_retain
         self._drops = drops
+        self._columns = columns
 
     def handles(self) -> dict[str, RegionHandle]:
         """Of every region, by name."""
@@ -172,11 +189,13 @@ class RegionLauncher:
             self._fs,
         )
         first = initial_offset(restored, generation=generation, after=life.after)
-        reader = region.pipeline.source.reader()
+        source = self._source_of(region)
+        reader = source.reader()
         if times is not None:
             reader = times.reader(reader)
         try:
-            plan = self._source_plan(region, tasks, passing, reader, initial=first)
+            ddl = source.schema_ddl()
+            plan = self._source_plan(region, tasks, passing, reader, initial=first, ddl=ddl)
             self._start(region, query, plan)
         except BaseException:
             query.prepare_stop()
@@ -190,7 +209,22 @@ class RegionLauncher:
                 records = source_frame(self._job.spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
             with scheduler_pool(self._job.spark, f"{self._job.name}-{region.name}"):
-                query.start(transformed(frame, region.pipeline))
+                query.start(self._frame(frame, region))
+
+    def _frame(self, records: DataFrame, region: Region) -> DataFrame:
+        """What the query runs: the user's functions over all columns that the source has."""
+        pipeline = region.pipeline
+        if pipeline.is_chained:
+            return records
+        schema = cast(StructType, StructType.fromDDL(pipeline.source.schema_ddl()))
+        return kept_by(transformed(in_full(records, schema), pipeline), pipeline.sinks)
+
+    def _source_of(self, region: Region) -> Source:
+        """The source without the columns that nobody reads."""
+        source, read = region.pipeline.source, self._columns.get(region.name)
+        if read is None or not isinstance(source, NarrowingSource):
+            return source
+        return source.narrowed(read)
 
     def _workers_of(self, region: Region) -> AbstractContextManager[None]:
         chained = region.pipeline.is_chained  # then to read is to write
@@ -213,6 +247,7 @@ class RegionLauncher:
         reader: SplitReader,
         *,
         initial: str,
+        ddl: str,
     ) -> SourcePlan:
         chain: bytes | None = None
         if region.functions is not None:
@@ -233,15 +268,14 @@ class RegionLauncher:
             generation=tasks.generation,
             initial_offset=initial,
             tasks=self._job.spark.sparkContext.defaultParallelism,
+            # Of a cluster, whose executors may still be coming, nobody knows what runs at once.
+            shares_tasks=is_local(self._job.spark),
             chain=chain,
             reader=reader if chain is None else None,
-            schema_ddl=self._schema_ddl(region, passing),
+            schema_ddl=ddl if chain is None else _ddl_of_chain(region, passing),
         )
 
-    def _schema_ddl(self, region: Region, passing: Passing | None) -> str:
-        """Of the rows that Spark is given by the source's tasks."""
-        if region.functions is None:
-            return region.pipeline.source.schema_ddl()
-        if passing is None:
-            return RESULT_SCHEMA
-        return chained_schema(region.pipeline).toDDL()
+
+def _ddl_of_chain(region: Region, passing: Passing | None) -> str:
+    """Of the rows that Spark is given by the tasks of a chained region."""
+    return RESULT_SCHEMA if passing is None else chained_schema(region.pipeline).toDDL()

@@ -18,6 +18,8 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from runtime.lasting_objects import freeze_lasting
+
 __all__ = [
     "ENTRY_POINT_GROUP",
     "import_ahead",
@@ -114,6 +116,7 @@ def import_ahead() -> None:
 
     named = [entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)]
     _import_all((*_AHEAD, *named))
+    freeze_lasting()
     if "numpy.random" in sys.modules:
         # Python's own generator does this by itself; workers must not draw the same numbers.
         os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from runtime import offsets
 from runtime.contracts import (
@@ -38,7 +39,6 @@ from runtime.spark.passing import Passing
 from runtime.spark.session import own_workers
 from runtime.spark.state import StateDescriber
 from runtime.spark.tasks import (
-    RESULT_SCHEMA,
     RegionTasks,
     TaskResult,
     passing_task,
@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 _LOG_TIMEOUT_S = 5.0
 _POLL_S = 0.01
+_RESULT = StructType([StructField("result", BinaryType())])  # as text it is parsed in every epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,4 +369,4 @@ class RegionQuery:
             return frame
         write = sink_task(self._spec.tasks, barrier.checkpoint_id)
         with own_workers(frame.sparkSession):
-            return frame.mapInArrow(write, RESULT_SCHEMA)
+            return frame.mapInArrow(write, _RESULT)

@@ -17,6 +17,7 @@ __all__ = [
     "QUERY_SETTINGS",
     "active_session",
     "is_fair",
+    "is_local",
     "own_workers",
     "prepare",
     "query_settings",
@@ -198,6 +199,11 @@ def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
     finally:
         if given is None:
             context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]  # removes it
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether tasks run in the driver's JVM, so that its cores are those there are."""
+    return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
 
 
 def is_fair(spark: SparkSession) -> bool:

@@ -24,6 +24,7 @@ from runtime.contracts import (
 from runtime.drops import offsets_in
 from runtime.errors import IllegalTransitionError, StreamError
 from runtime.failpoints import failpoint
+from runtime.lasting_objects import freeze_once
 from runtime.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
@@ -318,6 +319,7 @@ def sink_task(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _row(_drained(_writing(tasks, checkpoint_id, (), batches)))
+        freeze_once()
 
     return run
 
@@ -333,5 +335,6 @@ def passing_task(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from passing.on(_writing(tasks, checkpoint_id, (), batches))
+        freeze_once()
 
     return run

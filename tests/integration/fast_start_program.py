@@ -1,5 +1,6 @@
 """Started by `test_fast_start`: a session with `fast_start`, and what one Python task saw."""
 
+import gc
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     daemon = Path("/proc") / str(os.getppid())
     seen = {
         "daemon": (daemon / "cmdline").read_text().split("\0"),
+        "frozen_objects": gc.get_freeze_count(),
         "daemon_threads": len(list((daemon / "task").iterdir())),
         "imported_ahead": imported,
         "pandas_ahead": pandas,

@@ -64,6 +64,7 @@ def test_session_uses_the_archive_and_the_daemon(tmp_path: Path) -> None:
     assert "runtime.spark.python_daemon" in seen["daemon"]
     assert seen["daemon_threads"] == 1
     assert seen["imported_ahead"]
+    assert seen["frozen_objects"] > 50_000, "else each task ends in a search through all of them"
     assert seen["pyspark"] == pyspark.__file__
     assert seen["version"] == pyspark.__version__
     assert not [entry for entry in seen["search_path"] if entry.endswith("pyspark.zip")]

@@ -207,9 +207,9 @@ def cut_again_while_late(patch: pytest.MonkeyPatch) -> None:
     decided meanwhile: Spark may not have logged it."""
     polled = aligning.barrier_polled
 
-    def broken(book: Any, event: BarrierPolled) -> None:
+    def broken(book: Any, event: BarrierPolled, now_s: float) -> None:
         book.regions[event.region].late = None
-        polled(book, event)
+        polled(book, event, now_s)
 
     patch.setattr(aligning, "barrier_polled", broken)
 

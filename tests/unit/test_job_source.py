@@ -62,7 +62,9 @@ class Client:
         return self.answer
 
 
-def reader(client: Client | None = None, *, chained: bool = True, tasks: int = 2) -> Any:
+def reader(
+    client: Client | None = None, *, chained: bool = True, tasks: int = 2, shares: bool = False
+) -> Any:
     """A reader of the region, restored from checkpoint 7."""
     plan = SourcePlan(
         format_name="sluice-job",
@@ -73,6 +75,7 @@ def reader(client: Client | None = None, *, chained: bool = True, tasks: int = 2
         generation=GENERATION,
         initial_offset=initial_offset(RESTORED, generation=GENERATION, after=7),
         tasks=tasks,
+        shares_tasks=shares,
         chain=pickle.dumps(None) if chained else None,
         reader=cast(Any, None),
         schema_ddl="value binary",
@@ -120,6 +123,18 @@ def test_a_chained_batch_has_as_many_tasks_as_the_plan_says() -> None:
     start = reader().initialOffset()
     assert len(reader(tasks=2).partitions(start, end)) == 2
     assert len(reader(tasks=2, chained=False).partitions(start, end)) == 3
+
+
+def test_where_all_cores_are_known_few_records_make_no_more_tasks_than_run_at_once() -> None:
+    """Each would be a transaction, too. Splits with much to read have a task of their own."""
+    made = reader(tasks=2, chained=False, shares=True)
+    start = made.initialOffset()
+    few = logged(barrier(9, split(0, 50, 90), split(1, 7, 10), split(2, 0, 5), split(3, 4, 4)))
+    read = [part for _, hand in hands(made.partitions(start, few)) for part in hand]
+    assert len(made.partitions(start, few)) == 2
+    assert sorted(part.partition for part in read) == [0, 1, 2]
+    much = logged(barrier(9, *(split(number, 0, 200_000) for number in range(3))))
+    assert len(made.partitions(start, much)) == 3
 
 
 def test_rule_15_nothing_is_read_up_to_an_initial_offset_or_between_equal_ones() -> None:

@@ -1,0 +1,59 @@
+"""What a worker keeps is not searched for cycles behind every task."""
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from runtime import lasting_objects
+from runtime.lasting_objects import freeze_lasting, freeze_once
+
+
+class Ring:
+    """An object that holds itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As a new process finds it, and as it was, afterwards."""
+    monkeypatch.setattr(lasting_objects, "_frozen_in", None)
+    before = gc.get_freeze_count()
+    yield
+    if not before:
+        gc.unfreeze()
+
+
+def tracked() -> int:
+    return sum(gc.get_count()) + len(gc.get_objects())
+
+
+def test_what_is_there_is_left_out_and_what_comes_is_still_found() -> None:
+    before = tracked()
+    freeze_lasting()
+    assert tracked() < before / 10
+    Ring()
+    assert gc.collect() >= 1
+
+
+def test_cycles_are_found_before_they_would_be_kept() -> None:
+    gc.collect()
+    Ring()
+    freeze_lasting()
+    assert not [each for each in gc.get_referrers(Ring) if isinstance(each, Ring)]
+
+
+def test_it_is_done_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is forked from a daemon: what that had frozen is not all that the worker has."""
+    done: list[int] = []
+    monkeypatch.setattr(lasting_objects, "freeze_lasting", lambda: done.append(1))
+    freeze_once()
+    freeze_once()
+    assert len(done) == 1
+    other = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: other)
+    freeze_once()
+    assert len(done) == 2
