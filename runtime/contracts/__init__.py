@@ -54,6 +54,7 @@ from runtime.contracts.regional import (
     SharedCommitter,
 )
 from runtime.contracts.storage import MetadataStore, PublishOutcome
+from runtime.contracts.tuning import TunedSink, TunedSource
 from runtime.contracts.writing import (
     AttemptRegistry,
     DeadLetterWriter,
@@ -118,5 +119,7 @@ __all__ = [
     "TaskScope",
     "TaskSink",
     "TimedSplitReader",
+    "TunedSink",
+    "TunedSource",
     "WriterFactory",
 ]
