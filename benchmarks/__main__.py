@@ -1,6 +1,7 @@
 """``python -m benchmarks``: measure, and print a table.
 
-``peers``, ``report``, ``scaling`` and ``coordinator-load`` are commands with options of their own.
+``peers``, ``report``, ``scaling``, ``tuning`` and ``coordinator-load`` are commands with options of
+their own.
 """
 
 import argparse
@@ -60,6 +61,7 @@ _COMMANDS = {
     "peers": "benchmarks.peers.command",
     "report": "benchmarks.peers.report",
     "scaling": "benchmarks.scaling",
+    "tuning": "benchmarks.tuning",
     "coordinator-load": "benchmarks.coordinator_load",
 }
 

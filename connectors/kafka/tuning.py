@@ -23,7 +23,7 @@ __all__ = [
 
 _KIB = 1024
 # What librdkafka keeps for a record beside its key and value, the allocator's share included.
-_CONSUMED_RECORD_BYTES = 512
+_CONSUMED_RECORD_BYTES = 400
 _PRODUCED_RECORD_BYTES = 256
 # A queue that has room for one more record is given a whole fetch, by each broker at once.
 _BROKERS = 3

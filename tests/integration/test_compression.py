@@ -100,11 +100,13 @@ def test_of_several_codecs_the_most_frequent_one_is_taken(
 
 @pytest.mark.parametrize(
     ("codec", "engine"),
-    zip(
-        CODECS,
-        ("continuous", "micro-batch", "continuous", "micro-batch", "continuous"),
-        strict=True,
-    ),
+    [
+        ("none", "continuous"),
+        ("gzip", "micro-batch"),
+        ("snappy", "continuous"),
+        ("lz4", "micro-batch"),
+        ("zstd", "continuous"),
+    ],
 )
 def test_a_job_writes_as_its_source_is_compressed(
     spark: SparkSession,

@@ -54,7 +54,7 @@ def test_everything_together_fits_or_is_refused_by_name(
         # Only where there is no room: a sixteenth of what is left takes no message.
         assert max(0, (mib << 20) - claimed) // 16 < max(1, sinks) * 2 * largest
         return
-    least = 1_000 * (512 + sinks * 256)  # the smallest queues there are, where next to none is left
+    least = 1_000 * (400 + sinks * 256)  # the smallest queues there are, where next to none is left
     held = source.most_bytes + (sink.most_bytes * sinks if sink else 0)
     assert held + source.batch_bytes * _COPIES_IN_FLIGHT <= (mib << 20) + least
     own = source.librdkafka() | (dict(sink.librdkafka()) if sink else {})
