@@ -264,7 +264,7 @@ class Job:
         task_memory_mib: what the records of one task may take, in MiB: fetched ahead, in the batch
             that is worked on, and sent and not acknowledged yet. Queues and fetches are made to
             fit; what ``kafka.*`` options ask for counts. Python, Spark and their libraries come on
-            top; >= 32.
+            top; >= 64.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed.
         host: address at which executors reach this process.

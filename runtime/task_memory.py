@@ -7,11 +7,14 @@ from runtime.errors import ConfigError
 __all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib"]
 
 DEFAULT_MIB = 256
-_LEAST_MIB = 32
+_LEAST_MIB = 64
 _MIB = 2**20
+# What clients and allocators keep once large records have gone through, however small the queues
+# are: measured, docs/tuning.md.
+_KEPT_BYTES = 48 * _MIB
 
-# Sixteenths. A batch is in memory several times at once: as Python objects of the client, as Arrow
-# columns, as what the functions made of it, and as what the producer is being given.
+# Sixteenths of the rest. A batch is in memory several times at once: as Python objects of the
+# client, as Arrow columns, as what the functions made of it, and as what a producer is given.
 _READING, _WRITING, _BATCHES = 4, 3, 8
 
 
@@ -19,10 +22,8 @@ _READING, _WRITING, _BATCHES = 4, 3, 8
 class TaskMemory:
     """The bound of one task, before a source or a sink derives its settings from it. Picklable.
 
-    A sixteenth is nobody's part: it is for what each client needs whatever it holds.
-
     Attributes:
-        total_bytes: of records, in the queues of clients and in batches; >= 32 MiB.
+        total_bytes: above what a task with next to nothing to do has; >= 64 MiB.
         claimed_bytes: of them, what settings of the user's own take; they win, and what they leave
             is shared; >= 0.
         reads: whether the task reads from a source of ours.
@@ -44,10 +45,14 @@ class TaskMemory:
             ConfigError: the user's own settings take more than all of it.
         """
         total_bytes = mib * _MIB
-        if claimed_bytes > total_bytes:
+        if claimed_bytes > total_bytes - _KEPT_BYTES:
             raise ConfigError(
                 "queues and fetches that kafka.* options ask for do not fit into a task's memory",
-                {"task_memory_mib": mib, "asked_mib": -(-claimed_bytes // _MIB)},
+                {
+                    "task_memory_mib": mib,
+                    "for_queues_mib": (total_bytes - _KEPT_BYTES) // _MIB,
+                    "asked_mib": -(-claimed_bytes // _MIB),
+                },
                 "Leave the options out, and the queues are made to fit; or raise the bound.",
             )
         return cls(total_bytes=total_bytes, claimed_bytes=claimed_bytes, reads=reads, sinks=sinks)
@@ -68,7 +73,7 @@ class TaskMemory:
         return self._part(_BATCHES)
 
     def _part(self, sixteenths: int) -> int:
-        return (self.total_bytes - self.claimed_bytes) * sixteenths // 16
+        return (self.total_bytes - _KEPT_BYTES - self.claimed_bytes) * sixteenths // 16
 
 
 def checked_mib(mib: int, *, name: str) -> int:

@@ -150,8 +150,7 @@ def read_settings(memory: TaskMemory, options: Mapping[str, object]) -> ReadSett
                 "message.max.bytes": message_bytes,
                 "for_reading_mib": part >> 20,
             },
-            "Raise it to sixteen times the largest message at least, or lower "
-            "kafka.message.max.bytes (max.request.size) of the source.",
+            "Raise it, or lower kafka.message.max.bytes (max.request.size) of the source.",
         )
     return ReadSettings(
         queue_kib=_given(options, _QUEUE_KIB) or _within(part // 4 // _KIB, 1, _MOST_QUEUE_KIB),
