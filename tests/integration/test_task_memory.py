@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 MIB = 2**20
 BOUND_MIB = 96
-FAT_RECORDS = 3_000
+FAT_RECORDS = 2_000
 PARTITIONS = 2
 
 
@@ -43,7 +43,7 @@ def run(
     engine: str,
     source: str,
     sink: str,
-    pause_s: float = 0.05,
+    pause_s: float = 0.02,
     source_options: dict[str, str] | None = None,
 ) -> int:
     """A copy by slow tasks; the most memory that one of their processes had."""
@@ -79,7 +79,7 @@ def run(
 def test_a_task_over_large_records_keeps_to_its_memory(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, engine: str
 ) -> None:
-    """150 MB of records of 1 to 100 KB, in no order of size, wait for a task that is slow: it has
+    """100 MB of records of 1 to 100 KB, in no order of size, wait for a task that is slow: it has
     less above a task with next to nothing to do, whose memory is that of Python, the libraries and
     the clients themselves."""
     lean, fat = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
