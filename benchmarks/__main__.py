@@ -1,8 +1,8 @@
 """``python -m benchmarks``: measure, and print a table.
 
-``peers``, ``steady``, ``report``, ``scaling``, ``transform-profile`` and ``coordinator-load`` are
-commands with options of their own. What the parts measure is logged as lines of JSON, of which
-`report` makes a table.
+``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile`` and
+``coordinator-load`` are commands with options of their own. What the parts measure is logged as
+lines of JSON, of which `report` makes a table.
 """
 
 import argparse
@@ -74,6 +74,7 @@ _COMMANDS = {
     "report": "benchmarks.peers.report",
     "scaling": "benchmarks.scaling",
     "transform-profile": "benchmarks.transform_profile",
+    "tuning": "benchmarks.tuning",
     "coordinator-load": "benchmarks.coordinator_load",
     "epoch-commits": "benchmarks.epoch_commits",
 }

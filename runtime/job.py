@@ -23,6 +23,7 @@ from runtime.interpreter import use_this_interpreter
 from runtime.on_error import OnError, Policy, policy_of
 from runtime.poison import ArrowFunction
 from runtime.spelling import refuse_misspelt
+from runtime.task_memory import DEFAULT_MIB, checked_mib
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -260,6 +261,10 @@ class Job:
             or write files, keep their splits.
         on_lost: ``fail`` or ``repair`` a decided transaction that the broker has aborted; chained
             regions of deterministic functions can be repaired, each lost transaction by itself.
+        task_memory_mib: what the records of one task may take, in MiB: fetched ahead, in the batch
+            that is worked on, and sent and not acknowledged yet. Queues and fetches are made to
+            fit; what ``kafka.*`` options ask for counts. Python, Spark and their libraries come on
+            top; >= 64.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed.
         host: address at which executors reach this process.
@@ -293,6 +298,7 @@ class Job:
         max_dropped_in_all: int | None = None,
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
+        task_memory_mib: int = DEFAULT_MIB,
         restore_from: int | None = None,
         host: str = "127.0.0.1",
         listeners: Sequence[ProgressListener] = (),
@@ -314,12 +320,12 @@ class Job:
             min_pause_s=min_pause_s,
             tolerable_failures=_tolerable(tolerable_failures, restart_strategy),
             restart_strategy=restart_strategy,
-            on_region_failure=_on_region_failure(on_region_failure),
+            on_region_failure=OnRegionFailure.of(on_region_failure),
             pressure_alarm_s=pressure_alarm_s,
             settle_timeout_s=outage_timeout_s,
             retained=retained,
             discovery_interval_s=discovery_interval_s,
-            on_lost=_on_lost(on_lost),
+            on_lost=OnLost.of(on_lost),
             handler=checkpoint_handler or GlobalCheckpointHandler(),
             balancer=load_balancer,
             drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
@@ -328,6 +334,7 @@ class Job:
         self.engine = _engine(engine)
         self.coordinator_lost_timeout_s = _lost_timeout(coordinator_lost_timeout_s)
         self.recovery = _recovery(recovery)
+        self.task_memory_mib = checked_mib(task_memory_mib, name="task_memory_mib")
         self.restore_from = restore_from
         self.host = host
         self.listeners = tuple(listeners)
@@ -476,25 +483,3 @@ def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:
             "Leave one out: the strategy alone counts the failures, of each region by itself.",
         )
     return TOLERABLE_FAILURES if failures is None else failures
-
-
-def _on_region_failure(text: str) -> OnRegionFailure:
-    try:
-        return OnRegionFailure(text)
-    except ValueError as err:
-        raise ConfigError(
-            "on_region_failure has a value that does not exist",
-            {"on_region_failure": text, "known": ", ".join(c.value for c in OnRegionFailure)},
-            "Use fail, or park to go on without a region that failed for good.",
-        ) from err
-
-
-def _on_lost(text: str) -> OnLost:
-    try:
-        return OnLost(text)
-    except ValueError as err:
-        raise ConfigError(
-            "on_lost has a value that does not exist",
-            {"on_lost": text, "known": ", ".join(choice.value for choice in OnLost)},
-            "Use fail, or repair where the records are a function of the ranges read.",
-        ) from err

@@ -24,16 +24,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from connectors.kafka.client_options import Role, translate_names
 from connectors.kafka.columns import columns_with, schema_ddl
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.splits import split_evenly
+from connectors.kafka.tuning import ReadSettings, claimed_by_reader, read_settings
 from runtime import offsets
 from runtime.failpoints import failpoint
 from runtime.lasting_objects import freeze_once
 from runtime.model import Barrier, SplitRange
+from runtime.task_memory import TaskMemory
 
 __all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
 
@@ -79,7 +82,17 @@ def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSpli
         read_committed=options.read_committed,
         fail_on_data_loss=options.fail_on_data_loss,
         no_progress_timeout_s=options.no_progress_timeout_s,
+        settings=_read_settings(options),
     )
+
+
+def _read_settings(options: SourceOptions) -> ReadSettings:
+    """Of tasks that read, and do nothing else."""
+    own = translate_names(options.connection.options, Role.CONSUMER)
+    memory = TaskMemory.of_mib(
+        options.task_memory_mib, claimed_bytes=claimed_by_reader(own), sinks=0
+    )
+    return read_settings(memory, own)
 
 
 def _enumerator(options: SourceOptions, *, bounded: bool) -> KafkaSplitEnumerator:

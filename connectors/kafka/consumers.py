@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from connectors.kafka._client import Consumer, KafkaError, KafkaException, make_consumer, translate
 from connectors.kafka.client_options import Role
 from connectors.kafka.security import KafkaConnection
+from connectors.kafka.tuning import ReadSettings
 from runtime.errors import AuthenticationError
 
 __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
@@ -25,8 +26,6 @@ _TUNING = {
     # Every range exists when it is read, so the broker never has to wait for records; but the
     # request that is waiting there when a range ends would hold up the next range.
     "fetch.wait.max.ms": 5,
-    "queued.min.messages": 500_000,
-    "queued.max.messages.kbytes": 65_536,
     # As the Java client does; without it damaged bytes are records like any other.
     "check.crcs": True,
     # A slow sink is back-pressure, not a dead consumer.
@@ -49,6 +48,7 @@ _OWNED = {
 class _Key:
     connection: KafkaConnection
     read_committed: bool
+    settings: ReadSettings
     follows: bool
 
 
@@ -83,10 +83,20 @@ class ConsumerPool:
         self._inherited: list[PooledConsumer] = []
 
     def borrow(
-        self, connection: KafkaConnection, *, read_committed: bool, follows: bool = False
+        self,
+        connection: KafkaConnection,
+        *,
+        read_committed: bool,
+        settings: ReadSettings,
+        follows: bool = False,
     ) -> PooledConsumer:
         """A consumer without assignment; ``follows``: for reads that have no end."""
-        key = _Key(connection=connection, read_committed=read_committed, follows=follows)
+        key = _Key(
+            connection=connection,
+            read_committed=read_committed,
+            settings=settings,
+            follows=follows,
+        )
         self._leave_to_parent()
         for pooled in list(self._idle):
             if pooled.key == key:
@@ -133,6 +143,7 @@ def _connect(key: _Key) -> PooledConsumer:
 
     config = {
         **_TUNING,
+        **key.settings.librdkafka(),
         **(_FOLLOWING if key.follows else {}),
         **key.connection.librdkafka(Role.CONSUMER),
         **_OWNED,

@@ -83,7 +83,10 @@ class KafkaFollower:
         if not splits:
             return
         self._pooled = process_pool.borrow(
-            self._reader.connection, read_committed=self._reader.read_committed, follows=True
+            self._reader.connection,
+            read_committed=self._reader.read_committed,
+            settings=self._reader.settings,
+            follows=True,
         )
         self._reading = Reading(
             self._reader,

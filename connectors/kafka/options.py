@@ -27,6 +27,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.subscription import Assigned, Pattern, Subscription, Topics
 from runtime.errors import ConfigError
 from runtime.spelling import nearest
+from runtime.task_memory import DEFAULT_MIB, checked_mib
 
 __all__ = ["SOURCE_OPTIONS", "SourceOptions"]
 
@@ -57,6 +58,7 @@ SOURCE_OPTIONS = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    "taskMemoryMiB",
 )
 """Every option that does not begin with ``kafka.``."""
 
@@ -106,6 +108,7 @@ class SourceOptions:
         discovery_interval_s: look for new partitions and topics at most so often; None: whenever
             asked to.
         read_committed: isolation level.
+        task_memory_mib: of a drop-in query's tasks; a Job says it for its own.
     """
 
     connection: KafkaConnection
@@ -125,6 +128,7 @@ class SourceOptions:
     no_progress_timeout_s: float = 120.0
     discovery_interval_s: float | None = None
     read_committed: bool = True
+    task_memory_mib: int = DEFAULT_MIB
 
     @classmethod
     def of(
@@ -174,6 +178,9 @@ class SourceOptions:
             no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
             discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, None),
             read_committed=read_committed,
+            task_memory_mib=checked_mib(
+                given.read("taskMemoryMiB", _positive, DEFAULT_MIB), name="taskMemoryMiB"
+            ),
         )
 
     def __post_init__(self) -> None:

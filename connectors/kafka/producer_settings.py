@@ -19,6 +19,7 @@ from connectors.kafka._client import (
 from connectors.kafka.client_options import Role
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.security import KafkaConnection
+from connectors.kafka.tuning import WriteSettings
 from runtime.errors import UnreachableError
 
 __all__ = [
@@ -45,8 +46,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "reconnect.backoff.ms": 20,
     "linger.ms": 20,  # a flush does not wait for it
     "batch.num.messages": 100_000,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 131_072,
     "message.max.bytes": 1_048_576,  # Java's max.request.size
     "partitioner": LIBRDKAFKA_PARTITIONER,
     "log.connection.close": False,
@@ -135,11 +134,16 @@ def _describe(
 
 
 def transactional_config(
-    connection: KafkaConnection, limits: ClusterLimits, *, transaction_timeout_s: float | None
+    connection: KafkaConnection,
+    limits: ClusterLimits,
+    settings: WriteSettings,
+    *,
+    transaction_timeout_s: float | None,
 ) -> dict[str, Any]:
     """Settings of one exactly-once producer; the user's own come last.
 
     Args:
+        settings: what bounds its memory, and how records are compressed.
         transaction_timeout_s: None for the broker's maximum (rule 23): the coordinator's sweep,
             not this timeout, frees readers.
     """
@@ -147,7 +151,7 @@ def transactional_config(
         transaction_timeout_s or limits.transaction_timeout_s or _KAFKA_MAX_TRANSACTION_TIMEOUT_S
     )
     return {
-        **_base(limits),
+        **_base(limits, settings),
         "enable.idempotence": True,
         "transaction.timeout.ms": int(timeout_s * 1000),
         "message.timeout.ms": int(min(_DELIVERY_TIMEOUT_S, timeout_s) * 1000),
@@ -156,7 +160,11 @@ def transactional_config(
 
 
 def plain_config(
-    connection: KafkaConnection, limits: ClusterLimits, *, idempotent: bool
+    connection: KafkaConnection,
+    limits: ClusterLimits,
+    settings: WriteSettings,
+    *,
+    idempotent: bool,
 ) -> dict[str, Any]:
     """Settings of a producer without transactions.
 
@@ -165,7 +173,7 @@ def plain_config(
             leader alone.
     """
     return {
-        **_base(limits),
+        **_base(limits, settings),
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else "1",
         "message.timeout.ms": int(_DELIVERY_TIMEOUT_S * 1000),
@@ -173,9 +181,14 @@ def plain_config(
     }
 
 
-def _base(limits: ClusterLimits) -> dict[str, Any]:
+def _base(limits: ClusterLimits, settings: WriteSettings) -> dict[str, Any]:
     batch_bytes = _BATCH_BYTES
     if limits.batch_bytes is not None:
         batch_bytes = max(1, min(batch_bytes, limits.batch_bytes - _BATCH_OVERHEAD_BYTES))
     # Emulated in the Python client: it calls back for errors alone (rule 1).
-    return {**_DEFAULTS, "batch.size": batch_bytes, "delivery.report.only.error": True}
+    return {
+        **_DEFAULTS,
+        **settings.librdkafka(),
+        "batch.size": batch_bytes,
+        "delivery.report.only.error": True,
+    }

@@ -24,15 +24,18 @@ from connectors.kafka.consumers import PooledConsumer, process_pool
 from connectors.kafka.ranges import IntArray, NewestTimestamps, RangeProgress, in_rounds
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import LostRange, data_lost, key_of
+from connectors.kafka.tuning import ReadSettings, read_settings
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
+from runtime.task_memory import TaskMemory
 
 __all__ = ["KafkaSplitReader", "Reading"]
 
 log = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 10_000
-_BATCH_BYTES = 16 << 20
+_FIRST_BATCH_RECORDS = 500  # their size is not known yet
+_DEFAULT_SETTINGS = read_settings(TaskMemory(), {})
 # How long a batch that is not full waits for more: an end may lie in a gap and never fill it.
 _LINGER_S = 0.005
 _IDLE_POLL_S = 0.1
@@ -68,6 +71,7 @@ class KafkaSplitReader:
         read_committed: isolation level.
         fail_on_data_loss: raise DataLostError when a range is gone, or go on behind it.
         no_progress_timeout_s: nothing at all for so long is an UnreachableError.
+        settings: of consumers and batches, which bound what is in memory.
     """
 
     connection: KafkaConnection
@@ -75,6 +79,7 @@ class KafkaSplitReader:
     read_committed: bool = True
     fail_on_data_loss: bool = True
     no_progress_timeout_s: float = 120.0
+    settings: ReadSettings = _DEFAULT_SETTINGS
 
     def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
         """The records of each range in offset order.
@@ -103,7 +108,9 @@ class KafkaSplitReader:
     def _read_together(
         self, splits: Sequence[SplitRange], newest: NewestTimestamps | None
     ) -> Iterator[pa.RecordBatch]:
-        pooled = process_pool.borrow(self.connection, read_committed=self.read_committed)
+        pooled = process_pool.borrow(
+            self.connection, read_committed=self.read_committed, settings=self.settings
+        )
         reading = Reading(self, pooled, splits, newest)
         try:
             yield from reading.batches()
@@ -157,7 +164,7 @@ class Reading:
         self._slot_of_partition = np.zeros(max(n for _, n in keys) + 1, np.int64)
         self._slot_of_partition[[n for _, n in keys]] = np.arange(len(keys))
         self._open = len(splits)
-        self._batch_records = _BATCH_RECORDS
+        self._batch_records = _FIRST_BATCH_RECORDS
         self._moved_at_s = time.monotonic()
         self._last_error: KafkaError | None = None
 
@@ -244,7 +251,8 @@ class Reading:
     def _fit(self, batch: pa.RecordBatch) -> None:
         # Large records in large batches would need gigabytes.
         per_record = max(1, batch.nbytes // batch.num_rows)
-        self._batch_records = max(1, min(_BATCH_RECORDS, _BATCH_BYTES // per_record))
+        most = self._reader.settings.batch_bytes // per_record
+        self._batch_records = max(1, min(_BATCH_RECORDS, most))
 
     # --- what is not a record ----------------------------------------------------------------
 

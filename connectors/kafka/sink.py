@@ -3,18 +3,21 @@
 import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Never, Protocol, Self
 
-from connectors.kafka.client_options import PREFIX, refuse_weak_acks
+from connectors.kafka.client_options import PREFIX, Role, refuse_weak_acks, translate_names
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
 from connectors.kafka.records import COLUMNS_USED, check_spark_columns
 from connectors.kafka.security import KafkaConnection
+from connectors.kafka.tuning import claimed_by_writer, says_compression, write_settings
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.model import StateEntry
 from runtime.spelling import nearest, refuse_misspelt
+from runtime.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
 
 __all__ = ["KafkaSink"]
 
@@ -73,6 +76,8 @@ class KafkaSink:
         self._name = name or f"kafka-sink-{topic or 'by-record'}"
         self._uid = uid
         self._dead_letter_topics: tuple[str, ...] = ()
+        self._memory = TaskMemory()
+        self._codec: str | None = None
         self._check_transactions()
 
     @classmethod
@@ -80,7 +85,7 @@ class KafkaSink:
         """From the options and the schema of ``writeStream.format("sluice-kafka")``.
 
         Takes ``topic``, ``transactionalIdPrefix``, ``guarantee``, ``transactionTimeout`` (seconds,
-        or with a unit: ``15m``), ``kafka.*``, and leaves Spark's own alone.
+        or with a unit: ``15m``), ``taskMemoryMiB``, ``kafka.*``, and leaves Spark's own alone.
 
         Raises:
             ConfigError: as `KafkaSink`; or the schema does not have the sink's columns.
@@ -99,7 +104,10 @@ class KafkaSink:
         if schema is not None:
             columns = {f.name: f.dataType.simpleString() for f in schema.fields}
             check_spark_columns(columns, sink._topic)
-        return sink
+        memory_mib = _task_memory_mib(ours)
+        return sink.within(
+            TaskMemory.of_mib(memory_mib, claimed_bytes=sink.claimed_bytes, reads=False)
+        )
 
     @property
     def name(self) -> str:
@@ -150,7 +158,37 @@ class KafkaSink:
             transactional_id_prefix=self._prefix,
             transaction_timeout_s=self._timeout_s,
             dead_letter_topics=self._dead_letter_topics,
+            settings=replace(
+                write_settings(self._memory, self._producer_options), codec=self._codec
+            ),
         )
+
+    @property
+    def _producer_options(self) -> Mapping[str, str]:
+        return translate_names(self._connection.options, Role.PRODUCER)
+
+    @property
+    def claimed_bytes(self) -> int:
+        """See `runtime.contracts.TunedSink`."""
+        return claimed_by_writer(self._producer_options)
+
+    @property
+    def keeps_compression(self) -> bool:
+        """See `runtime.contracts.TunedSink`."""
+        return not says_compression(self._producer_options)
+
+    def within(self, memory: TaskMemory) -> Self:
+        """See `runtime.contracts.TunedSink`."""
+        write_settings(memory, self._producer_options)  # refuses what does not fit
+        made = copy.copy(self)
+        made._memory = memory  # noqa: SLF001 - a sink like this one
+        return made
+
+    def compressed_as(self, codec: str) -> Self:
+        """See `runtime.contracts.TunedSink`."""
+        made = copy.copy(self)
+        made._codec = codec  # noqa: SLF001 - a sink like this one
+        return made
 
     def with_dead_letters(self, topics: Sequence[str]) -> Self:
         """See `runtime.contracts.DeadLetterSink`."""
@@ -175,6 +213,9 @@ class KafkaSink:
     def settings(self) -> Mapping[str, str]:
         """See `runtime.contracts.Sink`."""
         settings = {"guarantee": self._guarantee.value, **self._connection.redacted()}
+        settings["task_memory_mib"] = str(self._memory.total_bytes >> 20)
+        if self._codec is not None:
+            settings["compression"] = self._codec
         if self._topic is not None:
             settings["topic"] = self._topic
         if self._dead_letter_topics:
@@ -221,8 +262,11 @@ class SparkSchema(Protocol):
     def fields(self) -> Iterable[SparkField]: ...
 
 
-_OPTIONS = frozenset({"guarantee", "topic", "transactionalidprefix", "transactiontimeout"})
+_OPTIONS = frozenset(
+    {"guarantee", "taskmemorymib", "topic", "transactionalidprefix", "transactiontimeout"}
+)
 _SPELLING = {
+    "taskmemorymib": "taskMemoryMiB",
     "transactionalidprefix": "transactionalIdPrefix",
     "transactiontimeout": "transactionTimeout",
 }
@@ -240,6 +284,17 @@ def _refuse_unknown(given: Iterable[str]) -> None:
         {"option": unknown[0]},
         f"Did you mean {_SPELLING.get(guess, guess)}?" if guess else "Remove it.",
     )
+
+
+def _task_memory_mib(ours: Mapping[str, str]) -> int:
+    text = str(ours.get("taskmemorymib", DEFAULT_MIB)).strip()
+    if not text.isdecimal():
+        raise ConfigError(
+            "an option has a value that is not valid",
+            {"option": "taskMemoryMiB", "value": text},
+            "Give a whole number of MiB.",
+        )
+    return checked_mib(int(text), name="taskMemoryMiB")
 
 
 def _guarantee(text: str) -> Guarantee:

@@ -2,29 +2,37 @@
 
 import copy
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Never, TypeAlias
+from typing import Never, Self, TypeAlias
 
+from connectors.kafka.client_options import Role, translate_names
 from connectors.kafka.columns import columns_with, schema_ddl, schema_of
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.following import KafkaFollowingReader
 from connectors.kafka.options import SourceOptions
+from connectors.kafka.positions import PartitionKey
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.serde.deserializing import (
     DeserializedColumn,
     Deserializer,
     require_deserializable,
 )
+from connectors.kafka.subscription import Subscription
+from connectors.kafka.tuning import claimed_by_reader, read_settings
 from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, StreamError
 from runtime.on_error import OnError, policy_of
 from runtime.rate_limit import PidRateLimit
 from runtime.spelling import refuse_misspelt
+from runtime.task_memory import TaskMemory
 
 __all__ = ["KafkaSource", "StartingOffsets"]
+
+log = logging.getLogger(__name__)
 
 _CHEAPEST = "partition"
 
@@ -97,6 +105,7 @@ class KafkaSource:
         self._bounded = bounded
         self._uid = uid
         self._rate_limit = rate_limit
+        self._memory = TaskMemory()
         self._name = name or f"kafka-{self._options.subscription}"
         self._columns = tuple(columns or columns_with(headers=include_headers))
         self._are_chosen = bool(columns)
@@ -188,7 +197,56 @@ class KafkaSource:
             read_committed=self._options.read_committed,
             fail_on_data_loss=self._options.fail_on_data_loss,
             no_progress_timeout_s=self._options.no_progress_timeout_s,
+            settings=read_settings(self._memory, self._consumer_options),
         )
+
+    @property
+    def _consumer_options(self) -> Mapping[str, str]:
+        return translate_names(self._options.connection.options, Role.CONSUMER)
+
+    @property
+    def claimed_bytes(self) -> int:
+        """See `runtime.contracts.TunedSource`."""
+        return claimed_by_reader(self._consumer_options)
+
+    def within(self, memory: TaskMemory) -> Self:
+        """See `runtime.contracts.TunedSource`."""
+        read_settings(memory, self._consumer_options)  # refuses what does not fit
+        made = copy.copy(self)
+        made._memory = memory  # noqa: SLF001 - a source like this one
+        return made
+
+    def compression(self, *, timeout_s: float) -> str | None:
+        """See `runtime.contracts.TunedSource`."""
+        # Imported here, for it brings in the wire client, which no executor needs.
+        from connectors.kafka.codec_lookup import look_at
+
+        cluster = self._cluster()
+        try:
+            keys = _keys_now(cluster, self._options.subscription, timeout_s)
+        except StreamError as err:  # the job's own check says so, where it lasts
+            log.info("the source's compression is not known: source=%s error=%s", self._name, err)
+            return None
+        finally:
+            cluster.close()
+        found = look_at(self._options.connection, keys, timeout_s=timeout_s)
+        if len(found.codecs) > 1:
+            log.info(
+                "the source's partitions are compressed differently: source=%s codecs=%s taken=%s",
+                self._name,
+                ",".join(found.codecs),
+                found.codec,
+            )
+        fetch_bytes = read_settings(self._memory, self._consumer_options).fetch_bytes
+        if (found.batch_bytes or 0) > max(fetch_bytes, self._memory.reading_bytes // 4):
+            log.warning(
+                "the source's topics take record batches that a task's memory was not made for: "
+                "source=%s max.message.bytes=%d task_memory_mib=%d",
+                self._name,
+                found.batch_bytes,
+                self._memory.total_bytes >> 20,
+            )
+        return found.codec
 
     def hindrance(self) -> str | None:
         """See `runtime.contracts.ContinuousSource`."""
@@ -220,6 +278,7 @@ class KafkaSource:
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
             "group.id": self._group_id(),
             "rate_limit": str(self._rate_limit or "none"),
+            "task_memory_mib": str(self._memory.total_bytes >> 20),
         }
 
     def _cluster(self) -> KafkaCluster:
@@ -236,6 +295,18 @@ class KafkaSource:
 
     def _group_id(self) -> str:
         return self._options.group_name(self._name)
+
+
+def _keys_now(
+    cluster: KafkaCluster, subscription: Subscription, timeout_s: float
+) -> list[PartitionKey]:
+    existing = cluster.topic_names(timeout_s=timeout_s) if subscription.needs_names else ()
+    found = cluster.describe(subscription.choose(existing), timeout_s=timeout_s)
+    return [
+        (name, number)
+        for name, facts in subscription.partitions(found).items()
+        for number in sorted(facts.partitions)
+    ]
 
 
 def _as_options(
@@ -278,6 +349,7 @@ _NOT_OF_A_JOB = {
     "maxRecordsPerPartition": "A job reads a partition in one task and in order; remove it.",
     "minPartitions": "A job reads a partition in one task and in order; remove it.",
     "partitionDiscoveryIntervalMs": "Use Job(discovery_interval_s=…).",
+    "taskMemoryMiB": "Use Job(task_memory_mib=…).",
 }
 
 

@@ -33,6 +33,8 @@ with warnings.catch_warnings():
         DescribeTransactionsRequest,
         ListTransactionsRequest,
     )
+    from kafka.protocol.consumer.fetch import FetchRequest
+    from kafka.protocol.consumer.offsets import ListOffsetsRequest
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
         FindCoordinatorRequest,
@@ -46,7 +48,9 @@ __all__ = [
     "DescribeConfigsRequest",
     "DescribeTransactionsRequest",
     "EndTxnRequest",
+    "FetchRequest",
     "FindCoordinatorRequest",
+    "ListOffsetsRequest",
     "ListTransactionsRequest",
     "Message",
     "MetadataRequest",

@@ -29,10 +29,12 @@ from connectors.kafka.transactional_producer import (
     TransactionalProducer,
     partition_count,
 )
+from connectors.kafka.tuning import WriteSettings, write_settings
 from runtime.contracts import AttemptRegistry, ContinuousWriter, RegisteredAttempt, TaskScope
 from runtime.errors import StreamError
 from runtime.failpoints import failpoint
 from runtime.model import SplitRange, StateEntry
+from runtime.task_memory import TaskMemory
 
 __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWriter"]
 
@@ -44,6 +46,7 @@ _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _CONFIRM_TIMEOUT_S = 10.0
 _USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
+_DEFAULT_SETTINGS = write_settings(TaskMemory(), {})
 _FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
 
 
@@ -340,6 +343,7 @@ class KafkaWriterFactory:
         transactional_id_prefix: exactly-once only.
         transaction_timeout_s: None: the broker's maximum.
         dead_letter_topics: written to beside the output.
+        settings: of the producers.
     """
 
     connection: KafkaConnection
@@ -348,6 +352,7 @@ class KafkaWriterFactory:
     transactional_id_prefix: str = ""
     transaction_timeout_s: float | None = None
     dead_letter_topics: tuple[str, ...] = ()
+    settings: WriteSettings = _DEFAULT_SETTINGS
 
     @property
     def longest_interval_s(self) -> float | None:
@@ -399,7 +404,9 @@ class KafkaWriterFactory:
         idempotent = self.guarantee is Guarantee.AT_LEAST_ONCE
 
         def make() -> Client:
-            config = plain_config(self.connection, self.limits(), idempotent=idempotent)
+            config = plain_config(
+                self.connection, self.limits(), self.settings, idempotent=idempotent
+            )
             return _make_client(config)
 
         producers = process_plain_producers()
@@ -437,6 +444,7 @@ class _Preparation:
         config = transactional_config(
             self._factory.connection,
             self._limits(),
+            self._factory.settings,
             transaction_timeout_s=self._factory.transaction_timeout_s,
         )
         producer = TransactionalProducer(_make_client, config, transactional_id)

@@ -35,12 +35,36 @@ class OnLost(enum.Enum):
     FAIL = "fail"
     REPAIR = "repair"
 
+    @classmethod
+    def of(cls, text: str) -> "OnLost":
+        """The setting; ConfigError: there is no such choice."""
+        try:
+            return cls(text)
+        except ValueError as err:
+            raise ConfigError(
+                "on_lost has a value that does not exist",
+                {"on_lost": text, "known": ", ".join(choice.value for choice in cls)},
+                "Use fail, or repair where the records are a function of the ranges read.",
+            ) from err
+
 
 class OnRegionFailure(enum.Enum):
     """What becomes of a job when one of its regions has failed for good."""
 
     FAIL = "fail"
     PARK = "park"  # it is left out until somebody restarts it; the others go on
+
+    @classmethod
+    def of(cls, text: str) -> "OnRegionFailure":
+        """The setting; ConfigError: there is no such choice."""
+        try:
+            return cls(text)
+        except ValueError as err:
+            raise ConfigError(
+                "on_region_failure has a value that does not exist",
+                {"on_region_failure": text, "known": ", ".join(choice.value for choice in cls)},
+                "Use fail, or park to go on without a region that failed for good.",
+            ) from err
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

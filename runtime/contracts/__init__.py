@@ -56,6 +56,7 @@ from runtime.contracts.regional import (
     SharedCommitter,
 )
 from runtime.contracts.storage import MetadataStore, PublishOutcome
+from runtime.contracts.tuning import TunedSink, TunedSource
 from runtime.contracts.writing import (
     AttemptRegistry,
     DeadLetterWriter,
@@ -122,5 +123,7 @@ __all__ = [
     "TaskScope",
     "TaskSink",
     "TimedSplitReader",
+    "TunedSink",
+    "TunedSource",
     "WriterFactory",
 ]

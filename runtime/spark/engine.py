@@ -34,6 +34,7 @@ from runtime.spark.lives import RegionLives
 from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import is_fair, prepare, require_task_retries, task_slots
+from runtime.spark.tuned_regions import tuned
 from runtime.storage.looks import close_quietly
 
 __all__ = ["JobResult", "run_job"]
@@ -72,7 +73,7 @@ def run_job(job: Job) -> JobResult:
         require_chained(job.pipelines)
     with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
         layout = _layout(job)
-        regions = layout.regions
+        regions = tuned(layout.regions, memory_mib=job.task_memory_mib)
         jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
         store = open_store(job.checkpoint_dir, jvm=jvm)
         stack.callback(close_quietly, store.fs)

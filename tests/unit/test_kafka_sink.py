@@ -14,7 +14,9 @@ from connectors.kafka.producer_settings import (
 )
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
+from connectors.kafka.tuning import write_settings
 from runtime.errors import ConfigError
+from runtime.task_memory import TaskMemory
 
 CANARY = "canary-55-secret"
 
@@ -166,23 +168,26 @@ def test_the_drop_in_checks_the_frames_schema() -> None:
 
 
 CONNECTION = KafkaConnection(bootstrap_servers="b:9092", options={"linger.ms": "3"})
+SETTINGS = write_settings(TaskMemory(), {})
 
 
 def test_the_default_transaction_timeout_is_the_brokers_maximum() -> None:
     """Rule 23: 60 s would turn an outage of a minute into lost transactions."""
     limits = ClusterLimits(transaction_timeout_s=1800)
-    config = transactional_config(CONNECTION, limits, transaction_timeout_s=None)
+    config = transactional_config(CONNECTION, limits, SETTINGS, transaction_timeout_s=None)
     assert config["transaction.timeout.ms"] == 1_800_000
-    config = transactional_config(CONNECTION, limits, transaction_timeout_s=30)
+    config = transactional_config(CONNECTION, limits, SETTINGS, transaction_timeout_s=30)
     assert (config["transaction.timeout.ms"], config["message.timeout.ms"]) == (30_000, 30_000)
-    unknown = transactional_config(CONNECTION, ClusterLimits(), transaction_timeout_s=None)
+    unknown = transactional_config(
+        CONNECTION, ClusterLimits(), SETTINGS, transaction_timeout_s=None
+    )
     assert unknown["transaction.timeout.ms"] == 900_000
 
 
 def test_the_users_options_win_and_batches_fit_the_topic() -> None:
     """A broker refuses a batch beyond ``max.message.bytes``; librdkafka does not split it."""
     limits = ClusterLimits(batch_bytes=10_000)
-    config = transactional_config(CONNECTION, limits, transaction_timeout_s=None)
+    config = transactional_config(CONNECTION, limits, SETTINGS, transaction_timeout_s=None)
     assert config["linger.ms"] == "3"
     assert config["batch.size"] < 10_000
 
@@ -197,9 +202,9 @@ def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:
 
 def test_each_guarantee_has_its_own_acknowledgements() -> None:
     """At least once: all replicas, in order, never doubled by the client's own retries."""
-    checked = plain_config(CONNECTION, ClusterLimits(), idempotent=True)
+    checked = plain_config(CONNECTION, ClusterLimits(), SETTINGS, idempotent=True)
     assert (checked["enable.idempotence"], checked["acks"]) == (True, "all")
-    unchecked = plain_config(CONNECTION, ClusterLimits(), idempotent=False)
+    unchecked = plain_config(CONNECTION, ClusterLimits(), SETTINGS, idempotent=False)
     assert (unchecked["enable.idempotence"], unchecked["acks"]) == (False, "1")
 
 

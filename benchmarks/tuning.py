@@ -1,0 +1,327 @@
+"""``python -m benchmarks tuning``: what each setting costs and gains, one at a time.
+
+A run is one process without Spark that reads and writes in transactions. In each turn every value
+of a setting, and the default beside it, is measured once, every second turn backwards. Each run is
+written as a line of JSON before the next one begins, and is not repeated when the command is given
+again: delete the file to begin anew. Processor time holds on a busy machine; rates, and the waits
+of paced records, do not.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, topics
+from benchmarks.feeding import Feed
+from benchmarks.rig import PARTITIONS, Rig, open_rig
+from benchmarks.visibility import Paced, VisibleRecords
+from connectors.kafka._client import make_producer
+from connectors.kafka.client_options import Role
+
+__all__ = ["LOADS", "SETTINGS", "Load", "Setting", "main", "tables"]
+
+_RESULTS = Path("build") / "bench" / "tuning.jsonl"
+_ROOT = Path(__file__).resolve().parents[1]
+_TIMEOUT_S = 600.0
+_DISTINCT = 10_000
+_CHUNK = 10_000
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the process is given.
+
+    Attributes:
+        value_bytes: of each record.
+        records: in the topic; of a paced load: each second.
+        interval_s: of the epochs of a paced load; None: a backlog, in epochs of a fifth.
+    """
+
+    name: str
+    value_bytes: int
+    records: int
+    interval_s: float | None = None
+
+
+LOADS: Sequence[Load] = (
+    Load(name="100 B", value_bytes=100, records=600_000),
+    Load(name="1,000 B", value_bytes=1_000, records=150_000),
+    Load(name="paced, 1 s", value_bytes=100, records=5_000, interval_s=1.0),
+    Load(name="paced, 100 ms", value_bytes=100, records=5_000, interval_s=0.1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a client, or of ours.
+
+    Attributes:
+        side: ``source`` or ``sink``.
+        values: tried beside the default.
+        paced: whether it can matter where records come one by one.
+    """
+
+    name: str
+    side: str
+    values: Sequence[str]
+    paced: bool = False
+
+
+SETTINGS: Sequence[Setting] = (
+    Setting(name="fetch.queue.backoff.ms", side="source", values=("50", "1000"), paced=True),
+    Setting(name="linger.ms", side="sink", values=("0", "5", "100"), paced=True),
+    Setting(name="fetch.wait.max.ms", side="source", values=("5", "100"), paced=True),
+    Setting(name="fetch.min.bytes", side="source", values=("100000",), paced=True),
+    Setting(name="queued.max.messages.kbytes", side="source", values=("2048", "65536")),
+    Setting(name="queued.min.messages", side="source", values=("5000", "500000")),
+    Setting(name="fetch.max.bytes", side="source", values=("1000000", "52428800")),
+    Setting(name="max.partition.fetch.bytes", side="source", values=("131072", "8388608")),
+    Setting(name="batch.records", side="source", values=("1000", "30000")),
+    Setting(name="batch.bytes", side="source", values=("1048576", "33554432")),
+    Setting(name="batch.size", side="sink", values=("16384", "131072")),
+    Setting(name="batch.num.messages", side="sink", values=("1000", "10000")),
+    Setting(name="queue.buffering.max.kbytes", side="sink", values=("2048", "131072")),
+    Setting(name="queue.buffering.max.messages", side="sink", values=("10000", "500000")),
+    Setting(
+        name="compression.type",
+        side="sink",
+        values=("gzip", "snappy", "lz4", "zstd", "zstd:9"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    setting: Setting
+    value: str
+    load: Load
+    turn: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        return (self.setting.name, self.value, self.load.name, self.turn)
+
+    def options(self) -> dict[str, str]:
+        if self.value == _DEFAULT:
+            return {}
+        value, _, level = self.value.partition(":")
+        more = {"compression.level": level} if level else {}
+        return {self.setting.name: value, **more}
+
+
+def _runs(settings: Sequence[Setting], loads: Sequence[Load], repeat: int) -> Iterator[_Run]:
+    for setting in settings:
+        for load in loads:
+            if load.interval_s is not None and not setting.paced:
+                continue
+            for turn in range(repeat):
+                values = (_DEFAULT, *setting.values)
+                for value in values if turn % 2 == 0 else reversed(values):
+                    yield _Run(setting=setting, value=value, load=load, turn=turn)
+
+
+def _fill(rig: Rig, topic: str, load: Load) -> None:
+    """Records that compress about as JSON does: names that repeat, numbers that do not."""
+    numbers = random.Random(7)
+    values = [_document(numbers, load.value_bytes) for _ in range(_DISTINCT)]
+    producer = make_producer(
+        {
+            **rig.connection.librdkafka(Role.PRODUCER),
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    for number, first in enumerate(range(0, load.records, _CHUNK)):
+        count = min(_CHUNK, load.records - first)
+        messages = [{"value": value} for value in values[:count]]
+        sent = 0
+        while sent < count:
+            partition = number % PARTITIONS
+            sent += producer.produce_batch(topic, messages[sent:], partition=partition)
+            producer.poll(0 if sent == count else 0.01)
+    if producer.flush(120):
+        raise RuntimeError("not all records were acknowledged")
+
+
+def _document(numbers: random.Random, size: int) -> bytes:
+    fields: list[bytes] = []
+    while sum(map(len, fields)) < size:
+        fields.append(b'"field_%d":"%x",' % (len(fields), numbers.getrandbits(48)))
+    return b"".join(fields)[:size]
+
+
+class _Topics:
+    """The full topic of each load that has one: filled once."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._full: dict[str, str] = {}
+
+    def full(self, load: Load) -> str:
+        if load.name not in self._full:
+            name = topics.create(self._rig.connection, "in", partitions=PARTITIONS)
+            _fill(self._rig, name, load)
+            self._full[load.name] = name
+        return self._full[load.name]
+
+
+def _measure(rig: Rig, known: _Topics, run: _Run, seconds: float) -> dict[str, float]:
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    try:
+        if run.load.interval_s is None:
+            share = str(run.load.records // 5)
+            return _task(rig, known.full(run.load), output, run, ["--epoch-records", share])
+        return _paced(rig, output, run, seconds)
+    finally:
+        topics.delete(rig.connection, output)
+
+
+def _paced(rig: Rig, output: str, run: _Run, seconds: float) -> dict[str, float]:
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    pace = Paced(PARTITIONS, run.load.records)
+    arguments = ["--interval", str(run.load.interval_s), "--seconds", str(seconds)]
+    try:
+        with (
+            VisibleRecords(rig.connection, output) as seen,
+            Feed(rig, source, pause_s=0.005, burst=pace),
+        ):
+            figures = _task(rig, source, output, run, arguments)
+            until_s = time.time()
+    finally:
+        topics.delete(rig.connection, source)
+    begin_s = until_s - 0.8 * seconds
+    waits_s = sorted(
+        wait for found in seen.by_partition().values() for wait in found.waits_s(begin_s, until_s)
+    )
+    if waits_s:
+        figures["p50_ms"] = 1_000 * waits_s[len(waits_s) // 2]
+        figures["p99_ms"] = 1_000 * waits_s[len(waits_s) * 99 // 100]
+    return figures
+
+
+def _task(
+    rig: Rig, source: str, output: str, run: _Run, arguments: Sequence[str]
+) -> dict[str, float]:
+    command = [
+        *(sys.executable, "-m", "benchmarks.tuning_task", "--bootstrap", rig.bootstrap),
+        *("--input", source, "--output", output, "--side", run.setting.side),
+        *("--options", json.dumps(run.options()), *arguments),
+    ]
+    answer = subprocess.run(
+        command,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if answer.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{answer.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
+    return figures
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def tables(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: a table for each load; medians, and in brackets the least and the most."""
+    by_load: dict[str, dict[tuple[str, str], list[Mapping[str, float]]]] = {}
+    for line in lines:
+        rows = by_load.setdefault(line["load"], {})
+        rows.setdefault((line["setting"], line["value"]), []).append(line["figures"])
+    return "\n\n".join("\n".join(_table(load, rows)) for load, rows in by_load.items())
+
+
+def _table(
+    load: str, rows: Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
+) -> Iterator[str]:
+    columns = [
+        ("cpu_s_per_million", "CPU-seconds per million", ".2f", 1.0),
+        ("per_s", "records/s", ",.0f", 1.0),
+        ("memory_bytes", "memory, MiB", ".0f", 2.0**-20),
+        ("p50_ms", "p50, ms", ".0f", 1.0),
+        ("p99_ms", "p99, ms", ".0f", 1.0),
+    ]
+    shown = [c for c in columns if any(c[0] in run for runs in rows.values() for run in runs)]
+    heads = [f"{title}" for _, title, _, _ in shown]
+    yield f"| {load}: setting | value | runs | {' | '.join(heads)} |"
+    yield "| --- " * (3 + len(shown)) + "|"
+    for (setting, value), runs in sorted(rows.items(), key=lambda row: _place(*row[0])):
+        cells = [_cell([run[name] * by for run in runs], form) for name, _, form, by in shown]
+        yield f"| `{setting}` | {value} | {len(runs)} | {' | '.join(cells)} |"
+
+
+def _place(setting: str, value: str) -> tuple[int, int]:
+    names = [each.name for each in SETTINGS]
+    if setting not in names:
+        return (len(names), 0)
+    values = (_DEFAULT, *SETTINGS[names.index(setting)].values)
+    return (names.index(setting), values.index(value) if value in values else len(values))
+
+
+def _cell(found: Sequence[float], form: str) -> str:
+    middle = format(statistics.median(found), form)
+    return f"{middle} ({format(min(found), form)} to {format(max(found), form)})"
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text("utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what is not measured yet, and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tuning", description=__doc__)
+    parser.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
+    parser.add_argument("--load", nargs="+", choices=[each.name for each in LOADS])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a paced run")
+    parser.add_argument("--results", type=Path, default=_RESULTS)
+    parser.add_argument("--tables", action="store_true", help="of what there is; measure nothing")
+    args = parser.parse_args(arguments)
+    settings = [s for s in SETTINGS if args.setting is None or s.name in args.setting]
+    loads = [load for load in LOADS if args.load is None or load.name in args.load]
+    if not args.tables:
+        args.results.parent.mkdir(parents=True, exist_ok=True)
+        _measure_missing(list(_runs(settings, loads, args.repeat)), args.results, args.seconds)
+    print(tables(_read(args.results)))
+
+
+def _measure_missing(runs: Sequence[_Run], results: Path, seconds: float) -> None:
+    done = {(line["setting"], line["value"], line["load"], line["turn"]) for line in _read(results)}
+    missing = [run for run in runs if run.key not in done]
+    if not missing:
+        return
+    on = dict(machine.describe())
+    with contextlib.ExitStack() as stack:
+        rig = stack.enter_context(open_rig())
+        known = _Topics(rig)
+        file = stack.enter_context(results.open("a", encoding="utf-8"))
+        for number, run in enumerate(missing):
+            name, value, load, turn = run.key
+            print(f"{number + 1}/{len(missing)}: {load}, {name}={value}, {turn + 1}", flush=True)
+            line: dict[str, Any] = {"setting": name, "value": value, "load": load, "turn": turn}
+            line |= {"load_before": os.getloadavg()[0]}
+            line |= {"figures": _measure(rig, known, run, seconds), "machine": on}
+            line |= {"at": time.strftime("%Y-%m-%d %H:%M")}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+if __name__ == "__main__":
+    main()

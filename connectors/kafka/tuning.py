@@ -1,0 +1,214 @@
+"""From a task's memory to the settings of its clients: queues, fetches, batches. Pure.
+
+librdkafka bounds payloads, and what it needs beside them for each record is more than a small
+record itself; so every queue is bounded twice, in bytes and in records. The measurements behind
+the numbers are in ``docs/tuning.md``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.errors import ConfigError
+from runtime.task_memory import TaskMemory
+
+__all__ = [
+    "ReadSettings",
+    "WriteSettings",
+    "claimed_by_reader",
+    "claimed_by_writer",
+    "read_settings",
+    "says_compression",
+    "write_settings",
+]
+
+_KIB = 1024
+# What librdkafka keeps for a record beside its key and value, the allocator's share included.
+_CONSUMED_RECORD_BYTES = 400
+_PRODUCED_RECORD_BYTES = 256
+# A queue that has room for one more record is given a whole fetch, by each broker at once.
+_BROKERS = 3
+_USUAL_MESSAGE_BYTES = 1_000_000  # librdkafka's message.max.bytes; no fetch may be smaller
+_MOST_PARTITION_BYTES = 1 << 20
+_MOST_QUEUE_KIB = 2**21 - 1  # librdkafka's own limits
+_MOST_QUEUE_RECORDS = 10_000_000
+_LEAST_RECORDS = 1_000
+_BATCH_COPIES = 16
+
+_QUEUE_KIB = ("queued.max.messages.kbytes",)
+_QUEUE_RECORDS = ("queued.min.messages",)
+_FETCH = ("fetch.max.bytes",)
+_PARTITION = ("fetch.message.max.bytes", "max.partition.fetch.bytes")
+_MESSAGE = ("message.max.bytes",)
+_SEND_KIB = ("queue.buffering.max.kbytes",)
+_SEND_RECORDS = ("queue.buffering.max.messages",)
+_COMPRESSION = ("compression.type", "compression.codec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """Of one consumer, and of the batches made of its records. Picklable.
+
+    A task reads with one consumer at a time, whatever the number of its splits: they share its
+    queue.
+
+    Attributes:
+        queue_kib, queue_records: fetching ahead pauses when either is reached.
+        fetch_bytes: most that a broker is asked for at once; a larger record batch comes all the
+            same.
+        partition_bytes: most of one partition.
+        batch_bytes: of an Arrow batch, about: the next batch has as many records as the last one's
+            mean size allows.
+    """
+
+    queue_kib: int
+    queue_records: int
+    fetch_bytes: int
+    partition_bytes: int
+    batch_bytes: int
+
+    def librdkafka(self) -> dict[str, int]:
+        """By librdkafka's names."""
+        return {
+            _QUEUE_KIB[0]: self.queue_kib,
+            _QUEUE_RECORDS[0]: self.queue_records,
+            _FETCH[0]: self.fetch_bytes,
+            _PARTITION[0]: self.partition_bytes,
+        }
+
+    @property
+    def most_bytes(self) -> int:
+        """What the consumer may hold, of records that are larger than their bookkeeping."""
+        return (
+            self.queue_kib * _KIB
+            + self.queue_records * _CONSUMED_RECORD_BYTES
+            + self.fetch_bytes * _BROKERS
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSettings:
+    """Of one producer. Picklable.
+
+    A sink has one producer at a time that holds records: an epoch's are flushed before the next
+    one's are sent. The others, made ready or waiting for their decision, are empty.
+
+    Attributes:
+        queue_kib, queue_records: the writer waits when either is reached.
+        codec: how record batches are compressed; None: as librdkafka does unless told, not at all.
+    """
+
+    queue_kib: int
+    queue_records: int
+    codec: str | None = None
+
+    def librdkafka(self) -> dict[str, int | str]:
+        """By librdkafka's names."""
+        codec = {} if self.codec is None else {_COMPRESSION[0]: self.codec}
+        return {_SEND_KIB[0]: self.queue_kib, _SEND_RECORDS[0]: self.queue_records, **codec}
+
+    @property
+    def most_bytes(self) -> int:
+        """What the producer may hold, and the Arrow rows that its reports refer to."""
+        return 2 * self.queue_kib * _KIB + self.queue_records * _PRODUCED_RECORD_BYTES
+
+
+def claimed_by_reader(options: Mapping[str, object]) -> int:
+    """Bytes that a user's own settings of a consumer take; ``options`` by librdkafka's names."""
+    return (
+        _given(options, _QUEUE_KIB) * _KIB
+        + _given(options, _QUEUE_RECORDS) * _CONSUMED_RECORD_BYTES
+        + _given(options, _FETCH) * _BROKERS
+    )
+
+
+def claimed_by_writer(options: Mapping[str, object]) -> int:
+    """As `claimed_by_reader`, of a producer."""
+    return (
+        2 * _given(options, _SEND_KIB) * _KIB
+        + _given(options, _SEND_RECORDS) * _PRODUCED_RECORD_BYTES
+    )
+
+
+def read_settings(memory: TaskMemory, options: Mapping[str, object]) -> ReadSettings:
+    """Settings of a consumer.
+
+    Args:
+        memory: of the task, in which the user's own settings are claimed.
+        options: the user's own, by librdkafka's names; they win.
+    Raises:
+        ConfigError: the largest fetch that is asked for does not fit.
+    """
+    part = memory.reading_bytes
+    message_bytes = _given(options, _MESSAGE) or _USUAL_MESSAGE_BYTES
+    fetch_bytes = _given(options, _FETCH) or max(message_bytes, part // 32)
+    own_fetch = bool(_given(options, _FETCH))
+    if not own_fetch and fetch_bytes * _BROKERS > part:
+        raise ConfigError(
+            "a task's memory is too small for the largest fetch",
+            {
+                "task_memory_mib": memory.total_bytes >> 20,
+                "message.max.bytes": message_bytes,
+                "for_reading_mib": part >> 20,
+            },
+            "Raise it, or lower kafka.message.max.bytes (max.request.size) of the source.",
+        )
+    return ReadSettings(
+        queue_kib=_given(options, _QUEUE_KIB) or _within(part // 4 // _KIB, 1, _MOST_QUEUE_KIB),
+        queue_records=_given(options, _QUEUE_RECORDS)
+        or _within(part // 4 // _CONSUMED_RECORD_BYTES, _LEAST_RECORDS, _MOST_QUEUE_RECORDS),
+        fetch_bytes=fetch_bytes,
+        partition_bytes=_given(options, _PARTITION) or min(fetch_bytes, _MOST_PARTITION_BYTES),
+        batch_bytes=max(1, memory.batch_bytes // _BATCH_COPIES),
+    )
+
+
+def write_settings(memory: TaskMemory, options: Mapping[str, object]) -> WriteSettings:
+    """Settings of a sink's producer; arguments as of `read_settings`.
+
+    Raises:
+        ConfigError: the largest record that may be sent does not fit.
+    """
+    part = memory.writing_bytes
+    message_kib = -(-(_given(options, _MESSAGE) or _USUAL_MESSAGE_BYTES) // _KIB)
+    if not _given(options, _SEND_KIB) and 2 * message_kib * _KIB > part:
+        raise ConfigError(
+            "a task's memory is too small for the largest message of a sink",
+            {
+                "task_memory_mib": memory.total_bytes >> 20,
+                "sinks": memory.sinks,
+                "message_kib": message_kib,
+                "for_each_sink_mib": part >> 20,
+            },
+            "Raise it, or lower kafka.message.max.bytes (max.request.size) of the sink.",
+        )
+    return WriteSettings(
+        # A queue smaller than a record would never take it.
+        queue_kib=_given(options, _SEND_KIB)
+        or _within(part // 3 // _KIB, message_kib, _MOST_QUEUE_KIB),
+        queue_records=_given(options, _SEND_RECORDS)
+        or _within(part // 3 // _PRODUCED_RECORD_BYTES, _LEAST_RECORDS, _MOST_QUEUE_RECORDS),
+    )
+
+
+def says_compression(options: Mapping[str, object]) -> bool:
+    """Whether the user has chosen how a sink compresses; ``options`` by librdkafka's names."""
+    return any(name in options for name in _COMPRESSION)
+
+
+def _within(wanted: int, least: int, most: int) -> int:
+    return max(least, min(wanted, most))
+
+
+def _given(options: Mapping[str, object], names: tuple[str, ...]) -> int:
+    """The user's own value under any of its names; 0: none."""
+    for name in names:
+        if name in options:
+            try:
+                return int(str(options[name]))
+            except ValueError:
+                raise ConfigError(
+                    "a Kafka option is not a whole number",
+                    {"option": f"kafka.{name}", "value": options[name]},
+                    "Correct it.",
+                ) from None
+    return 0

@@ -1,0 +1,111 @@
+"""Whatever a task's memory is and a user has set: queues, fetches and batches keep to the bound."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.kafka.tuning import (
+    claimed_by_reader,
+    claimed_by_writer,
+    read_settings,
+    write_settings,
+)
+from runtime.errors import ConfigError
+from runtime.task_memory import TaskMemory
+
+MIB = st.integers(64, 65_536)
+KEPT_BYTES = 48 << 20
+_COPIES_IN_FLIGHT = 16
+
+READING = st.fixed_dictionaries(
+    {},
+    optional={
+        "queued.max.messages.kbytes": st.integers(1, 200_000),
+        "queued.min.messages": st.integers(1, 1_000_000),
+        "fetch.max.bytes": st.integers(1_000_000, 200_000_000),
+        "max.partition.fetch.bytes": st.integers(1, 50_000_000),
+        "message.max.bytes": st.integers(1_000, 50_000_000),
+    },
+)
+WRITING = st.fixed_dictionaries(
+    {},
+    optional={
+        "queue.buffering.max.kbytes": st.integers(1, 500_000),
+        "queue.buffering.max.messages": st.integers(1, 1_000_000),
+        "message.max.bytes": st.integers(1_000, 50_000_000),
+    },
+)
+
+
+@given(mib=MIB, sinks=st.integers(0, 4), reading=READING, writing=WRITING)
+def test_everything_together_fits_or_is_refused_by_name(
+    mib: int, sinks: int, reading: dict[str, Any], writing: dict[str, Any]
+) -> None:
+    """A consumer, a producer for each sink, and the copies of a batch: below the bound, with the
+    user's own settings counted; these themselves are never changed."""
+    claimed = claimed_by_reader(reading) + sinks * claimed_by_writer(writing)
+    try:
+        memory = TaskMemory.of_mib(mib, claimed_bytes=claimed, sinks=sinks)
+        source = read_settings(memory, reading)
+        sink = write_settings(memory, writing) if sinks else None
+    except ConfigError:
+        largest = max(int(each.get("message.max.bytes", 1_000_000)) for each in (reading, writing))
+        # Only where there is no room: a sixteenth of what is left takes no message.
+        assert max(0, (mib << 20) - KEPT_BYTES - claimed) // 16 < max(1, sinks) * 2 * largest
+        return
+    least = 1_000 * (400 + sinks * 256)  # the smallest queues there are, where next to none is left
+    held = source.most_bytes + (sink.most_bytes * sinks if sink else 0)
+    assert held + source.batch_bytes * _COPIES_IN_FLIGHT <= (mib << 20) - KEPT_BYTES + least
+    own = source.librdkafka() | (dict(sink.librdkafka()) if sink else {})
+    for name, value in {**reading, **(writing if sinks else {})}.items():
+        if name in own:
+            assert own[name] == value
+
+
+@given(mib=st.integers(96, 65_536), more=st.integers(1, 1_000), sinks=st.integers(1, 2))
+def test_more_memory_never_makes_a_queue_smaller(mib: int, more: int, sinks: int) -> None:
+    """Nor does another sink make one larger."""
+    small, large = (
+        TaskMemory.of_mib(size, claimed_bytes=0, sinks=sinks) for size in (mib, mib + more)
+    )
+    for before, after in (
+        (read_settings(small, {}), read_settings(large, {})),
+        (write_settings(small, {}), write_settings(large, {})),
+    ):
+        for name, value in before.librdkafka().items():
+            assert after.librdkafka()[name] >= value  # type: ignore[operator]  # all are numbers
+    crowded = TaskMemory.of_mib(mib, claimed_bytes=0, sinks=sinks + 1)
+    assert write_settings(crowded, {}).queue_kib <= write_settings(small, {}).queue_kib
+
+
+@given(options=READING)
+def test_a_fetch_is_never_smaller_than_a_message(options: dict[str, Any]) -> None:
+    """librdkafka refuses that; and what is asked of one partition fits into the fetch."""
+    memory = TaskMemory.of_mib(65_536, claimed_bytes=claimed_by_reader(options))
+    found = read_settings(memory, options)
+    if "fetch.max.bytes" not in options:
+        assert found.fetch_bytes >= int(options.get("message.max.bytes", 1_000_000))
+    if "max.partition.fetch.bytes" not in options:
+        assert found.partition_bytes <= found.fetch_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queued.max.messages.kbytes": "2000000"}, "do not fit into a task's memory"),
+        ({"message.max.bytes": "20000000"}, "too small for the largest fetch"),
+        ({"queued.min.messages": "many"}, "queued.min.messages"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(options: dict[str, str], words: str) -> None:
+    """With the option, or the setting that is too small."""
+    with pytest.raises(ConfigError, match=words):
+        read_settings(TaskMemory.of_mib(256, claimed_bytes=claimed_by_reader(options)), options)
+
+
+def test_a_sink_that_may_send_larger_messages_than_fit_is_refused() -> None:
+    """Its queue would never take one."""
+    with pytest.raises(ConfigError, match="largest message of a sink"):
+        write_settings(TaskMemory(), {"message.max.bytes": "100000000"})

@@ -1,0 +1,64 @@
+"""What a batch's head says of its compression, and which codec a source has when several do."""
+
+import struct
+
+import pytest
+
+from connectors.kafka.codecs import codec_of_config, first_batch, prevailing
+
+
+def batch(attributes: int, *, base_offset: int = 7, magic: int = 2) -> bytes:
+    """The beginning of one, as Kafka's documentation lays it out."""
+    head = struct.pack(">qii", base_offset, 100, 0) + bytes([magic])
+    if magic < 2:
+        return head + bytes([attributes]) + bytes(50)
+    return head + struct.pack(">Ih", 0, attributes) + bytes(50)
+
+
+@pytest.mark.parametrize(
+    ("number", "codec"), [(0, "none"), (1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd")]
+)
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_the_codec_stands_in_the_attributes(number: int, codec: str, magic: int) -> None:
+    """In the lowest three bits, whatever the others say, in every format."""
+    transactional_append_time = 0x18 if magic == 2 else 0x08
+    found = first_batch(batch(number | transactional_append_time, magic=magic))
+    assert found is not None
+    assert (found.codec, found.base_offset, found.is_control) == (codec, 7, False)
+
+
+def test_a_marker_of_a_transaction_is_no_batch_of_records() -> None:
+    """It is never compressed, and stands behind every transaction."""
+    found = first_batch(batch(0x30))
+    assert found is not None
+    assert found.is_control
+
+
+@pytest.mark.parametrize("records", [None, b"", bytes(16), batch(4)[:20], batch(1, magic=1)[:17]])
+def test_no_batch_or_a_part_of_one_says_nothing(records: bytes | None) -> None:
+    """A partition at its end answers so."""
+    assert first_batch(records) is None
+
+
+def test_an_unknown_number_is_no_codec() -> None:
+    """Of a later Kafka."""
+    found = first_batch(batch(5))
+    assert found is not None
+    assert found.codec is None
+
+
+def test_the_most_frequent_codec_is_taken_and_of_equals_what_compresses_better() -> None:
+    """Whatever order the partitions answered in."""
+    assert prevailing(["lz4", "none", "lz4", "zstd"]) == "lz4"
+    assert prevailing(["none", "zstd"]) == prevailing(["zstd", "none"]) == "zstd"
+    assert prevailing([]) is None
+
+
+def test_a_topic_may_fix_the_codec_of_every_batch() -> None:
+    """``producer`` leaves it to whoever writes."""
+    assert [codec_of_config(v) for v in ("producer", "uncompressed", "gzip", None)] == [
+        None,
+        "none",
+        "gzip",
+        None,
+    ]
