@@ -20,6 +20,7 @@ from benchmarks.figures import Figure, table
 from benchmarks.rig import PARTITIONS, Rig, open_rig
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
+from connectors.kafka.hot_path import HotPath
 from connectors.kafka.producers import process_pools
 from runtime.contracts import CommitOutcome, RegisteredAttempt, TaskScope
 from runtime.model import BatchKey, SplitRange
@@ -30,7 +31,14 @@ _LEAST_RATE = 300_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
+class Sample:
+    """One run.
+
+    Attributes:
+        rate: records/s.
+        cpu_us: microseconds of this process's CPU per record.
+    """
+
     rate: float
     cpu_us: float
 
@@ -52,11 +60,11 @@ def main() -> None:
             value_bytes=_VALUE_BYTES,
             partitions=PARTITIONS,
         )
-        ways: dict[str, Callable[[Rig, str], _Sample]] = {
-            "reader, function and transactional writer": _worker,
+        ways: dict[str, Callable[[Rig, str], Sample]] = {
+            "reader, function and transactional writer": copy_in_epochs,
             "by hand with confluent-kafka": _by_hand,
         }
-        samples: dict[str, list[_Sample]] = defaultdict(list)
+        samples: dict[str, list[Sample]] = defaultdict(list)
         for _ in range(args.repeat):
             for name, measure in ways.items():
                 samples[name].append(measure(rig, source))
@@ -89,11 +97,17 @@ def _exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
 
 
-def _worker(rig: Rig, source: str) -> _Sample:
+def copy_in_epochs(rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO) -> Sample:
+    """Read, change and write a topic, one transaction per epoch."""
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
-    reader = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[source]).reader()
+    reader = KafkaSource(
+        bootstrap_servers=rig.bootstrap, topics=[source], hot_path=hot_path.value
+    ).reader()
     sink = KafkaSink(
-        bootstrap_servers=rig.bootstrap, topic=output, transactional_id_prefix="bench-writer"
+        bootstrap_servers=rig.bootstrap,
+        topic=output,
+        transactional_id_prefix="bench-writer",
+        hot_path=hot_path.value,
     )
     factory, coordinator = sink.writer_factory(), sink.coordinator()
     ends = topics.ends(rig.connection, source)
@@ -141,7 +155,7 @@ def _worker(rig: Rig, source: str) -> _Sample:
     return sample
 
 
-def _by_hand(rig: Rig, source: str) -> _Sample:
+def _by_hand(rig: Rig, source: str) -> Sample:
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
     common = {"bootstrap.servers": rig.bootstrap}
     consumer = Consumer(
@@ -201,8 +215,8 @@ def _copy(producer: Producer, output: str, messages: list[Message]) -> int:
     return len(messages)
 
 
-def _sample(records: int, began: float, cpu: float) -> _Sample:
-    return _Sample(
+def _sample(records: int, began: float, cpu: float) -> Sample:
+    return Sample(
         rate=records / (time.perf_counter() - began),
         cpu_us=(time.process_time() - cpu) / records * 1e6,
     )

@@ -78,6 +78,7 @@ def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSpli
         read_committed=options.read_committed,
         fail_on_data_loss=options.fail_on_data_loss,
         no_progress_timeout_s=options.no_progress_timeout_s,
+        hot_path=options.hot_path,
     )
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 from connectors.kafka.client_options import PREFIX
 from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.positions import (
     AtTimestamp,
     Committed,
@@ -43,6 +44,7 @@ SOURCE_OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
     "guarantee",
+    "hotPath",
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
     "maxOffsetsPerTrigger",
@@ -106,6 +108,7 @@ class SourceOptions:
         discovery_interval_s: look for new partitions and topics at most so often; None: whenever
             asked to.
         read_committed: isolation level.
+        hot_path: who moves the records.
     """
 
     connection: KafkaConnection
@@ -125,6 +128,7 @@ class SourceOptions:
     no_progress_timeout_s: float = 120.0
     discovery_interval_s: float | None = None
     read_committed: bool = True
+    hot_path: HotPath = HotPath.AUTO
 
     @classmethod
     def of(
@@ -174,6 +178,7 @@ class SourceOptions:
             no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
             discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, None),
             read_committed=read_committed,
+            hot_path=hot_path_of(given.read("hotPath", str, HotPath.AUTO.value)),
         )
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Never, Protocol, Self
 from connectors.kafka.client_options import PREFIX, refuse_weak_acks
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
+from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.records import check_spark_columns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory
@@ -38,6 +39,7 @@ class KafkaSink:
         uid: the operator's stable id, where the name may change.
         options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
         oauth_token: gives tokens for OAUTHBEARER; picklable.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
 
     Raises:
         ConfigError: a setting is missing, misspelt, out of range or unsafe.
@@ -55,6 +57,7 @@ class KafkaSink:
         uid: str | None = None,
         options: Mapping[str, object] | None = None,
         oauth_token: TokenFunction | None = None,
+        hot_path: str = HotPath.AUTO.value,
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSink.__init__, of="KafkaSink")
@@ -70,6 +73,7 @@ class KafkaSink:
         self._topic = _checked_topic(topic)
         self._prefix = transactional_id_prefix
         self._timeout_s = transaction_timeout_s
+        self._hot_path = hot_path_of(hot_path)
         self._name = name or f"kafka-sink-{topic or 'by-record'}"
         self._uid = uid
         self._dead_letter_topics: tuple[str, ...] = ()
@@ -80,7 +84,7 @@ class KafkaSink:
         """From the options and the schema of ``writeStream.format("sluice-kafka")``.
 
         Takes ``topic``, ``transactionalIdPrefix``, ``guarantee``, ``transactionTimeout`` (seconds,
-        or with a unit: ``15m``), ``kafka.*``, and leaves Spark's own alone.
+        or with a unit: ``15m``), ``hotPath``, ``kafka.*``, and leaves Spark's own alone.
 
         Raises:
             ConfigError: as `KafkaSink`; or the schema does not have the sink's columns.
@@ -94,6 +98,7 @@ class KafkaSink:
             transactional_id_prefix=ours.get("transactionalidprefix", ""),
             guarantee=ours.get("guarantee", Guarantee.EXACTLY_ONCE.value),
             transaction_timeout_s=None if timeout is None else _seconds(timeout),
+            hot_path=ours.get("hotpath", HotPath.AUTO.value),
             options={name: value for name, value in given.items() if name.startswith(PREFIX)},
         )
         if schema is not None:
@@ -144,6 +149,7 @@ class KafkaSink:
             transactional_id_prefix=self._prefix,
             transaction_timeout_s=self._timeout_s,
             dead_letter_topics=self._dead_letter_topics,
+            hot_path=self._hot_path,
         )
 
     def with_dead_letters(self, topics: Sequence[str]) -> Self:
@@ -215,9 +221,12 @@ class SparkSchema(Protocol):
     def fields(self) -> Iterable[SparkField]: ...
 
 
-_OPTIONS = frozenset({"guarantee", "topic", "transactionalidprefix", "transactiontimeout"})
+_OPTIONS = frozenset(
+    {"guarantee", "hotpath", "topic", "transactionalidprefix", "transactiontimeout"}
+)
 _SPELLING = {
     "transactionalidprefix": "transactionalIdPrefix",
+    "hotpath": "hotPath",
     "transactiontimeout": "transactionTimeout",
 }
 # Reach every sink of Spark, whatever its format.
