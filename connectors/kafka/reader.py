@@ -30,13 +30,14 @@ from connectors.kafka.fetching import (
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.native.fetching import NativeFetcher
+from connectors.kafka.positions import PartitionKey
 from connectors.kafka.ranges import NewestTimestamps, RangeProgress, in_rounds
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import LostRange, data_lost, key_of
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
 
-__all__ = ["KafkaSplitReader", "Reading"]
+__all__ = ["KafkaSplitReader", "Reading", "fetcher_of"]
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,8 @@ class Reading:
         self._pooled = pooled
         self._consumer = pooled.consumer
         self._progress = RangeProgress(splits)
-        self._fetcher = _fetcher(pooled, splits, reader.columns)
+        keys = [key_of(split) for split in splits]
+        self._fetcher = fetcher_of(pooled, keys, ColumnBuilder(reader.columns, keys))
         self._open = len(splits)
         self._batch_records = BATCH_RECORDS
         self._moved_at_s = time.monotonic()
@@ -358,11 +360,10 @@ def _behind_loss(position: int, end: int, first: int, last: int) -> int:
     return end if position > last else position
 
 
-def _fetcher(
-    pooled: PooledConsumer, splits: Sequence[SplitRange], columns: Sequence[str]
+def fetcher_of(
+    pooled: PooledConsumer, keys: Sequence[PartitionKey], builder: ColumnBuilder
 ) -> Fetcher:
-    keys = [key_of(split) for split in splits]
-    builder = ColumnBuilder(columns, keys)
+    """What takes from this consumer's queue; a slot is an index into ``keys``."""
     if isinstance(pooled.consumer, NativeConsumer):
         return NativeFetcher(pooled.consumer, keys, builder)
     return PlainFetcher(pooled.consumer, keys, builder)
