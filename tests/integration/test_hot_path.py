@@ -17,7 +17,9 @@ from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.columns import schema_of
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.plain_producers import process_plain_producers
-from runtime.contracts import RegisteredAttempt, TaskScope
+from connectors.kafka.producers import process_pools
+from runtime.contracts import RegisteredAttempt, SinkWriter, TaskScope
+from runtime.errors import DeliveryError
 from runtime.model import BatchKey, SplitRange
 from tests.kafka_fixture import require_native
 from tests.kafka_records import (
@@ -27,6 +29,7 @@ from tests.kafka_records import (
     produce,
     produce_transaction,
     read,
+    unique,
 )
 
 pytestmark = pytest.mark.integration
@@ -51,8 +54,12 @@ _records = st.builds(
     partition=st.integers(0, PARTITIONS - 1),
     timestamp_ms=_stamps_ms,
 )
+# Some of them twice or more: equal records are records, too.
+_record_lists = st.lists(_records, min_size=1, max_size=12).flatmap(
+    lambda some: st.lists(st.sampled_from(some), max_size=4).map(lambda again: [*some, *again])
+)
 _codecs = st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"])
-_transactions = st.tuples(st.lists(_records, min_size=1, max_size=12), st.booleans(), _codecs)
+_transactions = st.tuples(_record_lists, st.booleans(), _codecs)
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +219,7 @@ def _write(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -
 def _compare_writes(kafka: EmbeddedKafka, data: st.DataObject) -> None:
     batches = []
     for _ in range(data.draw(st.integers(1, 2))):
-        records = data.draw(st.lists(_records, min_size=1, max_size=12))
+        records = data.draw(_record_lists)
         keyed = data.draw(st.lists(st.booleans(), min_size=len(records), max_size=len(records)))
         batches.append(_rows(records, keyed, slice_at=data.draw(st.sampled_from([0, 1, 9]))))
     native, plain = (_write(kafka, path, batches) for path in ("native", "plain"))
@@ -234,3 +241,73 @@ def test_rule_1_both_paths_write_the_same_in_many_examples(
     kafka: EmbeddedKafka, data: st.DataObject
 ) -> None:
     _compare_writes(kafka, data)
+
+
+# --- delivery errors ----------------------------------------------------------------------------
+
+
+def _refused(
+    kafka: EmbeddedKafka, path: str, topic: str, batches: Sequence[pa.RecordBatch]
+) -> tuple[str, dict[str, object]]:
+    """What the transactional writer says of the record that the broker refuses."""
+    sink = KafkaSink(
+        bootstrap_servers=kafka.bootstrap,
+        topic=topic,
+        transactional_id_prefix=unique("refused"),
+        hot_path=path,
+        options={"message.max.bytes": "4000000"},
+    )
+    scope = TaskScope(
+        job_uid=str(uuid.uuid4()),
+        operator_id="sink",
+        batch=BatchKey(region="r", generation=0, batch_id=0),
+        checkpoint_id=1,
+        committed_through=0,
+    )
+    writer = sink.writer_factory().open(scope, _Registry())
+    with pytest.raises(DeliveryError) as caught:
+        _write_and_pre_commit(writer, batches)
+    writer.abort()
+    process_pools().close()
+    what, where, _ = caught.value.args
+    return what, {name: where[name] for name in ("topic", "partition", "code", "source_offset")}
+
+
+def _write_and_pre_commit(writer: SinkWriter, batches: Sequence[pa.RecordBatch]) -> None:
+    for batch in batches:
+        writer.write(batch)
+    writer.pre_commit()
+
+
+@settings(max_examples=3, suppress_health_check=_FIXED)
+@given(data=st.data())
+def test_rule_1_both_paths_name_the_same_refused_record(
+    kafka: EmbeddedKafka, data: st.DataObject
+) -> None:
+    """One record among many, by topic, partition and source offset; nothing becomes visible."""
+    topic = create_topic(
+        kafka.bootstrap, partitions=PARTITIONS, config={**_TOPIC, "max.message.bytes": "2000"}
+    )
+    count, at = data.draw(st.integers(1, 3_000)), data.draw(st.integers(0, 2_999))
+    values = [b"%d" % n for n in range(count)]
+    values[at % count] = b"x" * 5_000
+    numbers = [n % PARTITIONS for n in range(count)]
+    rows = pa.record_batch(
+        {
+            "value": pa.array(values, pa.binary()),
+            "partition": pa.array(numbers, pa.int32()),
+            "offset": pa.array(range(700, 700 + count), pa.int64()),
+        }
+    )
+    cut = data.draw(st.integers(0, count))
+    batches = [rows.slice(0, cut), rows.slice(cut)]
+    native, plain = (_refused(kafka, path, topic, batches) for path in ("native", "plain"))
+    assert native == plain
+    assert native[1] == {
+        "topic": topic,
+        "partition": (at % count) % PARTITIONS,
+        "code": "MSG_SIZE_TOO_LARGE",
+        "source_offset": 700 + at % count,
+    }
+    await_stable(kafka.bootstrap, topic)
+    assert read(kafka.bootstrap, topic) == []

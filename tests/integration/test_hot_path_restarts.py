@@ -32,7 +32,7 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 3
-RECORDS = 20_000  # of each partition: more than a batch, so that much is in flight
+RECORDS = 12_000  # of each partition: more than a batch, so that much is in flight
 
 
 @dataclass
@@ -188,5 +188,5 @@ def test_a_consumer_is_used_again_and_nothing_of_the_last_read_is_left(
 
 
 def _all_began(reader: Reader) -> bool:
-    reader.fetch(10)
+    reader.fetch(500)
     return all(stream.seen for stream in reader.streams)
