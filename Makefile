@@ -84,7 +84,8 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	    -o "$$library" connectors/kafka/native/_hot_path.c -ldl
 	LD_PRELOAD=$$(cc -print-file-name=libasan.so) \
 	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 \
-	    $(BIN)/pytest -q tests/contract/test_native_library.py tests/integration/test_hot_path.py
+	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
+	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
 
 bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
 	@$(BIN)/python -m benchmarks peers

@@ -46,10 +46,16 @@ def main() -> None:
 
 
 def measure(rig: Rig, *, records: int, repeat: int, value_bytes: int = 100) -> Sequence[Figure]:
-    """Reading alone, and reading, changing and writing in transactions; plain and native."""
+    """Reading alone, and reading, changing and writing in transactions, as a task of each engine
+    does; plain and native.
+    """
     source = topics.create(rig.connection, "in", partitions=PARTITIONS)
     topics.fill(rig.connection, source, records, value_bytes=value_bytes, partitions=PARTITIONS)
-    ways: dict[str, Callable[[Rig, str, HotPath], _Sample]] = {"read": _read, "copy": _copy}
+    ways: dict[str, Callable[[Rig, str, HotPath], _Sample]] = {
+        "read": _read,
+        "copy, ranges": _copy,
+        "copy, continuous": _follow_and_copy,
+    }
     samples: dict[tuple[str, HotPath], list[_Sample]] = defaultdict(list)
     for path in _PATHS:  # warm: connections and the broker's page cache
         _read(rig, source, path)
@@ -115,6 +121,11 @@ def _read(rig: Rig, topic: str, path: HotPath) -> _Sample:
 
 def _copy(rig: Rig, topic: str, path: HotPath) -> _Sample:
     sample = writer.copy_in_epochs(rig, topic, hot_path=path)
+    return _Sample(rate=sample.rate, cpu_us=sample.cpu_us)
+
+
+def _follow_and_copy(rig: Rig, topic: str, path: HotPath) -> _Sample:
+    sample = writer.copy_in_epochs(rig, topic, hot_path=path, follows=True)
     return _Sample(rate=sample.rate, cpu_us=sample.cpu_us)
 
 

@@ -8,7 +8,7 @@ import argparse
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.producers import process_pools
-from runtime.contracts import CommitOutcome, RegisteredAttempt, TaskScope
+from runtime.contracts import CommitOutcome, Follower, RegisteredAttempt, TaskScope
 from runtime.model import BatchKey, SplitRange
 
 _EPOCH_RECORDS = 250_000
@@ -97,12 +97,17 @@ def _exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
 
 
-def copy_in_epochs(rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO) -> Sample:
-    """Read, change and write a topic, one transaction per epoch."""
+def copy_in_epochs(
+    rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO, follows: bool = False
+) -> Sample:
+    """Read, change and write a topic, one transaction per epoch.
+
+    Args:
+        follows: read on and on, as a continuous task does, not each epoch's ranges by themselves.
+    """
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
-    reader = KafkaSource(
-        bootstrap_servers=rig.bootstrap, topics=[source], hot_path=hot_path.value
-    ).reader()
+    made = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[source], hot_path=hot_path.value)
+    reader = made.reader()
     sink = KafkaSink(
         bootstrap_servers=rig.bootstrap,
         topic=output,
@@ -113,19 +118,19 @@ def copy_in_epochs(rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO) -
     ends = topics.ends(rig.connection, source)
     job_uid = str(uuid.uuid4())
     records = 0
+    follower = None
+    if follows:
+        starts = [_split(source, partition, 0, 0) for partition in ends]
+        follower = made.following_reader().follow(
+            starts, {s.key: ends[s.partition] for s in starts}
+        )
 
     def epoch(number: int, share: int) -> int:
         splits = [
-            SplitRange(
-                source_id="s",
-                topic=source,
-                topic_id="",
-                partition=partition,
-                start_offset=min(end, (number - 1) * share),
-                end_offset=min(end, number * share),
-            )
+            _split(source, partition, min(end, (number - 1) * share), min(end, number * share))
             for partition, end in ends.items()
         ]
+        wanted = sum(s.end_offset - s.start_offset for s in splits)
         scope = TaskScope(
             job_uid=job_uid,
             operator_id="sink",
@@ -134,13 +139,20 @@ def copy_in_epochs(rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO) -
             committed_through=number - 1,
         )
         writer = factory.open(scope, _Registry())
-        for batch in reader.read(splits):
+        written = 0
+        batches = (
+            reader.read(splits)
+            if follower is None
+            else _followed(follower, wanted, sum(ends.values()))
+        )
+        for batch in batches:
             writer.write(_exclaim(batch))
+            written += batch.num_rows
         entries = writer.pre_commit()
         for report in coordinator.committer.commit(entries, timeout_s=30, after_crash=False):
             if report.outcome is not CommitOutcome.COMMITTED:
                 raise RuntimeError(f"not committed: {report}")
-        return sum(s.end_offset - s.start_offset for s in splits)
+        return written
 
     share = _EPOCH_RECORDS // PARTITIONS
     epoch(1, share)  # warm: connections, first producer
@@ -150,9 +162,31 @@ def copy_in_epochs(rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO) -
         records += written
         number += 1
     sample = _sample(records, began, cpu)
+    if follower is not None:
+        follower.close()
     process_pools().close()
     coordinator.close()
     return sample
+
+
+def _split(topic: str, partition: int, start: int, end: int) -> SplitRange:
+    return SplitRange(
+        source_id="s",
+        topic=topic,
+        topic_id="",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def _followed(follower: Follower, records: int, end: int) -> Iterator[pa.RecordBatch]:
+    """At least so many, unless the sum of the positions reaches the end before."""
+    while records > 0 and sum(follower.positions().values()) < end:
+        batch = follower.poll()
+        if batch is not None:
+            records -= batch.num_rows
+            yield batch
 
 
 def _by_hand(rig: Rig, source: str) -> Sample:

@@ -361,11 +361,15 @@ def _behind_loss(position: int, end: int, first: int, last: int) -> int:
 
 
 def fetcher_of(
-    pooled: PooledConsumer, keys: Sequence[PartitionKey], builder: ColumnBuilder
+    pooled: PooledConsumer,
+    keys: Sequence[PartitionKey],
+    builder: ColumnBuilder,
+    *,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Fetcher:
     """What takes from this consumer's queue; a slot is an index into ``keys``."""
     if isinstance(pooled.consumer, NativeConsumer):
-        return NativeFetcher(pooled.consumer, keys, builder)
+        return NativeFetcher(pooled.consumer, keys, builder, batch_bytes=batch_bytes)
     return PlainFetcher(pooled.consumer, keys, builder)
 
 

@@ -20,7 +20,7 @@ from connectors.kafka._client import PARTITION_EOF, TopicPartition
 from connectors.kafka.columns import ColumnBuilder, columns_with
 from connectors.kafka.consumers import ConsumerPool, PooledConsumer
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.fetching import Fetcher
+from connectors.kafka.fetching import BATCH_BYTES, Fetcher
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.reader import fetcher_of
@@ -60,12 +60,13 @@ class Reader:
     pooled: PooledConsumer
     topic: str
     streams: list[Stream]
+    batch_bytes: int = BATCH_BYTES
     ended: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         keys = [(self.topic, slot) for slot in range(len(self.streams))]
         builder = ColumnBuilder(columns_with(headers=True), keys)
-        self.fetcher: Fetcher = fetcher_of(self.pooled, keys, builder)
+        self.fetcher: Fetcher = fetcher_of(self.pooled, keys, builder, batch_bytes=self.batch_bytes)
         self.pooled.consumer.assign([TopicPartition(*key, 0) for key in keys])
 
     def restart(self, slot: int, offset: int) -> None:
@@ -150,19 +151,15 @@ def test_rule_25_a_partition_that_begins_anew_elsewhere_loses_and_doubles_nothin
 
 
 def test_rule_25_what_was_taken_ahead_of_a_restart_is_let_go(
-    kafka: EmbeddedKafka,
-    topic: TopicFactory,
-    pooled: PooledConsumer,
-    monkeypatch: pytest.MonkeyPatch,
+    kafka: EmbeddedKafka, topic: TopicFactory, pooled: PooledConsumer
 ) -> None:
     """Of records too large for one batch some wait here: librdkafka cannot leave those out."""
-    monkeypatch.setattr("connectors.kafka.native.fetching.BATCH_BYTES", 2_000)
     chance = random.Random(20_261_123)
     name = topic(partitions=2)
     produce(
         kafka.bootstrap, name, [Record(value=b"x" * 100, partition=n % 2) for n in range(4_000)]
     )
-    reader = Reader(pooled, name, [Stream(range(2_000)) for _ in range(2)])
+    reader = Reader(pooled, name, [Stream(range(2_000)) for _ in range(2)], batch_bytes=2_000)
     wait_for(lambda: reader.fetch(500), what="the first records", poll_s=0)
     for _ in range(60):
         reader.restart(0, chance.randrange(2_000))

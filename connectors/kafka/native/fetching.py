@@ -12,7 +12,6 @@ import pyarrow as pa
 from connectors.kafka._client import KafkaError
 from connectors.kafka.columns import HEADERS, ColumnBuilder, headers_of, times_of
 from connectors.kafka.fetching import (
-    BATCH_BYTES,
     LINGER_S,
     Event,
     Fetched,
@@ -129,20 +128,26 @@ class _Rows:
             headers,
         )
 
-    def fitting(self) -> int:
+    def fitting(self, batch_bytes: int) -> int:
         """How many of the first fit into one batch; at least one."""
         sizes = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
         if self.headers is not None:
             sizes += self.headers[:, 1] + self.headers[:, 2]
-        return max(1, int(np.searchsorted(np.cumsum(sizes), BATCH_BYTES, side="right")))
+        return max(1, int(np.searchsorted(np.cumsum(sizes), batch_bytes, side="right")))
 
 
 class NativeFetcher:
     """Implements `connectors.kafka.fetching.Fetcher`."""
 
     def __init__(
-        self, consumer: NativeConsumer, keys: Sequence[PartitionKey], builder: ColumnBuilder
+        self,
+        consumer: NativeConsumer,
+        keys: Sequence[PartitionKey],
+        builder: ColumnBuilder,
+        *,
+        batch_bytes: int,
     ) -> None:
+        self._batch_bytes = batch_bytes
         self._consumer = consumer
         self._builder = builder
         self._slots, self._kept = _slots(keys)
@@ -162,7 +167,7 @@ class NativeFetcher:
             rows = None if idle_s is None else self._take(1, idle_s)
         if rows is None:
             return None
-        count = rows.fitting()
+        count = rows.fitting(self._batch_bytes)
         self._left = rows.at(slice(count, None)) if count < len(rows) else None
         return _NativeFetched(self._consumer, rows.at(slice(count)), self._builder)
 
