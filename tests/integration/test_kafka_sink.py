@@ -481,7 +481,7 @@ def test_a_plain_sinks_coordinator_checks_and_has_nothing_to_commit(
     coordinator.close()
 
 
-def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka) -> None:
+def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka, hot_path: str) -> None:
     """Not as a time-out, although the client only times out."""
     options = {
         "security.protocol": "SASL_SSL",
@@ -495,6 +495,7 @@ def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka) -> None:
         topic="any",
         transactional_id_prefix=unique("sink"),
         options=options,
+        hot_path=hot_path,
     )
     with pytest.raises(AuthenticationError) as caught:
         Region(sink.writer_factory()).write(rows(value=[b"a"]))

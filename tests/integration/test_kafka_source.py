@@ -1,6 +1,7 @@
 """The Kafka source against a real broker: what it reads, where it starts, gaps."""
 
 import dataclasses
+import logging
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -341,7 +342,9 @@ def test_range_that_readers_may_not_see_fails_instead_of_ending_short(
     assert values(rows(made, [dataclasses.replace(whole, end_offset=2)])) == [b"a", b"b"]
 
 
-def secure_source(secure_kafka: SecureKafka, name: str, password: str) -> KafkaSource:
+def secure_source(
+    secure_kafka: SecureKafka, name: str, password: str, hot_path: str
+) -> KafkaSource:
     return KafkaSource(
         bootstrap_servers=secure_kafka.bootstrap,
         topics=[name],
@@ -351,19 +354,27 @@ def secure_source(secure_kafka: SecureKafka, name: str, password: str) -> KafkaS
             "kafka.sasl.username": secure_kafka.username,
             "kafka.sasl.password": password,
             "kafka.ssl.ca.location": str(secure_kafka.ca_file),
+            "kafka.debug": "security,conf",
         },
+        hot_path=hot_path,
     )
 
 
-def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(secure_kafka: SecureKafka) -> None:
+def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
+    secure_kafka: SecureKafka, hot_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And shows no password, however much is logged."""
+    caplog.set_level(logging.DEBUG)
     name = create_topic(secure_kafka.plain_bootstrap)
     produce(secure_kafka.plain_bootstrap, name, [b"secret"])
-    made = secure_source(secure_kafka, name, secure_kafka.password)
+    made = secure_source(secure_kafka, name, secure_kafka.password, hot_path)
     enumerator, positions = start(made)
     ranges = cut(enumerator, positions)
     assert values(rows(made, ranges)) == [b"secret"]
-    wrong = secure_source(secure_kafka, name, "canary-9917")
+    wrong = secure_source(secure_kafka, name, "canary-9917", hot_path)
     for act in (lambda: wrong.check(timeout_s=120), lambda: rows(wrong, ranges)):
         with pytest.raises(AuthenticationError) as caught:
             act()
         assert "canary-9917" not in str(caught.value)
+    assert "SASL" in caplog.text
+    assert "canary-9917" not in caplog.text
