@@ -19,14 +19,14 @@ WORKERS ?= 2
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
 
-.PHONY: help setup demo check lint test test-containers test-chaos bench bench-goals bench-quick bench-parts clean
+.PHONY: help setup demo check lint test test-containers test-chaos test-asan bench bench-goals bench-quick bench-parts clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare Spark; instant when done before
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml connectors/kafka/native/_hot_path.c
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break
 	done || true)
@@ -74,6 +74,18 @@ test-containers: setup ## brokers in containers: killed, lost, cut off
 
 test-chaos: setup ## kill -9 of real processes at every failpoint, the long list too
 	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m chaos
+
+# Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
+test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler
+	@library=$$(ls connectors/kafka/native/_hot_path.*.so)
+	mv "$$library" "$$library.kept"
+	trap 'mv "$$library.kept" "$$library"' EXIT
+	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -shared -fPIC \
+	    -o "$$library" connectors/kafka/native/_hot_path.c -ldl
+	LD_PRELOAD=$$(cc -print-file-name=libasan.so) \
+	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 \
+	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
+	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
 
 bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
 	@$(BIN)/python -m benchmarks peers

@@ -19,6 +19,7 @@ from benchmarks import (
     bookkeeping,
     endurance,
     files,
+    hot_path,
     latency,
     machine,
     recovery,
@@ -57,6 +58,7 @@ _PARTS: Mapping[str, _Measure] = {
     "files": lambda rig, args: files.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),
+    "hot-path": lambda rig, args: hot_path.measure(rig, records=args.records, repeat=args.repeat),
     "rolling": lambda rig, args: rolling.measure(rig, minutes=args.minutes),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
     **_REGIONS,

@@ -114,7 +114,7 @@ class _Task:
 def _own(made: SplitReader, options: Mapping[str, str]) -> KafkaSplitReader:
     assert isinstance(made, KafkaSplitReader)
     if "batch.records" in options:
-        setattr(reader, "_BATCH_RECORDS", int(options["batch.records"]))  # noqa: B010 - private
+        setattr(reader, "BATCH_RECORDS", int(options["batch.records"]))  # noqa: B010 - imported
     if "batch.bytes" in options:
         settings = replace(made.settings, batch_bytes=int(options["batch.bytes"]))
         return replace(made, settings=settings)

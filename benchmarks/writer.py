@@ -8,7 +8,7 @@ import argparse
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ from benchmarks.figures import Figure, table
 from benchmarks.rig import PARTITIONS, Rig, open_rig
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka._client import Consumer, Message, Producer, TopicPartition
+from connectors.kafka.hot_path import HotPath
 from connectors.kafka.producers import process_pools
-from runtime.contracts import CommitOutcome, RegisteredAttempt, TaskScope
+from runtime.contracts import CommitOutcome, Follower, RegisteredAttempt, TaskScope
 from runtime.model import BatchKey, SplitRange
 
 _EPOCH_RECORDS = 250_000
@@ -30,7 +31,14 @@ _LEAST_RATE = 300_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
+class Sample:
+    """One run.
+
+    Attributes:
+        rate: records/s.
+        cpu_us: microseconds of this process's CPU per record.
+    """
+
     rate: float
     cpu_us: float
 
@@ -52,11 +60,11 @@ def main() -> None:
             value_bytes=_VALUE_BYTES,
             partitions=PARTITIONS,
         )
-        ways: dict[str, Callable[[Rig, str], _Sample]] = {
-            "reader, function and transactional writer": _worker,
+        ways: dict[str, Callable[[Rig, str], Sample]] = {
+            "reader, function and transactional writer": copy_in_epochs,
             "by hand with confluent-kafka": _by_hand,
         }
-        samples: dict[str, list[_Sample]] = defaultdict(list)
+        samples: dict[str, list[Sample]] = defaultdict(list)
         for _ in range(args.repeat):
             for name, measure in ways.items():
                 samples[name].append(measure(rig, source))
@@ -89,29 +97,40 @@ def _exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("value"), "value", shouted)
 
 
-def _worker(rig: Rig, source: str) -> _Sample:
+def copy_in_epochs(
+    rig: Rig, source: str, *, hot_path: HotPath = HotPath.AUTO, follows: bool = False
+) -> Sample:
+    """Read, change and write a topic, one transaction per epoch.
+
+    Args:
+        follows: read on and on, as a continuous task does, not each epoch's ranges by themselves.
+    """
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
-    reader = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[source]).reader()
+    made = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[source], hot_path=hot_path.value)
+    reader = made.reader()
     sink = KafkaSink(
-        bootstrap_servers=rig.bootstrap, topic=output, transactional_id_prefix="bench-writer"
+        bootstrap_servers=rig.bootstrap,
+        topic=output,
+        transactional_id_prefix="bench-writer",
+        hot_path=hot_path.value,
     )
     factory, coordinator = sink.writer_factory(), sink.coordinator()
     ends = topics.ends(rig.connection, source)
     job_uid = str(uuid.uuid4())
     records = 0
+    follower = None
+    if follows:
+        starts = [_split(source, partition, 0, 0) for partition in ends]
+        follower = made.following_reader().follow(
+            starts, {s.key: ends[s.partition] for s in starts}
+        )
 
     def epoch(number: int, share: int) -> int:
         splits = [
-            SplitRange(
-                source_id="s",
-                topic=source,
-                topic_id="",
-                partition=partition,
-                start_offset=min(end, (number - 1) * share),
-                end_offset=min(end, number * share),
-            )
+            _split(source, partition, min(end, (number - 1) * share), min(end, number * share))
             for partition, end in ends.items()
         ]
+        wanted = sum(s.end_offset - s.start_offset for s in splits)
         scope = TaskScope(
             job_uid=job_uid,
             operator_id="sink",
@@ -120,13 +139,20 @@ def _worker(rig: Rig, source: str) -> _Sample:
             committed_through=number - 1,
         )
         writer = factory.open(scope, _Registry())
-        for batch in reader.read(splits):
+        written = 0
+        batches = (
+            reader.read(splits)
+            if follower is None
+            else _followed(follower, wanted, sum(ends.values()))
+        )
+        for batch in batches:
             writer.write(_exclaim(batch))
+            written += batch.num_rows
         entries = writer.pre_commit()
         for report in coordinator.committer.commit(entries, timeout_s=30, after_crash=False):
             if report.outcome is not CommitOutcome.COMMITTED:
                 raise RuntimeError(f"not committed: {report}")
-        return sum(s.end_offset - s.start_offset for s in splits)
+        return written
 
     share = _EPOCH_RECORDS // PARTITIONS
     epoch(1, share)  # warm: connections, first producer
@@ -136,12 +162,34 @@ def _worker(rig: Rig, source: str) -> _Sample:
         records += written
         number += 1
     sample = _sample(records, began, cpu)
+    if follower is not None:
+        follower.close()
     process_pools().close()
     coordinator.close()
     return sample
 
 
-def _by_hand(rig: Rig, source: str) -> _Sample:
+def _split(topic: str, partition: int, start: int, end: int) -> SplitRange:
+    return SplitRange(
+        source_id="s",
+        topic=topic,
+        topic_id="",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def _followed(follower: Follower, records: int, end: int) -> Iterator[pa.RecordBatch]:
+    """At least so many, unless the sum of the positions reaches the end before."""
+    while records > 0 and sum(follower.positions().values()) < end:
+        batch = follower.poll()
+        if batch is not None:
+            records -= batch.num_rows
+            yield batch
+
+
+def _by_hand(rig: Rig, source: str) -> Sample:
     output = topics.create(rig.connection, "out", partitions=PARTITIONS)
     common = {"bootstrap.servers": rig.bootstrap}
     consumer = Consumer(
@@ -201,8 +249,8 @@ def _copy(producer: Producer, output: str, messages: list[Message]) -> int:
     return len(messages)
 
 
-def _sample(records: int, began: float, cpu: float) -> _Sample:
-    return _Sample(
+def _sample(records: int, began: float, cpu: float) -> Sample:
+    return Sample(
         rate=records / (time.perf_counter() - began),
         cpu_us=(time.process_time() - cpu) / records * 1e6,
     )

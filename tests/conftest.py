@@ -9,13 +9,14 @@ import pytest
 from hypothesis import settings
 
 from tests.hdfs_fixture import hadoop_client, hdfs
-from tests.kafka_fixture import kafka, kafka_by_level, leveled_kafka, secure_kafka, topic
+from tests.kafka_fixture import hot_path, kafka, kafka_by_level, leveled_kafka, secure_kafka, topic
 from tests.scratch import close_scratch, open_scratch
 from tests.spark_fixture import spark
 
 __all__ = [
     "hadoop_client",
     "hdfs",
+    "hot_path",
     "kafka",
     "kafka_by_level",
     "leveled_kafka",

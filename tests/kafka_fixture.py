@@ -4,6 +4,7 @@ They are JVM processes of this machine and end with the test run, also when that
 Under pytest-xdist every worker has brokers of its own.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,18 @@ from typing import Any, Protocol
 import pytest
 
 from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityProtocol
+from connectors.kafka.native.library import built_file
 from tests.kafka_records import create_topic
 
 __all__ = [
     "BrokerByLevel",
     "SecureKafka",
     "TopicFactory",
+    "hot_path",
     "kafka",
     "kafka_by_level",
     "leveled_kafka",
+    "require_native",
     "secure_kafka",
     "topic",
 ]
@@ -91,6 +95,21 @@ def topic(kafka: EmbeddedKafka) -> TopicFactory:
         return create_topic(kafka.bootstrap, partitions=partitions, config=config)
 
     return make
+
+
+@pytest.fixture(params=["native", "plain"])
+def hot_path(request: pytest.FixtureRequest) -> str:
+    """Both ways of moving records in turn; one parameter of the test."""
+    path: str = request.param
+    if path == "native":
+        require_native()
+    return path
+
+
+def require_native() -> None:
+    """Skip where the compiled code could not be built; elsewhere its absence is a failure."""
+    if shutil.which("cc") is None and not built_file():
+        pytest.skip("no C compiler: the native hot path is not built")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

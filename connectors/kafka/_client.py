@@ -8,8 +8,10 @@ Everybody else takes the classes from here and makes clients with `make_producer
 import logging
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -48,6 +50,7 @@ from runtime.errors import (
 )
 
 __all__ = [
+    "CLIENT_VERSION",
     "OFFSET_BEGINNING",
     "OFFSET_END",
     "OFFSET_INVALID",
@@ -73,11 +76,15 @@ __all__ = [
     "TopicCollection",
     "TopicPartition",
     "error_codes",
+    "librdkafka_path",
     "make_admin",
     "make_consumer",
     "make_producer",
     "translate",
 ]
+
+CLIENT_VERSION = str(confluent_kafka.__version__)
+"""Of confluent-kafka, which brings the librdkafka of the same version."""
 
 # librdkafka's lines arrive here while the client is polled.
 _librdkafka_log = logging.getLogger("connectors.kafka.librdkafka")
@@ -170,6 +177,12 @@ _MISCONFIGURED = error_codes(
     "INVALID_CONFIG",
     "INVALID_TRANSACTION_TIMEOUT",
 )
+
+
+def librdkafka_path() -> Path | None:
+    """The shared library that confluent-kafka's wheel brings and has loaded; None: it has none."""
+    libraries = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
+    return next(iter(sorted(libraries.glob("librdkafka*.so*"))), None)
 
 
 def make_producer(config: Mapping[str, Any]) -> Producer:

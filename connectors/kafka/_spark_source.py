@@ -83,6 +83,7 @@ def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSpli
         fail_on_data_loss=options.fail_on_data_loss,
         no_progress_timeout_s=options.no_progress_timeout_s,
         settings=_read_settings(options),
+        hot_path=options.hot_path,
     )
 
 

@@ -4,7 +4,7 @@ The hot path of reading: each column is one pass over the messages, and only wan
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,13 @@ from runtime.errors import ConfigError
 
 __all__ = [
     "COLUMNS",
+    "HEADERS",
     "ColumnBuilder",
     "columns_with",
+    "headers_of",
     "schema_ddl",
     "schema_of",
+    "times_of",
     "timestamps_ms",
 ]
 
@@ -100,25 +103,37 @@ class ColumnBuilder:
         self, messages: Sequence[Message], slots: IntArray, offsets: IntArray
     ) -> pa.RecordBatch:
         """One batch; row i is message i."""
-        made: dict[str, pa.Array] = {}
+        content: dict[str, pa.Array] = {}
+        if "key" in self._columns:
+            content["key"] = pa.array(list(map(Message.key, messages)), pa.binary())
+        if "value" in self._columns:
+            content["value"] = pa.array(list(map(Message.value, messages)), pa.binary())
+        if HEADERS in self._columns:
+            content[HEADERS] = _headers(list(map(_pairs, messages)))
+        if self._timed:
+            flat = _kinds_and_times(messages)
+            content |= times_of(flat[0::2], flat[1::2])
+        return self.assemble(content, slots, offsets)
+
+    def assemble(
+        self, content: Mapping[str, pa.Array], slots: IntArray, offsets: IntArray
+    ) -> pa.RecordBatch:
+        """One batch of what the records hold, and of where they lie."""
+        made = dict(content)
         for name in self._columns:
-            if name == "key":
-                made[name] = pa.array(list(map(Message.key, messages)), pa.binary())
-            elif name == "value":
-                made[name] = pa.array(list(map(Message.value, messages)), pa.binary())
-            elif name == "topic":
+            if name == "topic":
                 made[name] = self._topic(slots)
             elif name == "partition":
                 made[name] = pa.array(self._partitions[slots])
             elif name == "offset":
                 made[name] = pa.array(offsets)
-            elif name == HEADERS:
-                made[name] = _headers(list(map(_pairs, messages)))
-        if self._timed:
-            made |= _timestamps(messages)
         return pa.RecordBatch.from_arrays(
             [made[name] for name in self._columns], schema=self.schema
         )
+
+    def key_at(self, slot: int) -> tuple[str, int]:
+        """Topic and partition of a slot."""
+        return self._topics[slot].as_py(), int(self._partitions[slot])
 
     def _topic(self, slots: IntArray) -> pa.Array:
         if not self._one_topic:
@@ -140,11 +155,11 @@ def _kinds_and_times(messages: Sequence[Message]) -> IntArray:
     return np.fromiter(pairs, np.int64, 2 * len(messages))
 
 
-def _timestamps(messages: Sequence[Message]) -> dict[str, pa.Array]:
-    flat = _kinds_and_times(messages)
+def times_of(kinds: npt.NDArray[np.integer], times_ms: IntArray) -> dict[str, pa.Array]:
+    """The two columns of librdkafka's timestamps."""
     # librdkafka: 0 none, 1 create, 2 append; Java and Spark: -1, 0, 1.
-    kinds = (flat[0::2] - 1).astype(np.int32)
-    micros = pa.array(flat[1::2] * 1000).view(_TYPES["timestamp"])
+    kinds = (kinds - 1).astype(np.int32)
+    micros = pa.array(times_ms * 1000).view(_TYPES["timestamp"])
     return {"timestamp": micros, "timestampType": pa.array(kinds)}
 
 
@@ -166,7 +181,7 @@ def _pairs(message: Message) -> _Pairs | None:
 
 def _headers(lists: Sequence[_Pairs | None]) -> pa.Array:
     if not any(lists):
-        return pa.nulls(len(lists), _TYPES[HEADERS])
+        return headers_of(len(lists), None)
     # As in Spark, a record without headers has null, not an empty list.
     lengths = [len(pairs) if pairs else 0 for pairs in lists]
     missing = pa.array([not pairs for pairs in lists])
@@ -177,3 +192,20 @@ def _headers(lists: Sequence[_Pairs | None]) -> pa.Array:
     )
     bounds = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
     return pa.ListArray.from_arrays(bounds, entries, type=_TYPES[HEADERS], mask=missing)
+
+
+def headers_of(
+    count: int,
+    parts: tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], pa.Array, pa.Array] | None,
+) -> pa.Array:
+    """The column of headers from its parts; None: no record has any.
+
+    Args:
+        parts: bounds of each row's entries, which rows have some (as bits), names, values.
+    """
+    if parts is None:
+        return pa.nulls(count, _TYPES[HEADERS])
+    bounds, validity, names, values = parts
+    entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+    buffers = [pa.py_buffer(validity), pa.py_buffer(bounds)]
+    return pa.Array.from_buffers(_TYPES[HEADERS], count, buffers, children=[entries])

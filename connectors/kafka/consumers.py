@@ -3,11 +3,15 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from connectors.kafka._client import Consumer, KafkaError, KafkaException, make_consumer, translate
 from connectors.kafka.client_options import Role
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.consumer import NativeConsumer
+from connectors.kafka.native.library import library_for
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import ReadSettings
 from runtime.errors import AuthenticationError
@@ -50,13 +54,14 @@ class _Key:
     read_committed: bool
     settings: ReadSettings
     follows: bool
+    hot_path: HotPath
 
 
 @dataclass(slots=True, eq=False)
 class PooledConsumer:
     """A consumer, and why its log-in was refused, if it was."""
 
-    consumer: Consumer
+    consumer: Consumer | NativeConsumer
     key: _Key
     refusals: list[AuthenticationError] = field(default_factory=list)
     _known_topics: set[str] = field(default_factory=set)
@@ -89,6 +94,7 @@ class ConsumerPool:
         read_committed: bool,
         settings: ReadSettings,
         follows: bool = False,
+        hot_path: HotPath = HotPath.AUTO,
     ) -> PooledConsumer:
         """A consumer without assignment; ``follows``: for reads that have no end."""
         key = _Key(
@@ -96,6 +102,7 @@ class ConsumerPool:
             read_committed=read_committed,
             settings=settings,
             follows=follows,
+            hot_path=hot_path,
         )
         self._leave_to_parent()
         for pooled in list(self._idle):
@@ -150,4 +157,14 @@ def _connect(key: _Key) -> PooledConsumer:
         "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",
         "error_cb": note,
     }
-    return PooledConsumer(consumer=make_consumer(config), key=key, refusals=refusals)
+    return PooledConsumer(consumer=_make(config, key.hot_path), key=key, refusals=refusals)
+
+
+def _make(config: Mapping[str, Any], hot_path: HotPath) -> Consumer | NativeConsumer:
+    library = library_for(config, hot_path)
+    if library is None:
+        return make_consumer(config)
+    try:
+        return NativeConsumer(library, config)
+    except KafkaException as err:
+        raise translate(err, {"client": "consumer"}) from None

@@ -50,11 +50,12 @@ class _Failure:
     value: bytes | None = None
     rows: pa.RecordBatch | None = None
     row: int | None = None
+    size: int = 0
 
     @property
     def rank(self) -> tuple[int, int]:
         """A refused batch fails every record in it: the largest is the likely culprit."""
-        size = len(self.value or b"") + len(self.key or b"")
+        size = self.size or len(self.value or b"") + len(self.key or b"")
         code = self.error.code()
         return (code not in _CONSEQUENCES, size if code == _TOO_LARGE else 0)
 
@@ -96,10 +97,20 @@ class DeliveryLog:
             self._client_error = error
 
     def refused(
-        self, error: KafkaError, *, topic: str, partition: int, rows: pa.RecordBatch, row: int
+        self,
+        error: KafkaError,
+        *,
+        topic: str,
+        partition: int,
+        rows: pa.RecordBatch | None,
+        row: int | None,
+        size: int = 0,
+        count: int = 1,
     ) -> None:
-        """`produce` itself did not take a record."""
-        self._note(_Failure(error, topic, partition, rows=rows, row=row))
+        """`produce` itself did not take a record; or what was reported of ``count`` alike, of
+        which this one, of ``size`` bytes, is the largest.
+        """
+        self._note(_Failure(error, topic, partition, rows=rows, row=row, size=size), count)
 
     def located(self, error: ConfigError, rows: pa.RecordBatch) -> ConfigError:
         """An error about a row of ``rows``, with the source position in place of the row."""
@@ -160,8 +171,8 @@ class DeliveryLog:
         kind = UnreachableError if isinstance(found, UnreachableError) else DeliveryError
         return kind(str(what), place, str(remedy))
 
-    def _note(self, failure: _Failure) -> None:
-        self.failed_records += 1
+    def _note(self, failure: _Failure, count: int = 1) -> None:
+        self.failed_records += count
         if self._failure is None or failure.rank > self._failure.rank:
             self._failure = failure
 

@@ -87,6 +87,7 @@ class KafkaFollower:
             read_committed=self._reader.read_committed,
             settings=self._reader.settings,
             follows=True,
+            hot_path=self._reader.hot_path,
         )
         self._reading = Reading(
             self._reader,
@@ -102,6 +103,9 @@ class KafkaFollower:
 
     def close(self) -> None:
         """See `runtime.contracts.Follower`. Nobody knows what is left in the consumer's queue."""
-        pooled, self._pooled, self._reading = self._pooled, None, None
+        pooled, self._pooled = self._pooled, None
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
         if pooled is not None:
             process_pool.discard(pooled)

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 from connectors.kafka.client_options import PREFIX
 from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.positions import (
     AtTimestamp,
     Committed,
@@ -44,6 +45,7 @@ SOURCE_OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
     "guarantee",
+    "hotPath",
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
     "maxOffsetsPerTrigger",
@@ -109,6 +111,7 @@ class SourceOptions:
             asked to.
         read_committed: isolation level.
         task_memory_mib: of a drop-in query's tasks; a Job says it for its own.
+        hot_path: who moves the records.
     """
 
     connection: KafkaConnection
@@ -129,6 +132,7 @@ class SourceOptions:
     discovery_interval_s: float | None = None
     read_committed: bool = True
     task_memory_mib: int = DEFAULT_MIB
+    hot_path: HotPath = HotPath.AUTO
 
     @classmethod
     def of(
@@ -181,6 +185,7 @@ class SourceOptions:
             task_memory_mib=checked_mib(
                 given.read("taskMemoryMiB", _positive, DEFAULT_MIB), name="taskMemoryMiB"
             ),
+            hot_path=hot_path_of(given.read("hotPath", str, HotPath.AUTO.value)),
         )
 
     def __post_init__(self) -> None:

@@ -1,27 +1,36 @@
 """`KafkaSplitReader`: reads exact ranges inside an executor, replayable."""
 
+import contextlib
 import gc
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from connectors.kafka._client import (
     PARTITION_EOF,
     KafkaError,
     KafkaException,
-    Message,
     TopicPartition,
     translate,
 )
-from connectors.kafka.columns import COLUMNS, ColumnBuilder, timestamps_ms
+from connectors.kafka.columns import COLUMNS, ColumnBuilder
 from connectors.kafka.consumers import PooledConsumer, process_pool
-from connectors.kafka.ranges import IntArray, NewestTimestamps, RangeProgress, in_rounds
+from connectors.kafka.fetching import (
+    BATCH_RECORDS,
+    Event,
+    Fetched,
+    Fetcher,
+    PlainFetcher,
+)
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.consumer import NativeConsumer
+from connectors.kafka.native.fetching import NativeFetcher
+from connectors.kafka.positions import PartitionKey
+from connectors.kafka.ranges import NewestTimestamps, RangeProgress, in_rounds
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import LostRange, data_lost, key_of
 from connectors.kafka.tuning import ReadSettings, read_settings
@@ -29,15 +38,12 @@ from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
 from runtime.task_memory import TaskMemory
 
-__all__ = ["KafkaSplitReader", "Reading"]
+__all__ = ["KafkaSplitReader", "Reading", "fetcher_of"]
 
 log = logging.getLogger(__name__)
 
-_BATCH_RECORDS = 10_000
 _FIRST_BATCH_RECORDS = 500  # their size is not known yet
 _DEFAULT_SETTINGS = read_settings(TaskMemory(), {})
-# How long a batch that is not full waits for more: an end may lie in a gap and never fill it.
-_LINGER_S = 0.005
 _IDLE_POLL_S = 0.1
 _STALL_S = 1.0
 _WATERMARKS_S = 10.0
@@ -72,6 +78,7 @@ class KafkaSplitReader:
         fail_on_data_loss: raise DataLostError when a range is gone, or go on behind it.
         no_progress_timeout_s: nothing at all for so long is an UnreachableError.
         settings: of consumers and batches, which bound what is in memory.
+        hot_path: by compiled code or not.
     """
 
     connection: KafkaConnection
@@ -80,6 +87,7 @@ class KafkaSplitReader:
     fail_on_data_loss: bool = True
     no_progress_timeout_s: float = 120.0
     settings: ReadSettings = _DEFAULT_SETTINGS
+    hot_path: HotPath = HotPath.AUTO
 
     def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
         """The records of each range in offset order.
@@ -109,11 +117,14 @@ class KafkaSplitReader:
         self, splits: Sequence[SplitRange], newest: NewestTimestamps | None
     ) -> Iterator[pa.RecordBatch]:
         pooled = process_pool.borrow(
-            self.connection, read_committed=self.read_committed, settings=self.settings
+            self.connection,
+            read_committed=self.read_committed,
+            settings=self.settings,
+            hot_path=self.hot_path,
         )
-        reading = Reading(self, pooled, splits, newest)
         try:
-            yield from reading.batches()
+            with contextlib.closing(Reading(self, pooled, splits, newest)) as reading:
+                yield from reading.batches()
         except (StreamError, KafkaException) as err:
             process_pool.discard(pooled)
             if isinstance(err, KafkaException):
@@ -158,11 +169,12 @@ class Reading:
         self._consumer = pooled.consumer
         self._progress = RangeProgress(splits)
         keys = [key_of(split) for split in splits]
-        self._builder = ColumnBuilder(reader.columns, keys)
-        self._slot_of = {key: slot for slot, key in enumerate(keys)}
-        self._one_topic = len({topic for topic, _ in keys}) == 1
-        self._slot_of_partition = np.zeros(max(n for _, n in keys) + 1, np.int64)
-        self._slot_of_partition[[n for _, n in keys]] = np.arange(len(keys))
+        self._fetcher = fetcher_of(
+            pooled,
+            keys,
+            ColumnBuilder(reader.columns, keys),
+            batch_bytes=reader.settings.batch_bytes,
+        )
         self._open = len(splits)
         self._batch_records = _FIRST_BATCH_RECORDS
         self._moved_at_s = time.monotonic()
@@ -197,73 +209,52 @@ class Reading:
         """The next offset to read of a split: behind the records of all batches so far."""
         return self._progress.position(slot)
 
+    def close(self) -> None:
+        """Let go of what was taken and not handed out; before the consumer is closed."""
+        self._fetcher.close()
+
     def _consumed(self) -> pa.RecordBatch | None:
-        messages = self._consume()
-        errors = list(map(Message.error, messages))
-        # By truth, never by comparison: KafkaError == None leaves an exception set behind.
-        if not any(errors):
-            return self._batch(messages)
-        batch = self._batch([m for m, e in zip(messages, errors, strict=True) if e is None])
+        most = max(1, min(self._batch_records, self._progress.remaining))
+        fetched = self._fetcher.fetch(most, None if self._follows else _IDLE_POLL_S)
+        if fetched is None:
+            self._refuse_silence()
+            return None
+        try:
+            batch = self._batch(fetched)
+        finally:
+            fetched.close()
         # Afterwards: the records before a partition's end come with it, in one call.
-        self._judge(itertools.compress(messages, errors))
+        self._judge(fetched.events)
         return batch
 
-    def _batch(self, messages: list[Message]) -> pa.RecordBatch | None:
-        if not messages:
+    def _batch(self, fetched: Fetched) -> pa.RecordBatch | None:
+        slots = fetched.slots
+        if not len(slots):
             return None
-        slots = self._slots(messages)
-        offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
-        wanted = self._progress.accept(slots, offsets)
-        if wanted is not None:
-            messages = list(itertools.compress(messages, wanted.tolist()))
-            slots, offsets = slots[wanted], offsets[wanted]
-            if not messages:
-                return None
-        batch = self._builder.build(messages, slots, offsets)
+        wanted = self._progress.accept(slots, fetched.offsets)
+        if wanted is not None and not wanted.any():
+            return None
+        batch = fetched.batch(wanted)
         if self._newest is not None:
-            self._newest.note(slots, timestamps_ms(messages))
+            slots = slots if wanted is None else slots[wanted]
+            self._newest.note(slots, fetched.timestamps_ms(wanted))
         self._moved_at_s = time.monotonic()
         self._fit(batch)
         return batch
-
-    def _consume(self) -> list[Message]:
-        most = max(1, min(self._batch_records, self._progress.remaining))
-        if self._follows:
-            found: list[Message] = self._consumer.consume(most, 0)
-        else:
-            found = self._consumer.consume(most, _LINGER_S)
-            found = found or self._consumer.consume(1, _IDLE_POLL_S)
-        if not found:
-            self._refuse_silence()
-        return found
-
-    def _slots(self, messages: Sequence[Message]) -> IntArray:
-        count = len(messages)
-        if len(self._splits) == 1:
-            return np.zeros(count, np.int64)
-        if self._one_topic:
-            numbers = np.fromiter(map(Message.partition, messages), np.int64, count)
-            found: IntArray = self._slot_of_partition[numbers]
-            return found
-        keys = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
-        return np.fromiter((self._slot_of[key] for key in keys), np.int64, count)  # type: ignore[index]
 
     def _fit(self, batch: pa.RecordBatch) -> None:
         # Large records in large batches would need gigabytes.
         per_record = max(1, batch.nbytes // batch.num_rows)
         most = self._reader.settings.batch_bytes // per_record
-        self._batch_records = max(1, min(_BATCH_RECORDS, most))
+        self._batch_records = max(1, min(BATCH_RECORDS, most))
 
     # --- what is not a record ----------------------------------------------------------------
 
-    def _judge(self, events: Iterable[Message]) -> None:
+    def _judge(self, events: Iterable[Event]) -> None:
         for event in events:
-            error = event.error()
-            slot = self._slot_of.get((event.topic() or "", _partition(event)))
-            if error is None:
-                continue
+            error, slot = event.error, event.slot
             if slot is not None and error.code() == PARTITION_EOF:
-                if self._progress.move_to(slot, event.offset() or 0):
+                if self._progress.move_to(slot, event.offset):
                     self._moved_at_s = time.monotonic()
                 else:
                     self._refuse_silence()
@@ -290,7 +281,7 @@ class Reading:
             self._lose(slot, goes_on_at)
         else:
             self._refuse_silence()  # refused again and again, it would be asked for ever
-        self._consumer.incremental_unassign([partition])
+        self._stop(slot)
         self._consumer.incremental_assign(
             [TopicPartition(split.topic, split.partition, goes_on_at)]
         )
@@ -305,7 +296,7 @@ class Reading:
                 split.name,
             )
             self._told.add(slot)
-            self._consumer.incremental_unassign([TopicPartition(split.topic, split.partition)])
+            self._stop(slot)
         self._stalled_s[slot] = time.monotonic() + _STALL_S
 
     def _try_stalled(self) -> None:
@@ -316,6 +307,13 @@ class Reading:
             self._consumer.incremental_assign(
                 [TopicPartition(split.topic, split.partition, position)]
             )
+
+    def _stop(self, *slots: int) -> None:
+        """No more of these partitions, neither from the brokers nor of what is here already."""
+        for slot in slots:
+            self._fetcher.forget(slot)
+        splits = (self._splits[slot] for slot in slots)
+        self._consumer.incremental_unassign([TopicPartition(s.topic, s.partition) for s in splits])
 
     def _end(self, slot: int) -> int:
         return self._splits[slot].end_offset
@@ -338,15 +336,13 @@ class Reading:
         self._progress.move_to(slot, goes_on_at)
 
     def _release_finished(self) -> None:
-        finished = [self._splits[slot] for slot in self._progress.finished()]
+        finished = self._progress.finished()
         if not finished:
             return
         self._open -= len(finished)
         if self._open:
             # No more of these is fetched while the others are read.
-            self._consumer.incremental_unassign(
-                [TopicPartition(split.topic, split.partition) for split in finished]
-            )
+            self._stop(*finished)
 
     def _refuse_silence(self) -> None:
         if self._pooled.refusals:
@@ -378,9 +374,17 @@ def _behind_loss(position: int, end: int, first: int, last: int) -> int:
     return end if position > last else position
 
 
-def _partition(event: Message) -> int:
-    number = event.partition()
-    return -1 if number is None else number
+def fetcher_of(
+    pooled: PooledConsumer,
+    keys: Sequence[PartitionKey],
+    builder: ColumnBuilder,
+    *,
+    batch_bytes: int,
+) -> Fetcher:
+    """What takes from this consumer's queue; a slot is an index into ``keys``."""
+    if isinstance(pooled.consumer, NativeConsumer):
+        return NativeFetcher(pooled.consumer, keys, builder, batch_bytes=batch_bytes)
+    return PlainFetcher(pooled.consumer, keys, builder)
 
 
 @contextmanager

@@ -11,12 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.errors import ConfigError
 
-__all__ = ["COLUMNS_USED", "ProduceArguments", "RecordColumns", "check_spark_columns"]
+__all__ = [
+    "COLUMNS_USED",
+    "HeaderParts",
+    "ProduceArguments",
+    "RecordColumns",
+    "check_spark_columns",
+]
 
 COLUMNS_USED = frozenset({"headers", "key", "offset", "partition", "timestamp", "topic", "value"})
 """Of a batch; ``topic`` and ``offset`` also for messages about a record of the source."""
@@ -28,6 +36,7 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 Header = tuple[str, bytes | None]
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +121,21 @@ class RecordColumns:
         Raises:
             ConfigError: a topic is null, a partition negative, a timestamp before 1970.
         """
+        topics, numbers = self.topics(batch), self.partitions(batch, partitions)
+        stamps, headers = self.timestamps_ms(batch), self.header_parts(batch)
         return ProduceArguments(
-            topics=self._topics(batch),
+            topics=itertools.repeat(self.topic or "") if topics is None else topics.to_pylist(),
             values=_bytes(batch.column(self.value)),
             keys=_repeat_none() if self.key is None else _bytes(batch.column(self.key)),
-            partitions=self._partitions(batch, partitions),
-            timestamps_ms=self._timestamps(batch),
-            headers=_repeat_none() if self.headers is None else _headers(batch, self.headers),
+            partitions=itertools.repeat(_UNASSIGNED) if numbers is None else numbers.to_pylist(),
+            timestamps_ms=itertools.repeat(_NOW) if stamps is None else stamps.tolist(),
+            headers=_repeat_none() if headers is None else headers.lists(),
         )
 
-    def _topics(self, batch: pa.RecordBatch) -> Iterable[str]:
+    def topics(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Of each row, none null; None: all go to the sink's own."""
         if self.topic_column is None:
-            return itertools.repeat(self.topic or "")
+            return None
         column = batch.column(self.topic_column)
         if column.null_count:
             raise ConfigError(
@@ -131,10 +143,14 @@ class RecordColumns:
                 {"column": "topic", "row": _first(pc.is_null(column))},
                 "Fill the topic column, or give the sink a topic.",
             )
-        topics: list[str] = column.to_pylist()
-        return topics
+        return column
 
-    def _partitions(self, batch: pa.RecordBatch, known: pa.Array | None) -> Iterable[int]:
+    def partitions(self, batch: pa.RecordBatch, known: pa.Array | None) -> pa.Array | None:
+        """Of each row, integers, -1: by key; None: by key for all.
+
+        Args:
+            known: stand in for the column.
+        """
         if self.partition is None or batch.column(self.partition).type == pa.null():
             column = known
         else:
@@ -143,19 +159,19 @@ class RecordColumns:
                 column = column.dictionary_decode()
             _refuse_outside(column, (0, _INT32_MAX), "partition", "Null: by key.")
             column = column if known is None else known
-        if column is None:
-            return itertools.repeat(_UNASSIGNED)
-        partitions: list[int] = column.fill_null(_UNASSIGNED).to_pylist()
-        return partitions
+        return None if column is None else column.fill_null(_UNASSIGNED)
 
-    def _timestamps(self, batch: pa.RecordBatch) -> Iterable[int]:
+    def timestamps_ms(self, batch: pa.RecordBatch) -> IntArray | None:
+        """Of each row, as ``produce`` takes them, 0: now; None: now for all."""
         if self.timestamp is None:
-            return itertools.repeat(_NOW)
+            return None
         column = batch.column(self.timestamp)
         # Floor, so that a time before 1970 is not rounded up into the valid range. In numbers:
         # Arrow's own rounding looks every timestamp up in the time zone, 30 times slower.
         ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        millis = ticks * 1000 if column.type.unit == "s" else ticks // _TICKS[column.type.unit]
+        millis: IntArray = (
+            ticks * 1000 if column.type.unit == "s" else ticks // _TICKS[column.type.unit]
+        )
         bounds = (_NO_TIMESTAMP, _INT64_MAX)
         _refuse_outside(pa.array(millis), bounds, "timestamp", "Kafka has no times before 1970.")
         # librdkafka reads 0 as "now", so the first millisecond of 1970 becomes the second one.
@@ -163,8 +179,50 @@ class RecordColumns:
         millis[millis == _NO_TIMESTAMP] = _NOW
         if column.null_count:
             millis[column.is_null().to_numpy(zero_copy_only=False)] = _NOW
-        stamps: list[int] = millis.tolist()
-        return stamps
+        return millis
+
+    def header_parts(self, batch: pa.RecordBatch) -> "HeaderParts | None":
+        """Of all rows; None: no row has any.
+
+        Raises:
+            ConfigError: a header has no key.
+        """
+        if self.headers is None:
+            return None
+        column = batch.column(self.headers)
+        if column.null_count == len(column):
+            return None
+        entries = column.flatten()  # of non-null rows alone, unlike `values`
+        if len(entries) == 0:
+            return None
+        names, contents = entries.flatten()
+        if names.null_count:
+            raise ConfigError(
+                "a header without a key is present in the data",
+                {"column": "headers"},
+                "Kafka's headers may have a null value, not a null key.",
+            )
+        lengths = pc.list_value_length(column).fill_null(0)
+        return HeaderParts(lengths=lengths, names=names, values=contents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderParts:
+    """The headers of some rows.
+
+    Attributes:
+        lengths: how many each row has; shape (n,).
+        names, values: of the headers of all rows, in order; no name is null.
+    """
+
+    lengths: pa.Array
+    names: pa.Array
+    values: pa.Array
+
+    def lists(self) -> list[list[Header] | None]:
+        """Per row; None: it has none."""
+        pairs = iter(list(zip(self.names.to_pylist(), _bytes(self.values), strict=True)))
+        return [list(itertools.islice(pairs, n)) or None for n in self.lengths.to_pylist()]
 
 
 _TICKS: Mapping[str, int] = {"ms": 1, "us": 1_000, "ns": 1_000_000}  # per millisecond
@@ -245,25 +303,6 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
         column = column.cast(pa.large_binary())  # of a string: its UTF-8, without a copy
     values: list[bytes | None] = column.to_pylist()
     return values
-
-
-def _headers(batch: pa.RecordBatch, index: int) -> Iterable[list[Header] | None]:
-    column = batch.column(index)
-    if column.null_count == len(column):
-        return _repeat_none()
-    entries = column.flatten()  # of non-null rows alone, unlike `values`
-    if len(entries) == 0:
-        return _repeat_none()
-    names, contents = entries.flatten()
-    if names.null_count:
-        raise ConfigError(
-            "a header without a key is present in the data",
-            {"column": "headers"},
-            "Kafka's headers may have a null value, not a null key.",
-        )
-    pairs = iter(list(zip(names.to_pylist(), _bytes(contents), strict=True)))
-    lengths = pc.list_value_length(column).fill_null(0).to_pylist()
-    return [list(itertools.islice(pairs, length)) or None for length in lengths]
 
 
 def _refuse_outside(column: pa.Array, bounds: tuple[int, int], name: str, remedy: str) -> None:

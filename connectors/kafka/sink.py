@@ -9,6 +9,7 @@ from typing import Any, Never, Protocol, Self
 from connectors.kafka.client_options import PREFIX, Role, refuse_weak_acks, translate_names
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
+from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.records import COLUMNS_USED, check_spark_columns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import claimed_by_writer, says_compression, write_settings
@@ -41,6 +42,7 @@ class KafkaSink:
         uid: the operator's stable id, where the name may change.
         options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
         oauth_token: gives tokens for OAUTHBEARER; picklable.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
 
     Raises:
         ConfigError: a setting is missing, misspelt, out of range or unsafe.
@@ -58,6 +60,7 @@ class KafkaSink:
         uid: str | None = None,
         options: Mapping[str, object] | None = None,
         oauth_token: TokenFunction | None = None,
+        hot_path: str = HotPath.AUTO.value,
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSink.__init__, of="KafkaSink")
@@ -73,6 +76,7 @@ class KafkaSink:
         self._topic = _checked_topic(topic)
         self._prefix = transactional_id_prefix
         self._timeout_s = transaction_timeout_s
+        self._hot_path = hot_path_of(hot_path)
         self._name = name or f"kafka-sink-{topic or 'by-record'}"
         self._uid = uid
         self._dead_letter_topics: tuple[str, ...] = ()
@@ -85,7 +89,8 @@ class KafkaSink:
         """From the options and the schema of ``writeStream.format("sluice-kafka")``.
 
         Takes ``topic``, ``transactionalIdPrefix``, ``guarantee``, ``transactionTimeout`` (seconds,
-        or with a unit: ``15m``), ``taskMemoryMiB``, ``kafka.*``, and leaves Spark's own alone.
+        or with a unit: ``15m``), ``taskMemoryMiB``, ``hotPath``, ``kafka.*``, and leaves Spark's
+        own alone.
 
         Raises:
             ConfigError: as `KafkaSink`; or the schema does not have the sink's columns.
@@ -99,6 +104,7 @@ class KafkaSink:
             transactional_id_prefix=ours.get("transactionalidprefix", ""),
             guarantee=ours.get("guarantee", Guarantee.EXACTLY_ONCE.value),
             transaction_timeout_s=None if timeout is None else _seconds(timeout),
+            hot_path=ours.get("hotpath", HotPath.AUTO.value),
             options={name: value for name, value in given.items() if name.startswith(PREFIX)},
         )
         if schema is not None:
@@ -161,6 +167,7 @@ class KafkaSink:
             settings=replace(
                 write_settings(self._memory, self._producer_options), codec=self._codec
             ),
+            hot_path=self._hot_path,
         )
 
     @property
@@ -263,11 +270,19 @@ class SparkSchema(Protocol):
 
 
 _OPTIONS = frozenset(
-    {"guarantee", "taskmemorymib", "topic", "transactionalidprefix", "transactiontimeout"}
+    {
+        "guarantee",
+        "hotpath",
+        "taskmemorymib",
+        "topic",
+        "transactionalidprefix",
+        "transactiontimeout",
+    }
 )
 _SPELLING = {
     "taskmemorymib": "taskMemoryMiB",
     "transactionalidprefix": "transactionalIdPrefix",
+    "hotpath": "hotPath",
     "transactiontimeout": "transactionTimeout",
 }
 # Reach every sink of Spark, whatever its format.

@@ -66,6 +66,7 @@ class KafkaSource:
         on_error: what becomes of a record that they fail for, as of ``map_batches``.
         rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
             None: a backlog is read in epochs of about ten intervals.
+        hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
     Raises:
         ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
     """
@@ -90,6 +91,7 @@ class KafkaSource:
         value_deserializer: Deserializer | None = None,
         on_error: OnError = "fail",
         rate_limit: PidRateLimit | None = None,
+        hot_path: str | None = None,
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
@@ -99,6 +101,8 @@ class KafkaSource:
         said |= {"includeHeaders": str(include_headers).lower()}
         if group_id is not None:
             said["kafka.group.id"] = group_id
+        if hot_path is not None:
+            said["hotPath"] = hot_path
         self._options = SourceOptions.of(
             _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
         )
@@ -198,6 +202,7 @@ class KafkaSource:
             fail_on_data_loss=self._options.fail_on_data_loss,
             no_progress_timeout_s=self._options.no_progress_timeout_s,
             settings=read_settings(self._memory, self._consumer_options),
+            hot_path=self._options.hot_path,
         )
 
     @property

@@ -4,13 +4,17 @@ import enum
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from connectors.kafka._client import make_producer
+from connectors.kafka._client import KafkaException, make_producer, translate
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.handles import OutputCount, SourceRange, TransactionHandle, encode_handle
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.library import library_for
+from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producer_settings import (
@@ -58,8 +62,13 @@ class Guarantee(enum.Enum):
     NONE = "none"
 
 
-def _make_client(config: Mapping[str, Any]) -> Client:
-    client: Any = make_producer(config)  # its parameters have other names than `Client`'s
+def _make_client(hot_path: HotPath, config: Mapping[str, Any]) -> Client:
+    library = library_for(config, hot_path)
+    try:
+        client: Any  # confluent-kafka's parameters have other names than `Client`'s
+        client = make_producer(config) if library is None else NativeProducer(library, config)
+    except KafkaException as err:
+        raise translate(err, {"client": "producer"}) from None
     checked: Client = client
     return checked
 
@@ -344,6 +353,7 @@ class KafkaWriterFactory:
         transaction_timeout_s: None: the broker's maximum.
         dead_letter_topics: written to beside the output.
         settings: of the producers.
+        hot_path: by compiled code or not.
     """
 
     connection: KafkaConnection
@@ -353,6 +363,7 @@ class KafkaWriterFactory:
     transaction_timeout_s: float | None = None
     dead_letter_topics: tuple[str, ...] = ()
     settings: WriteSettings = _DEFAULT_SETTINGS
+    hot_path: HotPath = HotPath.AUTO
 
     @property
     def longest_interval_s(self) -> float | None:
@@ -407,7 +418,7 @@ class KafkaWriterFactory:
             config = plain_config(
                 self.connection, self.limits(), self.settings, idempotent=idempotent
             )
-            return _make_client(config)
+            return _make_client(self.hot_path, config)
 
         producers = process_plain_producers()
         client = producers.client(scope, make)
@@ -447,7 +458,8 @@ class _Preparation:
             self._factory.settings,
             transaction_timeout_s=self._factory.transaction_timeout_s,
         )
-        producer = TransactionalProducer(_make_client, config, transactional_id)
+        make_client = partial(_make_client, self._factory.hot_path)
+        producer = TransactionalProducer(make_client, config, transactional_id)
         try:
             producer.prepare(topic=self._factory.topic, timeout_s=_INIT_TIMEOUT_S)
         except BaseException:

@@ -193,10 +193,12 @@ ODD_RECORDS: Mapping[str, Any] = {
 }
 
 
-def test_records_arrive_byte_for_byte(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_records_arrive_byte_for_byte(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     """Null is not empty, headers repeat and keep their order, bytes are not text."""
     name = topic()
-    commit(kafka, region_of(kafka, name).write(rows(**ODD_RECORDS)))
+    commit(kafka, region_of(kafka, name, hot_path=hot_path).write(rows(**ODD_RECORDS)))
     found = read(kafka.bootstrap, name)
     assert [record.key for record in found] == [None, b"", b"k", b"\x00\xff"]
     assert [record.value for record in found] == [b"v", None, b"", b"\xff\x00"]
@@ -208,34 +210,44 @@ def test_records_arrive_byte_for_byte(kafka: EmbeddedKafka, topic: TopicFactory)
     ]
 
 
-def test_strings_arrive_as_utf_8(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_strings_arrive_as_utf_8(kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str) -> None:
     """Key and value may be strings, as in Spark's sink."""
     name = topic()
-    commit(kafka, region_of(kafka, name).write(rows(key=["schlüssel"], value=["wert€"])))
+    commit(
+        kafka,
+        region_of(kafka, name, hot_path=hot_path).write(rows(key=["schlüssel"], value=["wert€"])),
+    )
     [record] = read(kafka.bootstrap, name)
     assert (record.key, record.value) == ("schlüssel".encode(), "wert€".encode())
 
 
-def test_the_timestamp_column_is_honoured(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_the_timestamp_column_is_honoured(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     """To the millisecond; null means now."""
     name = topic()
     then = datetime(2001, 2, 3, 4, 5, 6, 789_999, tzinfo=UTC)
     stamps = pa.array([then, None], pa.timestamp("us", "UTC"))
     before_ms = int(datetime.now(UTC).timestamp() * 1000)
-    commit(kafka, region_of(kafka, name).write(rows(value=[b"a", b"b"], timestamp=stamps)))
+    commit(
+        kafka,
+        region_of(kafka, name, hot_path=hot_path).write(rows(value=[b"a", b"b"], timestamp=stamps)),
+    )
     old, new = read(kafka.bootstrap, name)
     assert old.timestamp_ms == 981_173_106_789
     assert new.timestamp_ms is not None
     assert new.timestamp_ms >= before_ms
 
 
-def test_keyed_records_land_where_java_puts_them(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_keyed_records_land_where_java_puts_them(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     """Murmur2 of the key, the empty key too; a partition column wins; its null asks the key."""
     name = topic(partitions=7)
     keys = [b"", b"21", b"foobar", b"a-little-bit-long-string", *(b"%d" % n for n in range(100))]
     chosen: list[int | None] = [None, 6, *[None] * (len(keys) - 2)]
     batch = rows(key=keys, value=keys, partition=pa.array(chosen, pa.int32()))
-    [entry] = region_of(kafka, name).write(batch)
+    [entry] = region_of(kafka, name, hot_path=hot_path).write(batch)
     commit(kafka, [entry])
     found = read(kafka.bootstrap, name)
     expected = {key: partition_for_key(key, 7) for key in keys} | {b"21": 6}
@@ -245,7 +257,7 @@ def test_keyed_records_land_where_java_puts_them(kafka: EmbeddedKafka, topic: To
 
 
 def test_the_order_of_a_partition_is_kept_whatever_columns_its_records_use(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Rule 30: records with headers, timestamps and neither share one path."""
     name = topic()
@@ -258,18 +270,18 @@ def test_the_order_of_a_partition_is_kept_whatever_columns_its_records_use(
         ),
         timestamp=pa.array([stamp if n % 2 else None for n in numbers], pa.timestamp("us", "UTC")),
     )
-    commit(kafka, region_of(kafka, name).write(batch))
+    commit(kafka, region_of(kafka, name, hot_path=hot_path).write(batch))
     assert values(kafka.bootstrap, name) == [b"%d" % n for n in numbers]
 
 
 def test_the_sinks_topic_wins_over_the_column_and_the_column_stands_in_for_it(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """As in Spark's sink."""
     own, other, third = topic(), topic(), topic()
-    commit(kafka, region_of(kafka, own).write(rows(value=[b"a"], topic=[other])))
+    commit(kafka, region_of(kafka, own, hot_path=hot_path).write(rows(value=[b"a"], topic=[other])))
     by_column = rows(value=[b"b", b"c"], topic=[other, third])
-    commit(kafka, region_of(kafka, None).write(by_column))
+    commit(kafka, region_of(kafka, None, hot_path=hot_path).write(by_column))
     found = [values(kafka.bootstrap, name) for name in (own, other, third)]
     assert found == [[b"a"], [b"b"], [b"c"]]
 
@@ -288,11 +300,11 @@ def refused(region: Region, batch: pa.RecordBatch) -> dict[str, object]:
 
 
 def test_rule_1_a_record_that_is_too_large_stops_the_epoch(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Nothing of its epoch becomes visible; topic, partition and source offset are named."""
     name = topic(partitions=2, config={"max.message.bytes": "1000"})
-    region = region_of(kafka, name)
+    region = region_of(kafka, name, hot_path=hot_path)
     region.source_ranges = (SOURCE,)
     batch = rows(
         value=[b"small", b"x" * 3000, b"small too"],
@@ -310,22 +322,22 @@ def test_rule_1_a_record_that_is_too_large_stops_the_epoch(
 
 
 def test_small_records_pass_where_only_their_batch_would_be_too_large(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """librdkafka does not split a refused batch as Java does, so none is made too large."""
     name = topic(config={"max.message.bytes": "2000"})
     sent = [b"%0200d" % n for n in range(2_000)]
-    commit(kafka, region_of(kafka, name).write(rows(value=sent)))
+    commit(kafka, region_of(kafka, name, hot_path=hot_path).write(rows(value=sent)))
     assert values(kafka.bootstrap, name) == sent
 
 
 def test_rule_1_an_unknown_partition_stops_the_epoch(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Also when the error comes from the client and not from the broker."""
     name = topic(partitions=2)
     batch = rows(value=[b"a", b"b"], partition=pa.array([0, 7], pa.int32()), offset=[10, 11])
-    where = refused(region_of(kafka, name), batch)
+    where = refused(region_of(kafka, name, hot_path=hot_path), batch)
     assert (where["topic"], where["partition"], where["code"]) == (name, 7, "_UNKNOWN_PARTITION")
     assert where["source_offset"] == 11
     await_stable(kafka.bootstrap, name)
@@ -342,11 +354,11 @@ def test_a_topic_that_does_not_exist_is_not_made(kafka: EmbeddedKafka) -> None:
 
 
 def test_a_partition_added_behind_a_producers_back_is_written(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """A job whose input and output grow together goes on, although its producers were ready."""
     name = topic(partitions=1)
-    region = region_of(kafka, name)
+    region = region_of(kafka, name, hot_path=hot_path)
     commit(kafka, region.write(rows(value=[b"a"], partition=[0])))
     writer = region.open("0.0")
     writer.write(rows(value=[b"b"], partition=[0]))  # this producer knows one partition
@@ -358,20 +370,22 @@ def test_a_partition_added_behind_a_producers_back_is_written(
 
 
 def test_after_a_refusal_the_next_attempt_is_clean(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """The same worker writes the epoch again, without what the broker refused."""
     name = topic(config={"max.message.bytes": "1000"})
-    region = region_of(kafka, name)
+    region = region_of(kafka, name, hot_path=hot_path)
     refused(region, rows(value=[b"a", b"x" * 3000]))
     commit(kafka, region.write(rows(value=[b"a"]), task="0.1"))
     assert values(kafka.bootstrap, name) == [b"a"]
 
 
-def test_a_fenced_writer_pre_commits_nothing(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_a_fenced_writer_pre_commits_nothing(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     """Whoever takes its id over, its task stops as fenced."""
     name = topic()
-    region = region_of(kafka, name)
+    region = region_of(kafka, name, hot_path=hot_path)
     writer = region.open()
     writer.write(rows(value=[b"a"]))
     taken = TransactionIdentity.parse(region.attempts[0].resource).transactional_id
@@ -432,11 +446,13 @@ def test_tasks_of_one_batch_have_transactions_of_their_own(
 
 
 def test_at_least_once_is_visible_when_the_writer_is_done(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Acknowledged, nothing to commit."""
     name = topic()
-    region = region_of(kafka, name, guarantee="at-least-once", transactional_id_prefix="")
+    region = region_of(
+        kafka, name, hot_path=hot_path, guarantee="at-least-once", transactional_id_prefix=""
+    )
     assert region.write(rows(value=[b"a"])) == []
     assert values(kafka.bootstrap, name) == [b"a"]
     where = refused(region, rows(value=[b"b", b"x" * 3_000_000]))
@@ -445,10 +461,12 @@ def test_at_least_once_is_visible_when_the_writer_is_done(
     assert values(kafka.bootstrap, name)[-1] == b"c"
 
 
-def test_without_a_guarantee_the_rest_is_written(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_without_a_guarantee_the_rest_is_written(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     """A refused record is left out."""
     name = topic()
-    region = region_of(kafka, name, guarantee="none", transactional_id_prefix="")
+    region = region_of(kafka, name, hot_path=hot_path, guarantee="none", transactional_id_prefix="")
     assert region.write(rows(value=[b"a", b"x" * 3_000_000, b"c"])) == []
     assert values(kafka.bootstrap, name) == [b"a", b"c"]
 
@@ -463,7 +481,7 @@ def test_a_plain_sinks_coordinator_checks_and_has_nothing_to_commit(
     coordinator.close()
 
 
-def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka) -> None:
+def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka, hot_path: str) -> None:
     """Not as a time-out, although the client only times out."""
     options = {
         "security.protocol": "SASL_SSL",
@@ -477,6 +495,7 @@ def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka) -> None:
         topic="any",
         transactional_id_prefix=unique("sink"),
         options=options,
+        hot_path=hot_path,
     )
     with pytest.raises(AuthenticationError) as caught:
         Region(sink.writer_factory()).write(rows(value=[b"a"]))

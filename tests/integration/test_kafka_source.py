@@ -1,6 +1,7 @@
 """The Kafka source against a real broker: what it reads, where it starts, gaps."""
 
 import dataclasses
+import logging
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -46,7 +47,9 @@ pytestmark = pytest.mark.integration
 # --- what is read -------------------------------------------------------------------------------
 
 
-def test_records_are_kept_byte_for_byte(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_records_are_kept_byte_for_byte(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     """Null keys, null and empty values, repeated headers, and timestamps as they were written."""
     name = topic()
     written = [
@@ -60,7 +63,7 @@ def test_records_are_kept_byte_for_byte(kafka: EmbeddedKafka, topic: TopicFactor
         ),
     ]
     produce(kafka.bootstrap, name, written)
-    found = all_rows(source(kafka, name))
+    found = all_rows(source(kafka, name, hot_path=hot_path))
     assert [(row["key"], row["value"]) for row in found] == [(r.key, r.value) for r in written]
     assert [row["timestamp"] for row in found] == [
         datetime.fromtimestamp((r.timestamp_ms or 0) / 1000, UTC) for r in written
@@ -73,13 +76,13 @@ def test_records_are_kept_byte_for_byte(kafka: EmbeddedKafka, topic: TopicFactor
 
 
 def test_many_records_of_many_partitions_come_once_and_in_order(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Also when the same process reads epoch after epoch with the same consumer."""
     name, count, partitions = topic(partitions=4), 20_000, 4
     records = [Record(value=b"%d" % n, partition=n % partitions) for n in range(count)]
     produce(kafka.bootstrap, name, records)
-    made = source(kafka, name, columns=["value", "partition", "offset"])
+    made = source(kafka, name, hot_path=hot_path, columns=["value", "partition", "offset"])
     enumerator, positions = start(made)
     found: list[dict[str, Any]] = []
     for _ in range(50):
@@ -94,12 +97,12 @@ def test_many_records_of_many_partitions_come_once_and_in_order(
 
 
 def test_a_reader_that_is_given_up_leaves_a_sound_consumer(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """What was fetched for one read never shows up in the next one of this process."""
     name = topic(partitions=2)
     produce(kafka.bootstrap, name, [Record(value=b"%d" % n, partition=n % 2) for n in range(4_000)])
-    made = source(kafka, name, columns=["value"])
+    made = source(kafka, name, hot_path=hot_path, columns=["value"])
     enumerator, positions = start(made)
     whole = cut(enumerator, positions)
     part = cut(enumerator, positions, most=10)
@@ -111,19 +114,23 @@ def test_a_reader_that_is_given_up_leaves_a_sound_consumer(
         assert len(rows(made, whole)) == 4_000
 
 
-def test_two_topics_in_one_read_are_kept_apart(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_two_topics_in_one_read_are_kept_apart(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     first, second = topic(), topic(partitions=2)
     produce(kafka.bootstrap, first, [b"a"])
     produce(kafka.bootstrap, second, [Record(value=b"b", partition=1)])
-    made = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[first, second])
+    made = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[first, second], hot_path=hot_path)
     found = {(r["topic"], r["partition"], r["offset"], r["value"]) for r in all_rows(made)}
     assert found == {(first, 0, 0, b"a"), (second, 1, 0, b"b")}
 
 
-def test_large_records_come_in_small_batches(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_large_records_come_in_small_batches(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     name, size = topic(), 700_000
     produce(kafka.bootstrap, name, [bytes([n]) * size for n in range(60)])
-    made = source(kafka, name, columns=["value"])
+    made = source(kafka, name, hot_path=hot_path, columns=["value"])
     enumerator, positions = start(made)
     batches = list(made.reader().read(cut(enumerator, positions)))
     assert [row[0] for batch in batches for row in batch.column(0).to_pylist()] == list(range(60))
@@ -131,11 +138,11 @@ def test_large_records_come_in_small_batches(kafka: EmbeddedKafka, topic: TopicF
 
 
 def test_two_ranges_of_one_partition_are_both_read(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     name = topic()
     produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
-    made = source(kafka, name)
+    made = source(kafka, name, hot_path=hot_path)
     _, (whole,) = start(made)
     parts = [
         SplitRange(
@@ -223,14 +230,14 @@ def test_cut_is_at_the_end_that_committed_readers_see(
 
 
 def test_range_ending_in_markers_and_aborted_records_ends(
-    kafka: EmbeddedKafka, topic: TopicFactory
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:
     """Rule 25: no message reaches the end of such a range; a loop that counts would spin."""
     name = topic()
     produce_transaction(kafka.bootstrap, name, [b"a", b"b"])
     produce_transaction(kafka.bootstrap, name, [b"x"] * 50, commit=False)
     end = await_stable(kafka.bootstrap, name)[0]
-    made = source(kafka, name)
+    made = source(kafka, name, hot_path=hot_path)
     enumerator, positions = start(made)
     whole = cut(enumerator, positions)
     assert bounds(whole) == {0: (0, end)}
@@ -238,7 +245,9 @@ def test_range_ending_in_markers_and_aborted_records_ends(
     assert values(rows(made, whole)) == [b"a", b"b"]
     # Ranges that hold nothing but what nobody reads: a marker, aborted records, both.
     for most in (1, 20, 1_000):
-        enumerator, positions = start(source(kafka, name, starting_offsets={name: {0: 2}}))
+        enumerator, positions = start(
+            source(kafka, name, hot_path=hot_path, starting_offsets={name: {0: 2}})
+        )
         part = cut(enumerator, positions, most=most)
         assert bounds(part) == {0: (2, min(2 + most, end))}
         assert rows(made, part) == []
@@ -333,7 +342,9 @@ def test_range_that_readers_may_not_see_fails_instead_of_ending_short(
     assert values(rows(made, [dataclasses.replace(whole, end_offset=2)])) == [b"a", b"b"]
 
 
-def secure_source(secure_kafka: SecureKafka, name: str, password: str) -> KafkaSource:
+def secure_source(
+    secure_kafka: SecureKafka, name: str, password: str, hot_path: str
+) -> KafkaSource:
     return KafkaSource(
         bootstrap_servers=secure_kafka.bootstrap,
         topics=[name],
@@ -343,19 +354,27 @@ def secure_source(secure_kafka: SecureKafka, name: str, password: str) -> KafkaS
             "kafka.sasl.username": secure_kafka.username,
             "kafka.sasl.password": password,
             "kafka.ssl.ca.location": str(secure_kafka.ca_file),
+            "kafka.debug": "security,conf",
         },
+        hot_path=hot_path,
     )
 
 
-def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(secure_kafka: SecureKafka) -> None:
+def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
+    secure_kafka: SecureKafka, hot_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And shows no password, however much is logged."""
+    caplog.set_level(logging.DEBUG)
     name = create_topic(secure_kafka.plain_bootstrap)
     produce(secure_kafka.plain_bootstrap, name, [b"secret"])
-    made = secure_source(secure_kafka, name, secure_kafka.password)
+    made = secure_source(secure_kafka, name, secure_kafka.password, hot_path)
     enumerator, positions = start(made)
     ranges = cut(enumerator, positions)
     assert values(rows(made, ranges)) == [b"secret"]
-    wrong = secure_source(secure_kafka, name, "canary-9917")
+    wrong = secure_source(secure_kafka, name, "canary-9917", hot_path)
     for act in (lambda: wrong.check(timeout_s=120), lambda: rows(wrong, ranges)):
         with pytest.raises(AuthenticationError) as caught:
             act()
         assert "canary-9917" not in str(caught.value)
+    assert "SASL" in caplog.text
+    assert "canary-9917" not in caplog.text

@@ -69,10 +69,12 @@ def test_retention_between_cut_and_read_stops_with_the_exact_range(
     assert f"{name}-0[0,10)" in str(caught.value)
 
 
-def test_loss_is_passed_over_where_allowed(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_loss_is_passed_over_where_allowed(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
     name = topic()
     produce(kafka.bootstrap, name, [b"%d" % n for n in range(10)])
-    made = source(kafka, name, options={"failOnDataLoss": "false"})
+    made = source(kafka, name, hot_path=hot_path, options={"failOnDataLoss": "false"})
     enumerator, positions = start(made)
     ranges = cut(enumerator, positions)
     delete_records(kafka, name, 6)

@@ -1,0 +1,143 @@
+"""A consumer of our own: assigned, never subscribed, read in batches of C pointers."""
+
+import ctypes
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from connectors.kafka._client import KafkaError, KafkaException, TopicPartition, error_codes
+from connectors.kafka.native.client import CONSUMER, NativeClient, to_ms
+from connectors.kafka.native.library import NativeLibrary
+
+__all__ = ["Addresses", "NativeConsumer"]
+
+log = logging.getLogger(__name__)
+
+Addresses = npt.NDArray[np.uint64]
+
+(_FAIL,) = error_codes("_FAIL")
+
+
+class NativeConsumer(NativeClient):
+    """Has what `connectors.kafka.reader` asks of confluent-kafka's ``Consumer``, by the same calls
+    of librdkafka, and under the same names.
+
+    `take` is ``rd_kafka_consume_batch_queue`` on the consumer's own queue, which is what
+    ``consume()`` is. There librdkafka leaves out what an assignment that is over has left, also
+    when that was fetched before and comes out after (``rd_kafka_op_version_outdated``, and a
+    barrier in the queue for what the same call has already taken). Nothing is forwarded.
+
+    Unlike confluent-kafka's, events do not come by that queue (``rd_kafka_poll_set_consumer`` is
+    not called): they are served apart, by `serve`.
+    """
+
+    def __init__(self, library: NativeLibrary, config: Mapping[str, Any]) -> None:
+        super().__init__(library, CONSUMER, config)
+        self._queue: int = self._kafka.rd_kafka_queue_get_consumer(self.address)
+        self._out = 0
+
+    @property
+    def library(self) -> NativeLibrary:
+        """The compiled code that made it."""
+        return self._library
+
+    def take(self, most: int, timeout_s: float) -> Addresses:
+        """Messages, by their addresses; each must go back by `give_back`, before `close`."""
+        address = self.address
+        found = np.empty(most, np.uint64)
+        count = self._library.call.sluice_consume(
+            self._queue, to_ms(timeout_s), found.ctypes.data, most
+        )
+        if count < 0 or not address:
+            raise KafkaException(KafkaError(_FAIL))
+        self._out += count
+        return found[:count]
+
+    def give_back(self, messages: Addresses) -> None:
+        """Free messages."""
+        if len(messages):
+            messages = np.ascontiguousarray(messages)
+            self._library.call.sluice_destroy(messages.ctypes.data, len(messages))
+            self._out -= len(messages)
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """These, from their offsets on, in place of those before."""
+        with _List(self._kafka, partitions) as wanted:
+            self.require(self._kafka.rd_kafka_assign(self.address, wanted))
+
+    def unassign(self) -> None:
+        """None."""
+        self.require(self._kafka.rd_kafka_assign(self.address, None))
+
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """These besides."""
+        with _List(self._kafka, partitions) as wanted:
+            self.require_done(self._kafka.rd_kafka_incremental_assign(self.address, wanted))
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """No longer these."""
+        with _List(self._kafka, partitions) as unwanted:
+            self.require_done(self._kafka.rd_kafka_incremental_unassign(self.address, unwanted))
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float, cached: bool
+    ) -> tuple[int, int]:
+        """First offset, and end by the isolation level, as the broker says them now."""
+        assert not cached  # nobody asks for what may be old
+        first, end = ctypes.c_int64(), ctypes.c_int64()
+        self.require(
+            self._kafka.rd_kafka_query_watermark_offsets(
+                self.address,
+                partition.topic.encode(),
+                partition.partition,
+                ctypes.byref(first),
+                ctypes.byref(end),
+                to_ms(timeout),
+            )
+        )
+        return first.value, end.value
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Learn of a topic's leaders."""
+        self.partitions_of(topic, timeout)
+
+    def close(self) -> None:
+        """End it; whatever is called afterwards raises RuntimeError."""
+        if self._address is not None and self._pid == self._getpid():
+            if self._out:
+                # A bug in a caller: librdkafka would wait for them for ever.
+                log.error("a consumer is left open: messages=%d name=%s", self._out, self.name)
+                self._address = None
+                return
+            self._kafka.rd_kafka_consumer_close(self._address)
+            self._kafka.rd_kafka_queue_destroy(self._queue)
+        self._destroy()
+
+    def __del__(self) -> None:
+        if getattr(self, "_queue", None) is None:
+            self._destroy()
+        else:
+            self.close()
+
+
+class _List:
+    """A ``rd_kafka_topic_partition_list_t`` for the time of a call."""
+
+    def __init__(self, kafka: Any, partitions: Sequence[TopicPartition]) -> None:  # noqa: ANN401 - ctypes finds functions by name
+        self._kafka = kafka
+        self._address: int = kafka.rd_kafka_topic_partition_list_new(len(partitions))
+        for each in partitions:
+            topic = each.topic.encode()
+            kafka.rd_kafka_topic_partition_list_add(self._address, topic, each.partition)
+            kafka.rd_kafka_topic_partition_list_set_offset(
+                self._address, topic, each.partition, each.offset
+            )
+
+    def __enter__(self) -> int:
+        return self._address
+
+    def __exit__(self, *_: object) -> None:
+        self._kafka.rd_kafka_topic_partition_list_destroy(self._address)

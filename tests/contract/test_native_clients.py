@@ -1,0 +1,303 @@
+"""Clients of our own over librdkafka: when they are made, what they report, how they end.
+
+No broker answers here; what a broker has a part in is in ``tests/integration/test_hot_path.py``.
+"""
+
+import gc
+import logging
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka._client import KafkaError, KafkaException
+from connectors.kafka.consumers import ConsumerPool
+from connectors.kafka.credentials import UnsecuredToken
+from connectors.kafka.delivery import DeliveryLog
+from connectors.kafka.hot_path import HotPath, hot_path_of
+from connectors.kafka.native import library as native_library
+from connectors.kafka.native.consumer import NativeConsumer
+from connectors.kafka.native.library import NativeLibrary, library_for
+from connectors.kafka.native.producer import NativeProducer
+from connectors.kafka.native.producing import NativeProducing
+from connectors.kafka.producing import Prepared
+from connectors.kafka.records import RecordColumns
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.sending import flush
+from runtime.contracts import TaskScope
+from runtime.errors import ConfigError, DeliveryError, UnreachableError
+from runtime.model import BatchKey
+from tests.kafka_fixture import require_native
+from tests.waiting import wait_for
+
+NOBODY = "127.0.0.1:1"
+QUIET: Mapping[str, Any] = {
+    "bootstrap.servers": NOBODY,
+    "log_level": 0,
+    "delivery.report.only.error": True,
+}
+SCOPE = TaskScope(
+    job_uid="j",
+    operator_id="sink",
+    batch=BatchKey(region="r", generation=0, batch_id=0),
+    checkpoint_id=1,
+    committed_through=0,
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    """The library and the log lines of this process are found anew."""
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
+    native_library.library_of_process.cache_clear()
+    native_library.tell.cache_clear()
+
+
+@pytest.fixture
+def library() -> NativeLibrary:
+    require_native()
+    found = library_for({}, HotPath.NATIVE)
+    assert found is not None
+    return found
+
+
+# --- which path ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "reason"),
+    [
+        ("built_file", lambda: None, "not built"),
+        ("librdkafka_path", lambda: None, "no librdkafka of its own"),
+    ],
+)
+def test_the_plain_path_stands_in_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
+    value: object,
+    reason: str,
+) -> None:
+    """By itself with a line in the log; where native was asked for, as an error."""
+    require_native()
+    monkeypatch.setattr(native_library, change, value)
+    with caplog.at_level(logging.INFO, native_library.__name__):
+        assert library_for({}, HotPath.AUTO) is None
+        assert library_for({}, HotPath.AUTO) is None
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("hot path chosen: path=plain")
+    assert reason in line
+    with pytest.raises(ConfigError, match=reason):
+        library_for({}, HotPath.NATIVE)
+
+
+def test_tokens_from_a_python_function_take_the_plain_path(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """librdkafka asks for them by a callback; there is none on the native path."""
+    require_native()
+    connection = KafkaConnection(
+        bootstrap_servers=NOBODY,
+        options={"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"},
+        oauth_token=UnsecuredToken(principal="alice"),
+    )
+    pool = ConsumerPool()
+    with caplog.at_level(logging.INFO, native_library.__name__):
+        pooled = pool.borrow(connection, read_committed=True, hot_path=HotPath.AUTO)
+    assert not isinstance(pooled.consumer, NativeConsumer)
+    pool.discard(pooled)
+    assert "oauth_cb is a Python function" in caplog.text
+    with pytest.raises(ConfigError, match="oauth_cb"):
+        pool.borrow(connection, read_committed=True, hot_path=HotPath.NATIVE)
+
+
+def test_the_log_says_once_that_the_native_path_runs(caplog: pytest.LogCaptureFixture) -> None:
+    require_native()
+    with caplog.at_level(logging.INFO, native_library.__name__):
+        for _ in range(3):
+            assert library_for({"error_cb": print, "linger.ms": 5}, HotPath.AUTO) is not None
+    assert [r.getMessage() for r in caplog.records] == ["hot path chosen: path=native"]
+
+
+def test_settings_are_read_as_people_write_them() -> None:
+    assert hot_path_of(" Native ") is HotPath.NATIVE
+    with pytest.raises(ConfigError, match="Did you mean plain"):
+        hot_path_of("plian")
+
+
+# --- settings, events, ends ---------------------------------------------------------------------
+
+
+def test_a_setting_that_librdkafka_refuses_is_named_and_the_same_as_on_the_plain_path(
+    library: NativeLibrary,
+) -> None:
+    refused = KafkaConnection(bootstrap_servers=NOBODY, options={"fetch.min.bytes": "many"})
+    told = []
+    for hot_path in (HotPath.NATIVE, HotPath.PLAIN):
+        with pytest.raises(ConfigError, match=r"fetch\.min\.bytes") as caught:
+            ConsumerPool().borrow(refused, read_committed=True, hot_path=hot_path)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    with pytest.raises(KafkaException):  # of several settings together
+        NativeProducer(library, {**QUIET, "linger.ms": 100, "message.timeout.ms": 5})
+
+
+def test_errors_statistics_and_log_lines_come_while_it_is_served(
+    library: NativeLibrary, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of confluent-kafka's ``poll``; a callback's own error reaches the caller."""
+    errors: list[KafkaError] = []
+    statistics: list[str] = []
+    config = {
+        **QUIET,
+        "log_level": 6,
+        "statistics.interval.ms": 10,
+        "error_cb": errors.append,
+        "stats_cb": statistics.append,
+    }
+    with caplog.at_level(logging.INFO, "connectors.kafka.librdkafka"):
+        client = NativeProducer(library, config)
+        wait_for(
+            lambda: client.poll(0.05) is None or (errors and statistics and caplog.records),
+            what="an event of each kind",
+        )
+    assert "_TRANSPORT" in {error.name() for error in errors}
+    assert f'"name": "{client.name}"' in statistics[0]
+    assert client.name in caplog.records[0].getMessage()
+
+    def fail(_: str) -> None:
+        raise ValueError("of the callback")
+
+    broken = NativeProducer(library, {**QUIET, "statistics.interval.ms": 10, "stats_cb": fail})
+    with pytest.raises(ValueError, match="of the callback"):
+        wait_for(lambda: broken.poll(0.05) < 0, what="never")
+
+
+def test_a_closed_consumer_says_so_and_closing_twice_is_nothing(library: NativeLibrary) -> None:
+    consumer = NativeConsumer(library, {"bootstrap.servers": NOBODY, "group.id": "g"})
+    consumer.close()
+    consumer.close()
+    assert consumer.serve(0) == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.unassign()
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.take(1, 0)
+
+
+def test_clients_end_with_their_last_reference(library: NativeLibrary) -> None:
+    """As confluent-kafka's do: a transaction that is open stays open for the coordinator."""
+    producer = NativeProducer(library, QUIET)
+    gone = weakref.ref(producer)
+    del producer
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_forked_child_leaves_its_parents_clients_alone(library: NativeLibrary) -> None:
+    """librdkafka's threads are not there: to end a client would wait for them for ever."""
+    program = """
+import os, warnings
+warnings.simplefilter("ignore")
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.consumer import NativeConsumer
+from connectors.kafka.native.library import library_for
+from connectors.kafka.native.producer import NativeProducer
+library = library_for({}, HotPath.NATIVE)
+settings = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+reads = {**settings, "group.id": "g"}
+clients = [NativeProducer(library, settings), NativeConsumer(library, reads)]
+child = os.fork()
+if not child:
+    clients.clear()
+    os._exit(7)
+_, status = os.waitpid(child, 0)
+clients.clear()
+print(os.waitstatus_to_exitcode(status))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert ended.stdout.strip() == "7"
+
+
+# --- delivery reports ---------------------------------------------------------------------------
+
+
+def _prepared(client: NativeProducer, delivery: DeliveryLog, count: int) -> Prepared:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.record_batch(
+        {
+            "value": [b"%d" % n for n in range(count)],
+            "headers": pa.array([[{"key": "h", "value": None}]] * count, kind),
+            "offset": pa.array(range(500, 500 + count), pa.int64()),
+        }
+    )
+    columns = RecordColumns.of(rows.schema, "t")
+    return NativeProducing(client).prepare(rows, columns, None, delivery)
+
+
+def test_rule_1_a_full_queue_takes_a_part_and_every_report_comes_back(
+    library: NativeLibrary,
+) -> None:
+    """What is not taken is said, what is taken is reported, and nothing of either is kept."""
+    client = NativeProducer(library, {**QUIET, "queue.buffering.max.messages": 7})
+    delivery = DeliveryLog(SCOPE)
+    prepared = _prepared(client, delivery, 10)
+    taken, refusal = prepared.produce(0)
+    assert taken == len(client) == 7
+    assert isinstance(refusal, BufferError)
+    assert prepared.produce(taken)[0] == 0
+    client.purge()
+    wait_for(lambda: client.poll(0.05) is None or not len(client), what="reports")
+    assert delivery.failed_records == 7
+    with pytest.raises(DeliveryError, match="_PURGE_QUEUE"):
+        delivery.check()
+    gone = weakref.ref(delivery)
+    assert client.flush(1.0) == 0
+    del delivery, prepared
+    gc.collect()
+    assert gone() is not None  # of the last rows: a report without rows is told to somebody
+    _prepared(client, DeliveryLog(SCOPE), 1)
+    gc.collect()
+    assert gone() is None
+
+
+def test_rule_1_a_flush_never_ends_before_an_error_was_seen(library: NativeLibrary) -> None:
+    """librdkafka counts a refused record until its report was served, so 0 means: all judged."""
+    client = NativeProducer(library, {**QUIET, "message.timeout.ms": 20, "linger.ms": 0})
+    delivery = DeliveryLog(SCOPE)
+    assert _prepared(client, delivery, 3).produce(0) == (3, None)
+    kafka = library.kafka
+    wait_for(lambda: kafka.rd_kafka_queue_length(client._events), what="a report")  # noqa: SLF001
+    for _ in range(3):  # librdkafka's own flush, while nobody serves
+        assert kafka.rd_kafka_flush(client.address, 50) != 0
+    assert delivery.failed_records == 0
+    with pytest.raises(UnreachableError, match="_MSG_TIMED_OUT") as caught:
+        flush(client, delivery, timeout_s=60)
+    assert caught.value.args[1]["source_offset"] in {500, 501, 502}
+    wait_for(lambda: client.flush(0.1) == 0, what="all settled")
+    assert delivery.failed_records == 3
+
+
+def test_rule_1_a_report_of_rows_that_were_let_go_is_still_an_error(
+    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a million later records an error names the ranges alone; it is never dropped."""
+    monkeypatch.setattr("connectors.kafka.native.producer._KEPT_RECORDS", 4)
+    client, delivery = NativeProducer(library, QUIET), DeliveryLog(SCOPE)
+    for _ in range(3):
+        assert _prepared(client, delivery, 3).produce(0) == (3, None)
+    client.purge()
+    wait_for(lambda: client.poll(0.05) is None or not len(client), what="reports")
+    assert delivery.failed_records == 9
+    with pytest.raises(DeliveryError, match="_PURGE_QUEUE"):
+        delivery.check()

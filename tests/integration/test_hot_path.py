@@ -1,0 +1,313 @@
+"""The native hot path against the plain one, byte for byte, through a real broker.
+
+The plain path is the oracle. More examples: ``SLUICE_CHAOS=long``.
+"""
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.columns import schema_of
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.plain_producers import process_plain_producers
+from connectors.kafka.producers import process_pools
+from runtime.contracts import RegisteredAttempt, SinkWriter, TaskScope
+from runtime.errors import DeliveryError
+from runtime.model import BatchKey, SplitRange
+from tests.kafka_fixture import require_native
+from tests.kafka_records import (
+    Record,
+    await_stable,
+    create_topic,
+    produce,
+    produce_transaction,
+    read,
+    unique,
+)
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 2
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_TOPIC = {"max.message.bytes": "4000000", "retention.ms": "-1"}  # times are old
+_PRODUCER = {"message.max.bytes": 4_000_000}
+_FIXED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+_large = st.sampled_from([b"\xab" * 1_000_000, b"\x00" * 70_000])
+_bytes = st.one_of(st.none(), st.just(b""), st.binary(max_size=40), st.binary(max_size=3))
+_values = st.one_of(_bytes, _bytes, _bytes, _bytes, _bytes, _large)
+_names = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=6)
+_header_lists = st.lists(st.tuples(_names | st.just("h"), _bytes), max_size=4).map(tuple)
+_stamps_ms = st.integers(1, 1_700_000_000_000)  # brokers refuse times to come
+_records = st.builds(
+    Record,
+    value=_values,
+    key=_bytes,
+    headers=_header_lists,
+    partition=st.integers(0, PARTITIONS - 1),
+    timestamp_ms=_stamps_ms,
+)
+# Some of them twice or more: equal records are records, too.
+_record_lists = st.lists(_records, min_size=1, max_size=12).flatmap(
+    lambda some: st.lists(st.sampled_from(some), max_size=4).map(lambda again: [*some, *again])
+)
+_codecs = st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"])
+_transactions = st.tuples(_record_lists, st.booleans(), _codecs)
+
+
+@pytest.fixture(autouse=True)
+def _native() -> None:
+    require_native()
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def _read(kafka: EmbeddedKafka, path: str, splits: Sequence[SplitRange], **more: Any) -> pa.Table:
+    topics = sorted({split.topic for split in splits})
+    source = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=topics, hot_path=path, **more)
+    reader = source.reader()
+    batches = list(reader.read(splits))
+    for batch in batches:
+        batch.validate(full=True)
+    # How partitions take turns is chance; within each the order counts.
+    table = pa.Table.from_batches(batches, schema_of(reader.columns))
+    return table.sort_by([("topic", "ascending"), ("partition", "ascending")])
+
+
+def _split(topic: str, partition: int, start: int, end: int) -> SplitRange:
+    return SplitRange(
+        source_id="s",
+        topic=topic,
+        topic_id="",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def _same_rows(kafka: EmbeddedKafka, splits: Sequence[SplitRange]) -> pa.Table:
+    native, plain = (_read(kafka, path, splits) for path in ("native", "plain"))
+    assert native.schema == plain.schema
+    assert native.to_pylist() == plain.to_pylist()
+    assert native.equals(plain)
+    return native
+
+
+def _compare_reads(kafka: EmbeddedKafka, data: st.DataObject) -> None:
+    stamp_type = data.draw(st.sampled_from(["CreateTime", "LogAppendTime"]))
+    topic = create_topic(
+        kafka.bootstrap,
+        partitions=PARTITIONS,
+        config={**_TOPIC, "message.timestamp.type": stamp_type},
+    )
+    expected: list[Record] = []
+    for records, committed, codec in data.draw(st.lists(_transactions, min_size=1, max_size=2)):
+        options = {**_PRODUCER, "compression.type": codec}
+        produce_transaction(kafka.bootstrap, topic, records, commit=committed, options=options)
+        expected += records if committed else []
+    plain_ones = data.draw(st.lists(_records, max_size=4))
+    produce(kafka.bootstrap, topic, plain_ones, options=_PRODUCER)
+    expected += plain_ones
+    ends = await_stable(kafka.bootstrap, topic)
+    whole = [_split(topic, p, 0, end) for p, end in ends.items() if end]
+    found = _same_rows(kafka, whole)
+    for partition in ends:
+        mine = [row for row in found.to_pylist() if row["partition"] == partition]
+        written = [r for r in expected if r.partition == partition]
+        assert [(row["key"], row["value"]) for row in mine] == [(r.key, r.value) for r in written]
+        assert [tuple((h["key"], h["value"]) for h in row["headers"] or ()) for row in mine] == [
+            r.headers for r in written
+        ]
+        assert {row["timestampType"] for row in mine} <= {int(stamp_type == "LogAppendTime")}
+        if stamp_type == "CreateTime":
+            assert [row["timestamp"] for row in mine] == [
+                datetime.fromtimestamp((r.timestamp_ms or 0) / 1000, UTC) for r in written
+            ]
+    # Ranges that begin and end anywhere: in a marker, among aborted records, at the end.
+    parts = []
+    for partition, end in ends.items():
+        start = data.draw(st.integers(0, end))
+        stop = data.draw(st.integers(start, end))
+        parts.append(_split(topic, partition, start, stop))
+    _same_rows(kafka, parts)
+
+
+@settings(max_examples=4, suppress_health_check=_FIXED)
+@given(data=st.data())
+def test_rule_25_both_paths_read_the_same(kafka: EmbeddedKafka, data: st.DataObject) -> None:
+    """Nulls, empty and large values, headers, both kinds of time, codecs, aborted transactions,
+    ranges that end in markers."""
+    _compare_reads(kafka, data)
+
+
+@pytest.mark.long
+@settings(max_examples=300, suppress_health_check=_FIXED)
+@given(data=st.data())
+def test_rule_25_both_paths_read_the_same_in_many_examples(
+    kafka: EmbeddedKafka, data: st.DataObject
+) -> None:
+    _compare_reads(kafka, data)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+class _Registry:
+    def register(self, attempt: RegisteredAttempt) -> None:
+        """Nothing is registered without transactions."""
+
+
+def _rows(records: Sequence[Record], keyed: Sequence[bool], *, slice_at: int) -> pa.RecordBatch:
+    """The records as a slice of a larger batch, so that no buffer begins at its first row."""
+    filler = [Record(value=b"filler", key=b"f", headers=(("f", b"f"),), timestamp_ms=1)] * slice_at
+    every = [*filler, *records]
+    by_key = [*([False] * slice_at), *keyed]
+    made = pa.record_batch(
+        {
+            "key": pa.array([r.key for r in every], pa.binary()),
+            "value": pa.array([r.value for r in every], pa.binary()),
+            "partition": pa.array(
+                [
+                    None if asks_key and r.key is not None else (r.partition or 0)
+                    for r, asks_key in zip(every, by_key, strict=True)
+                ],
+                pa.int32(),
+            ),
+            "headers": pa.array(
+                [[{"key": k, "value": v} for k, v in r.headers] or None for r in every], HEADERS
+            ),
+            "timestamp": pa.array(
+                [(r.timestamp_ms or 0) * 1000 for r in every], pa.timestamp("us", "UTC")
+            ),
+        }
+    )
+    return made.slice(slice_at)
+
+
+def _write(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -> list[Record]:
+    topic = create_topic(kafka.bootstrap, partitions=PARTITIONS, config=_TOPIC)
+    sink = KafkaSink(
+        bootstrap_servers=kafka.bootstrap,
+        topic=topic,
+        guarantee="at-least-once",
+        hot_path=path,
+        options={"message.max.bytes": "4000000"},
+    )
+    scope = TaskScope(
+        job_uid=str(uuid.uuid4()),
+        operator_id="sink",
+        batch=BatchKey(region="r", generation=0, batch_id=0),
+        checkpoint_id=1,
+        committed_through=0,
+    )
+    writer = sink.writer_factory().open(scope, _Registry())
+    for batch in batches:
+        writer.write(batch)
+    assert writer.pre_commit() == []
+    process_plain_producers().drop(scope)
+    return read(kafka.bootstrap, topic)
+
+
+def _compare_writes(kafka: EmbeddedKafka, data: st.DataObject) -> None:
+    batches = []
+    for _ in range(data.draw(st.integers(1, 2))):
+        records = data.draw(_record_lists)
+        keyed = data.draw(st.lists(st.booleans(), min_size=len(records), max_size=len(records)))
+        batches.append(_rows(records, keyed, slice_at=data.draw(st.sampled_from([0, 1, 9]))))
+    native, plain = (_write(kafka, path, batches) for path in ("native", "plain"))
+    assert native == plain
+    assert len(native) == sum(batch.num_rows for batch in batches)
+
+
+@settings(max_examples=4, suppress_health_check=_FIXED)
+@given(data=st.data())
+def test_rule_1_both_paths_write_the_same(kafka: EmbeddedKafka, data: st.DataObject) -> None:
+    """Into the same partitions, in the same order, with the same headers and times."""
+    _compare_writes(kafka, data)
+
+
+@pytest.mark.long
+@settings(max_examples=300, suppress_health_check=_FIXED)
+@given(data=st.data())
+def test_rule_1_both_paths_write_the_same_in_many_examples(
+    kafka: EmbeddedKafka, data: st.DataObject
+) -> None:
+    _compare_writes(kafka, data)
+
+
+# --- delivery errors ----------------------------------------------------------------------------
+
+
+def _refused(
+    kafka: EmbeddedKafka, path: str, topic: str, batches: Sequence[pa.RecordBatch]
+) -> tuple[str, dict[str, object]]:
+    """What the transactional writer says of the record that the broker refuses."""
+    sink = KafkaSink(
+        bootstrap_servers=kafka.bootstrap,
+        topic=topic,
+        transactional_id_prefix=unique("refused"),
+        hot_path=path,
+        options={"message.max.bytes": "4000000"},
+    )
+    scope = TaskScope(
+        job_uid=str(uuid.uuid4()),
+        operator_id="sink",
+        batch=BatchKey(region="r", generation=0, batch_id=0),
+        checkpoint_id=1,
+        committed_through=0,
+    )
+    writer = sink.writer_factory().open(scope, _Registry())
+    with pytest.raises(DeliveryError) as caught:
+        _write_and_pre_commit(writer, batches)
+    writer.abort()
+    process_pools().close()
+    what, where, _ = caught.value.args
+    return what, {name: where[name] for name in ("topic", "partition", "code", "source_offset")}
+
+
+def _write_and_pre_commit(writer: SinkWriter, batches: Sequence[pa.RecordBatch]) -> None:
+    for batch in batches:
+        writer.write(batch)
+    writer.pre_commit()
+
+
+@settings(max_examples=3, suppress_health_check=_FIXED)
+@given(data=st.data())
+def test_rule_1_both_paths_name_the_same_refused_record(
+    kafka: EmbeddedKafka, data: st.DataObject
+) -> None:
+    """One record among many, by topic, partition and source offset; nothing becomes visible."""
+    topic = create_topic(
+        kafka.bootstrap, partitions=PARTITIONS, config={**_TOPIC, "max.message.bytes": "2000"}
+    )
+    count, at = data.draw(st.integers(1, 3_000)), data.draw(st.integers(0, 2_999))
+    values = [b"%d" % n for n in range(count)]
+    values[at % count] = b"x" * 5_000
+    numbers = [n % PARTITIONS for n in range(count)]
+    rows = pa.record_batch(
+        {
+            "value": pa.array(values, pa.binary()),
+            "partition": pa.array(numbers, pa.int32()),
+            "offset": pa.array(range(700, 700 + count), pa.int64()),
+        }
+    )
+    cut = data.draw(st.integers(0, count))
+    batches = [rows.slice(0, cut), rows.slice(cut)]
+    native, plain = (_refused(kafka, path, topic, batches) for path in ("native", "plain"))
+    assert native == plain
+    assert native[1] == {
+        "topic": topic,
+        "partition": (at % count) % PARTITIONS,
+        "code": "MSG_SIZE_TOO_LARGE",
+        "source_offset": 700 + at % count,
+    }
+    await_stable(kafka.bootstrap, topic)
+    assert read(kafka.bootstrap, topic) == []
