@@ -152,13 +152,9 @@ def _python(name: str, program: str, order: Order, *settings: str) -> Sequence[s
     ]
 
 
-def _pyflink(mode: str) -> Callable[[Order], Sequence[str]]:
-    def command(order: Order) -> Sequence[str]:
-        connector = next(env.jars(env.FLINK_CONNECTOR).glob("*.jar"))
-        settings = ("--connector", str(connector), "--mode", mode)
-        return _python(env.FLINK, "pyflink_copy", order, *settings)
-
-    return command
+def _pyflink(order: Order) -> Sequence[str]:
+    connector = next(env.jars(env.FLINK_CONNECTOR).glob("*.jar"))
+    return _python(env.FLINK, "pyflink_copy", order, "--connector", str(connector))
 
 
 def _quix(order: Order) -> Sequence[str]:
@@ -213,13 +209,7 @@ CONTENDERS: Sequence[Contender] = (
     Contender(
         name="pyflink",
         label="PyFlink 2.2 DataStream, Python function",
-        command=_pyflink("process"),
-        environment={"JVM_ARGS": _HEAP},
-    ),
-    Contender(
-        name="pyflink-thread",
-        label="PyFlink 2.2 DataStream, Python function, thread mode",
-        command=_pyflink("thread"),
+        command=_pyflink,
         environment={"JVM_ARGS": _HEAP},
     ),
     Contender(name="kafka-streams", label="Kafka Streams 4.3", command=_kafka_streams),
