@@ -107,11 +107,11 @@ class NativeCommits:
     def ask(self, entries: Collection[StateEntry]) -> "AskedCommits":
         """Have living tasks commit what they told of these, which a decision names."""
         lives: dict[str, int] = {}
-        mine: set[StateEntry] = set()
+        decided, mine = frozenset(entries), set[StateEntry]()
         with self._changed:
             for region, life in self._lives.items():
                 for batch_id, told in life.told.items():
-                    named = set(told).intersection(entries)
+                    named = decided.intersection(told)
                     if named:
                         lives[region] = life.generation
                         mine |= named
