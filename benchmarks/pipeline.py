@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--function", choices=_FUNCTIONS, default="keep", help="of --mode chained")
     parser.add_argument("--engine", default="micro-batch")
     parser.add_argument("--guarantee", default="exactly-once")
+    parser.add_argument("--hot-path", default="auto")
     parser.add_argument("--max-records", default="")
     parser.add_argument("--regions", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=2, help="that run at once")
@@ -112,6 +113,7 @@ def main() -> None:
             bootstrap_servers=args.bootstrap,
             topics=[args.input],
             options=limit,
+            hot_path=args.hot_path,
             **(used if args.columns == "used" else {}),
         )
     )
@@ -126,6 +128,7 @@ def main() -> None:
             topic=args.output,
             transactional_id_prefix=f"benchmark-{args.output}",
             guarantee=args.guarantee,
+            hot_path=args.hot_path,
         )
     )
     job.run()

@@ -186,6 +186,12 @@ CONTENDERS: Sequence[Contender] = (
         is_ours=True,
     ),
     Contender(
+        name="sluice-continuous-plain",
+        label="Sluice, chained, continuous, 2 regions, without compiled code",
+        command=_ours(*_CONTINUOUS, "--hot-path", "plain"),
+        is_ours=True,
+    ),
+    Contender(
         name="sluice-transform",
         label="Sluice, through the JVM (`transform`)",
         command=_ours("--mode", "transform", epoch=_TRANSFORM_EPOCH),
