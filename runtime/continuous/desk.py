@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.continuous.native_commits import NativeCommits
+from runtime.continuous.pulse import TaskPulse
 from runtime.contracts import Coordinator, OpenWork, RegionRegistration
 from runtime.counts import added, totals_after
 from runtime.drops import drops_after
@@ -32,7 +33,7 @@ class EpochBook:
 
     Attributes:
         is_stopping: the task is told to end.
-        has_asked: the task runs: it has asked for a barrier.
+        pulse: of the task.
         commits: that the task is asked for; given by the desk.
     """
 
@@ -41,7 +42,7 @@ class EpochBook:
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
     is_stopping: bool = False
-    has_asked: bool = False
+    pulse: TaskPulse = field(default_factory=TaskPulse)
     commits: NativeCommits = field(init=False, default_factory=NativeCommits)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _told: Acknowledgement | None = None
@@ -67,8 +68,13 @@ class EpochBook:
         Args:
             committed: what the task says of what it was to commit before.
         """
-        self.has_asked = True
-        self.commits.answered(self.region, self.generation, committed)
+        with self.pulse.question():
+            self.commits.answered(self.region, self.generation, committed)
+            answer = self._next(coordinator, wait_s=wait_s, has_read=has_read)
+            self.pulse.owes = answer.barrier is not None
+        return answer
+
+    def _next(self, coordinator: Coordinator, *, wait_s: float, has_read: bool) -> NextBarrier:
         until_s = time.monotonic() + wait_s
         while not self.is_stopping:
             left_s = until_s - time.monotonic()
@@ -114,6 +120,11 @@ class EpochBook:
             FencedError: the life is over.
             PoisonRecordsError, ConfigError: the epoch shall not be decided.
         """
+        with self.pulse.question():
+            self._acknowledge(coordinator, result)
+            self.pulse.owes = False
+
+    def _acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
         with self._lock:
             if self._told is None or result.batch.batch_id > self._told.batch.batch_id:
                 self._told = self._acknowledgement(result)

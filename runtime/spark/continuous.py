@@ -133,9 +133,23 @@ class ContinuousLife:
     """Implements `runtime.service.hosted_region.RunningLife`. Driver.
 
     A thread of its own waits for the Spark job; the service's threads use the book.
+
+    Args:
+        spark: the job's session.
+        chain: what its task does.
+        book: of the life.
+        silence_timeout_s: a task that does not ask for its next barrier for so long is given up.
     """
 
-    def __init__(self, spark: SparkSession, chain: ContinuousChain, book: EpochBook) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        chain: ContinuousChain,
+        book: EpochBook,
+        *,
+        silence_timeout_s: float,
+    ) -> None:
+        self._silence_timeout_s = silence_timeout_s
         self._spark = spark
         self._chain = chain
         self._book = book
@@ -154,16 +168,35 @@ class ContinuousLife:
     @property
     def is_active(self) -> bool:
         """Whether Spark runs the task, or waits for a core that may soon be free (rule 18)."""
-        waits_s = 0.0 if self._book.has_asked else time.monotonic() - self._begun_s
-        if waits_s > _NO_CORE_S and self._error is None:
-            self._error = MissingRequirementError(
+        if self._error is None:
+            self._error = self._given_up()
+            if self._error is not None:
+                return False
+        return self._thread.is_alive()
+
+    def _given_up(self) -> StreamError | None:
+        pulse, region = self._book.pulse, self._chain.tasks.region
+        waits_s = 0.0 if pulse.has_asked else time.monotonic() - self._begun_s
+        if waits_s > _NO_CORE_S:
+            return MissingRequirementError(
                 "the task of a continuous region does not begin",
-                {"region": self._chain.tasks.region, "waited_s": round(waits_s)},
+                {"region": region, "waited_s": round(waits_s)},
                 "It needs a core of its own for as long as the job runs: are all of them taken, or "
                 "has the cluster lost one?",
             )
-            return False
-        return self._thread.is_alive()
+        silent_s = pulse.silent_s()
+        if silent_s > self._silence_timeout_s:
+            return StreamError(
+                "the task of a continuous region is not heard of",
+                {
+                    "region": region,
+                    "generation": self._chain.tasks.generation,
+                    "silent_s": round(silent_s, 1),
+                },
+                "Its process or its host hangs, or cannot reach the driver. The region begins "
+                "again at the last checkpoint, as often as the job tolerates.",
+            )
+        return None
 
     def registration(self) -> RegionRegistration:
         """See `runtime.contracts.RegionHandle.register`."""

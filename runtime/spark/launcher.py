@@ -141,7 +141,9 @@ class RegionLauncher:
         )
         self._fs.delete(f"spark/{region.name}")  # of lives in the other engine
         self._continuous.desk.open(book)
-        running = ContinuousLife(self._job.spark, chain, book)
+        running = ContinuousLife(
+            self._job.spark, chain, book, silence_timeout_s=self._job.settings.timeout_s
+        )
         running.start()
         return running
 

@@ -7,6 +7,7 @@ import pytest
 
 from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
+from runtime.continuous.pulse import TaskPulse
 from runtime.counts import decode_totals
 from runtime.errors import FencedError, PoisonRecordsError, UnreachableError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RecordCounts
@@ -14,6 +15,7 @@ from runtime.on_error import Skip
 from runtime.poison import ChainedFunction
 from runtime.service import values
 from tests.core_driver import committable, split
+from tests.fakes import ManualClock
 
 _FUNCTION = ChainedFunction(
     name="parse", operator_id="f", function=lambda batch: batch, policy=Skip(max_ratio=0.5)
@@ -226,3 +228,26 @@ def test_messages_survive_json() -> None:
     assert values.from_json(NextBarrier, values.to_json(told)) == told
     epoch = CommittedEpoch(batch_id=3, operators=("a", "b"))
     assert values.from_json(CommittedEpoch, values.to_json(epoch)) == epoch
+
+
+def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:
+    """Between two barriers no checkpoint's time-out watches over it; with one, that does."""
+    coordinator, clock = PlayedCoordinator(), ManualClock()
+    book = EpochBook(region="main", generation=7, functions=(_FUNCTION,), pulse=TaskPulse(clock))
+    clock.advance(50.0)
+    assert book.pulse.silent_s() == 0.0, "it has not begun yet"
+    book.next_barrier(coordinator, wait_s=0.0, has_read=False)  # type: ignore[arg-type]
+    clock.advance(5.0)
+    assert book.pulse.silent_s() == 5.0
+    coordinator.barriers.append(
+        Barrier(checkpoint_id=4, region="main", generation=7, splits=(split(0, 0, 10),))
+    )
+    book.next_barrier(coordinator, wait_s=0.0, has_read=True)  # type: ignore[arg-type]
+    clock.advance(50.0)
+    assert book.pulse.silent_s() == 0.0
+    book.acknowledge(coordinator, _result(0))  # type: ignore[arg-type]
+    clock.advance(3.0)
+    assert book.pulse.silent_s() == 3.0
+    with book.pulse.question():
+        clock.advance(9.0)
+        assert book.pulse.silent_s() == 0.0, "a question that takes long is one that was asked"
