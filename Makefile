@@ -91,7 +91,7 @@ bench: setup ## ours and the peers in turn on one broker: table and chart, into 
 	@$(BIN)/python -m benchmarks peers
 	$(BIN)/python -m benchmarks report --write
 
-bench-goals: setup ## all that has a goal, and the scaling tables, into README.md and docs; many hours
+bench-goals: setup ## all in the table of goals, and the scaling tables, into README.md and docs; many hours
 	@run="$(BIN)/python -m benchmarks"
 	$$run peers
 	$$run steady
@@ -101,13 +101,13 @@ bench-goals: setup ## all that has a goal, and the scaling tables, into README.m
 	$$run scaling
 	$$run report --write
 
-bench-quick: setup ## the same with small runs, once each, printed only; a first look
+bench-quick: setup ## as bench with small runs, once each, printed only; a first look
 	@$(BIN)/python -m benchmarks peers --quick
 	$(BIN)/python -m benchmarks report build/bench/quick.jsonl
 
 bench-parts: setup ## our own throughput, latency, recovery and regions, as a table
 	@$(BIN)/python -m benchmarks
 
-clean: ## delete what the other commands made here; the per-user cache stays
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+clean: ## delete what the other commands made here, measurements too; the per-user cache stays
+	@rm -rf connectors/kafka/native/*.so $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	    .import_linter_cache spark-warehouse metastore_db derby.log

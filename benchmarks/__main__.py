@@ -1,7 +1,7 @@
 """``python -m benchmarks``: measure, and print a table.
 
-``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile`` and
-``coordinator-load`` are commands with options of their own. What the parts measure is logged as
+``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile``, ``epoch-commits``
+and ``coordinator-load`` are commands with options of their own. What the parts measure is logged as
 lines of JSON, of which `report` makes a table.
 """
 

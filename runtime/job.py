@@ -212,7 +212,7 @@ class Job:
         name: recorded in the checkpoints; another name's directory is refused.
         spark: the session that runs the regions.
         checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) of the checkpoints.
-        interval_s: from one barrier to the next, at least; > 0.
+        interval_s: from one barrier to the next, at least; >= 0.
         timeout_s: a checkpoint that is not complete after it is aborted; > 0.
         min_pause_s: between the end of a checkpoint and the next barrier; >= 0.
         tolerable_failures: failed or expired checkpoints in a row, of all regions together, after
@@ -251,7 +251,8 @@ class Job:
             and then the region begins a new life; ``single-point``: the same, and a session that
             would give a task one attempt alone, as ``local[N]`` does, is refused. ``approximate``:
             what the failed task had to read of its epoch is dropped instead of being read again:
-            at most once for failed tasks, without waiting for them. For chained pipelines alone.
+            at most once for failed tasks, without waiting for them. For chained pipelines alone,
+            in micro-batches. A continuous task that fails ends its region's life, in any case.
         max_dropped_records: of ``approximate``, which needs it: at most so many offsets in one
             checkpoint. A task that had more to read is tried again as usual, and an epoch whose
             failed tasks had more together is read again as a whole; >= 1.

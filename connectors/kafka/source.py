@@ -56,7 +56,7 @@ class KafkaSource:
         include_headers: whether there is a column ``headers``.
         columns: only these columns; fewer cost less. Left out: all, but those that a ``transform``
             does not read are not made.
-        group_id: consumer group under which offsets are published after each decision.
+        group_id: consumer group under which committed offsets are published, once a second.
         name: of the operator; made of what is read when left out.
         uid: stable id of the operator; set it to rename the source later.
         options: further options as for ``format("sluice-kafka")``, ``kafka.*`` included.
@@ -65,7 +65,7 @@ class KafkaSource:
             before all functions; not in front of a transform.
         on_error: what becomes of a record that they fail for, as of ``map_batches``.
         rate_limit: keeps each region's epochs as short as the job's interval, by reading less;
-            None: a backlog is read in epochs of about ten intervals.
+            None: as much as there is; in micro-batches, in epochs of about ten intervals.
         hot_path: ``auto``, ``native`` or ``plain``; see docs/hot-path.md.
     Raises:
         ConfigError: arguments or options that are misspelt, conflicting, missing or unsafe.
