@@ -78,6 +78,14 @@ class PooledConsumer:
                 self.consumer.list_topics(topic, timeout=_METADATA_S)
             self._known_topics.add(topic)
 
+    def wake(self) -> None:
+        """What it reported while it was idle is of the past; confluent-kafka's reports by polls."""
+        if isinstance(self.consumer, NativeConsumer):
+            with contextlib.suppress(KafkaException):
+                while self.consumer.serve(0):
+                    pass
+            self.refusals.clear()
+
 
 class ConsumerPool:
     """Idle consumers of this process. Executor; one task at a time uses a consumer."""
@@ -108,6 +116,7 @@ class ConsumerPool:
         for pooled in list(self._idle):
             if pooled.key == key:
                 self._idle.remove(pooled)
+                pooled.wake()
                 return pooled
         return _connect(key)
 
@@ -120,6 +129,9 @@ class ConsumerPool:
 
     def give_back(self, pooled: PooledConsumer) -> None:
         """Keep for the next epoch; the oldest idle one is closed when there are too many."""
+        if isinstance(pooled.consumer, NativeConsumer) and not pooled.consumer.is_sound:
+            self.discard(pooled)
+            return
         pooled.consumer.unassign()
         self._idle.append(pooled)
         while len(self._idle) > _IDLE_CONSUMERS:

@@ -50,6 +50,7 @@ _LONGEST_ROOM_S = 60.0
 _REFUSAL_S = 3.0  # a broker that has just started may not know its users yet
 _METADATA_TIMEOUT_S = 5.0
 _REACH_S = 1.0
+_RELEASE_S = 1.0
 _ANY_TOPIC = "__transaction_state"  # there where transactions are; any name would do
 _DECODER = json.JSONDecoder()
 
@@ -292,7 +293,8 @@ class TransactionalProducer:
             on_client_error(self.last_error)
         self._begun_at_s = self._clock()
         try:
-            self.client.begin_transaction()
+            with self._used:
+                self.client.begin_transaction()
         except KafkaException as err:
             raise translate(err, {"transactional_id": self.transactional_id}) from err
 
@@ -404,8 +406,9 @@ class TransactionalProducer:
         Without an acknowledgement the coordinator's sweep does it.
         """
         try:
-            self.client.abort_transaction(timeout_s)
-        except KafkaException:
+            with self._used:
+                self.client.abort_transaction(timeout_s)
+        except (KafkaException, StreamError):
             return False
         return True
 
@@ -416,10 +419,16 @@ class TransactionalProducer:
         client ends with the last reference to it, so the writer must let go of it too.
         """
         client, self._client = self._client, None
-        if client is not None and len(client):
-            client.purge()
-            while serve(client, 0, self._on_error):
-                pass  # each record's report frees what the report needed
+        # A writer that hangs in the client must not keep it for ever.
+        is_mine = self._used.acquire(timeout=_RELEASE_S)
+        try:
+            if client is not None and len(client):
+                client.purge()
+                while serve(client, 0, self._on_error):
+                    pass  # each record's report frees what the report needed
+        finally:
+            if is_mine:
+                self._used.release()
 
     def _on_statistics(self, statistics: str) -> None:
         self._statistics = statistics

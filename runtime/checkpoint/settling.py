@@ -4,7 +4,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from runtime.checkpoint import rulings
-from runtime.checkpoint.aftercare import aftercare_due, committed_on_record, next_aftercare_s
+from runtime.checkpoint.aftercare import (
+    aftercare_due,
+    committed_on_record,
+    next_aftercare_s,
+    take_care,
+)
 from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.failpoints import RegionalStep
@@ -406,6 +411,7 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
     committed_on_record(book, checkpoint)
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(book, checkpoint):
         book.is_finished = True
+        take_care(book, now_s)  # before whoever runs the job hears of its end
         book.end(parked_at_the_end(book), now_s)
 
 

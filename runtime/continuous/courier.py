@@ -190,10 +190,7 @@ class Courier:
         """One barrier, and the epoch that it ends; False: there is nothing more to do."""
         answer = self._asked(_POLL_S)
         if answer is None or answer.is_over:
-            with self._changed:
-                self._is_over = True
-                self._changed.notify_all()
-            return False
+            return self._end()
         self._forget(answer.committed_batch)
         if answer.barrier is not None:
             with self._changed:
@@ -204,8 +201,16 @@ class Courier:
         if answer.barrier is None:
             return not self._is_closed
         if self._committed:
-            self._asked(0.0)  # the answer is the same barrier
+            answer = self._asked(0.0)  # the same barrier, or the life is being stopped
+            if answer is None or answer.is_over:
+                return self._end()
         return self._end_epoch()
+
+    def _end(self) -> bool:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        return False
 
     def _asked(self, wait_s: float) -> NextBarrier | None:
         answer = self._patiently(

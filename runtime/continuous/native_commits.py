@@ -7,7 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runtime.continuous.messages import CommittedEpoch
-from runtime.contracts import Clock, CommitOutcome, CommitReport, Committer
+from runtime.contracts import (
+    Clock,
+    CommitOutcome,
+    CommitReport,
+    Committer,
+    RegionFollower,
+    RegionProgress,
+)
 from runtime.failpoints import failpoint
 from runtime.model import BatchKey, StateEntry
 
@@ -28,12 +35,14 @@ class _Life:
         told: committables of its acknowledged epochs that are not committed on record, by batch id.
         asked: batch ids that it shall commit, and has not answered.
         committed: of what it told, what it says was acknowledged.
+        is_silent: it was asked, and has not asked anything since.
     """
 
     generation: int
     told: dict[int, tuple[StateEntry, ...]] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     committed: set[StateEntry] = field(default_factory=set)
+    is_silent: bool = False
 
 
 class NativeCommits:
@@ -95,6 +104,7 @@ class NativeCommits:
             life = self._of(region, generation)
             if life is None:
                 return
+            life.is_silent = False
             for epoch in epochs:
                 if epoch.batch_id in life.asked:
                     life.asked.discard(epoch.batch_id)
@@ -115,7 +125,8 @@ class NativeCommits:
                     if named:
                         lives[region] = life.generation
                         mine |= named
-                    if named - life.committed:  # else it was committed along with another sink's
+                    # Else it was committed along with another sink's, or another sink has waited.
+                    if named - life.committed and not life.is_silent:
                         life.asked.add(batch_id)
         if lives:
             self._wake()
@@ -130,6 +141,7 @@ class NativeCommits:
             )
             committed: set[StateEntry] = set()
             for life in self._living(lives):
+                life.is_silent |= bool(life.asked)
                 life.asked.clear()
                 committed |= life.committed
             return frozenset(committed)
@@ -226,3 +238,12 @@ class TasksFirst:
     def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
         """See `Committer.await_visible`."""
         return self._by_hand().await_visible(committables, timeout_s=timeout_s)
+
+    def regions_published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> CommitReport:
+        """See `RegionFollower`; of one that is none nothing is left to do."""
+        committer = self._by_hand()
+        if not isinstance(committer, RegionFollower):
+            return CommitReport(outcome=CommitOutcome.COMMITTED)
+        return committer.regions_published(checkpoint_id, regions, timeout_s=timeout_s)

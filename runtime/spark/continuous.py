@@ -182,7 +182,7 @@ class ContinuousLife:
                 "the task of a continuous region does not begin",
                 {"region": region, "waited_s": round(waits_s)},
                 "It needs a core of its own for as long as the job runs: are all of them taken, or "
-                "has the cluster lost one?",
+                "has the cluster lost one? Job(regions=...) says how many the job takes.",
             )
         silent_s = pulse.silent_s()
         if silent_s > self._silence_timeout_s:

@@ -73,7 +73,7 @@ def run_job(job: Job) -> JobResult:
         require_chained(job.pipelines)
     with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
         layout = _layout(job)
-        regions = tuned(layout.regions, memory_mib=job.task_memory_mib)
+        regions = layout.regions
         jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
         store = open_store(job.checkpoint_dir, jvm=jvm)
         stack.callback(close_quietly, store.fs)
@@ -181,7 +181,7 @@ def _layout(job: Job) -> _Layout:
         continuous = frozenset(region.name for region in regions)
     return _Layout(
         graph=graph,
-        regions=regions,
+        regions=tuple(tuned(regions, memory_mib=job.task_memory_mib)),
         continuous=continuous,
         cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
         columns={

@@ -92,6 +92,7 @@ class SparkBed:
             job_uid=self._started.job_uid,
             address=self._service.coordinator_address,
             batches_to_retain=100,
+            columns={},
             continuous=ContinuousRegions(
                 names=(),
                 desk=ContinuousDesk(self._coordinator),

@@ -28,12 +28,15 @@ from connectors.kafka.producing import Prepared
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import flush
+from connectors.kafka.tuning import read_settings
 from runtime.contracts import TaskScope
 from runtime.errors import ConfigError, DeliveryError, UnreachableError
 from runtime.model import BatchKey
+from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import require_native
 from tests.waiting import wait_for
 
+SETTINGS = read_settings(TaskMemory(), {})
 NOBODY = "127.0.0.1:1"
 QUIET: Mapping[str, Any] = {
     "bootstrap.servers": NOBODY,
@@ -112,12 +115,14 @@ def test_tokens_from_a_python_function_take_the_plain_path(
     )
     pool = ConsumerPool()
     with caplog.at_level(logging.INFO, native_library.__name__):
-        pooled = pool.borrow(connection, read_committed=True, hot_path=HotPath.AUTO)
+        pooled = pool.borrow(
+            connection, read_committed=True, settings=SETTINGS, hot_path=HotPath.AUTO
+        )
     assert not isinstance(pooled.consumer, NativeConsumer)
     pool.discard(pooled)
     assert "oauth_cb is a Python function" in caplog.text
     with pytest.raises(ConfigError, match="oauth_cb"):
-        pool.borrow(connection, read_committed=True, hot_path=HotPath.NATIVE)
+        pool.borrow(connection, read_committed=True, settings=SETTINGS, hot_path=HotPath.NATIVE)
 
 
 def test_the_log_says_once_that_the_native_path_runs(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,7 +149,9 @@ def test_a_setting_that_librdkafka_refuses_is_named_and_the_same_as_on_the_plain
     told = []
     for hot_path in (HotPath.NATIVE, HotPath.PLAIN):
         with pytest.raises(ConfigError, match=r"fetch\.min\.bytes") as caught:
-            ConsumerPool().borrow(refused, read_committed=True, hot_path=hot_path)
+            ConsumerPool().borrow(
+                refused, read_committed=True, settings=SETTINGS, hot_path=hot_path
+            )
         told.append(str(caught.value))
     assert told[0] == told[1]
     with pytest.raises(KafkaException):  # of several settings together
@@ -301,3 +308,28 @@ def test_rule_1_a_report_of_rows_that_were_let_go_is_still_an_error(
     assert delivery.failed_records == 9
     with pytest.raises(DeliveryError, match="_PURGE_QUEUE"):
         delivery.check()
+
+
+@pytest.mark.parametrize("column", ["plain", "dictionary"])
+def test_a_topic_with_a_null_character_is_refused_and_no_other_one_is_written_to(
+    library: NativeLibrary, column: str
+) -> None:
+    """C would take what stands before it for the name; and of a dictionary only what rows name
+    becomes a topic."""
+    client, delivery = NativeProducer(library, QUIET), DeliveryLog(SCOPE)
+    topics = pa.array(["orders", "orders\0x", "orders", "unused"])
+    if column == "dictionary":
+        topics = topics.dictionary_encode()
+    rows = pa.RecordBatch.from_pydict(
+        {"value": pa.array([b"a", b"b", b"c", b"d"]), "topic": topics}
+    ).slice(0, 3)
+    prepared = NativeProducing(client).prepare(
+        rows, RecordColumns.of(rows.schema, None), None, delivery
+    )
+    taken, refusal = prepared.produce(0)
+    assert taken == 1
+    assert isinstance(refusal, KafkaException)
+    assert prepared.target(1) == ("orders\0x", -1)
+    assert prepared._names == ["orders", "orders\0x"]  # type: ignore[attr-defined]  # noqa: SLF001
+    client.purge()
+    client.serve(0)

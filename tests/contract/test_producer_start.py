@@ -10,6 +10,8 @@ from confluent_kafka import Producer
 from connectors.kafka.producer_settings import ClusterLimits, transactional_config
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transactional_producer import Client, TransactionalProducer
+from connectors.kafka.tuning import write_settings
+from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import unique
 from tests.waiting import PATIENCE_S
@@ -36,7 +38,9 @@ def test_a_producer_asks_for_its_coordinator_when_a_broker_can_be_asked(
 ) -> None:
     """Else it asks again after half a second, which every second start took."""
     connection = KafkaConnection(bootstrap_servers=kafka_by_level(2).bootstrap)
-    config = transactional_config(connection, ClusterLimits(), transaction_timeout_s=None)
+    config = transactional_config(
+        connection, ClusterLimits(), write_settings(TaskMemory(), {}), transaction_timeout_s=None
+    )
     log, logger = _Log(), logging.getLogger(unique("librdkafka"))
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)

@@ -25,6 +25,8 @@ from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.reader import fetcher_of
 from connectors.kafka.security import KafkaConnection
+from connectors.kafka.tuning import read_settings
+from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, await_stable, produce, produce_transaction
 from tests.waiting import wait_for
@@ -102,6 +104,7 @@ def pooled(kafka: EmbeddedKafka, hot_path: str) -> Iterator[PooledConsumer]:
     found = pool.borrow(
         KafkaConnection(bootstrap_servers=kafka.bootstrap),
         read_committed=True,
+        settings=read_settings(TaskMemory(), {}),
         follows=True,
         hot_path=HotPath(hot_path),
     )

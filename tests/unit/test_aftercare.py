@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from runtime.checkpoint.messages import Retire, TellPositions
+from runtime.checkpoint.messages import EndJob, Retire, TellPositions
 from tests.core_driver import FAST, CoreDriver
 
 
@@ -38,3 +38,19 @@ def test_the_newest_positions_are_told_when_the_job_is_stopped() -> None:
     driver.epoch(6)
     driver.stop()
     assert _told(driver) == [3, 6]
+
+
+def test_a_bounded_job_has_told_its_last_positions_before_it_is_over() -> None:
+    """Whoever waits for its end may end the process then."""
+    driver = _driver()
+    for end in (3, 6):
+        driver.epoch(end)
+        driver.tick(0.2)
+    while not driver.seen(EndJob):
+        driver.tick(0.2)
+        barrier = driver.poll(6, finished=True)
+        if barrier is not None:
+            driver.ack(barrier)
+    assert _told(driver)[-1] == 6
+    order = [type(a) for a in driver.log if isinstance(a, EndJob | TellPositions | Retire)]
+    assert order[-1] is EndJob

@@ -178,3 +178,18 @@ def test_what_nobody_has_asked_for_is_not_heard() -> None:
     rig.answer("main")
     rig.commit(lambda: rig.answer("side"))
     assert rig.handed == [(["main"], True)]
+
+
+def test_rule_18_a_silent_task_is_waited_for_once_and_not_for_each_sink() -> None:
+    """Until it is heard of again; meanwhile the driver does what it would have done."""
+    rig = Rig(answer_s=0.01)
+    assert set(rig.commit().values()) == {"by hand"}
+    wanted: list[tuple[int, ...]] = []
+
+    def look() -> None:
+        wanted.append(rig.commits.wanted("main", 7))
+
+    assert set(rig.commit(look).values()) == {"by hand"}
+    rig.commits.answered("main", 7, ())
+    rig.commit(look)
+    assert wanted == [(), (4,)]

@@ -63,6 +63,11 @@ class NativeConsumer(NativeClient):
             self._library.call.sluice_destroy(messages.ctypes.data, len(messages))
             self._out -= len(messages)
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether all messages have come back."""
+        return not self._out
+
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """These, from their offsets on, in place of those before."""
         with _List(self._kafka, partitions) as wanted:

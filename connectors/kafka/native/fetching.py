@@ -167,9 +167,14 @@ class NativeFetcher:
             rows = None if idle_s is None else self._take(1, idle_s)
         if rows is None:
             return None
-        count = rows.fitting(self._batch_bytes)
-        self._left = rows.at(slice(count, None)) if count < len(rows) else None
-        return _NativeFetched(self._consumer, rows.at(slice(count)), self._builder)
+        try:
+            count = rows.fitting(self._batch_bytes)
+            found = _NativeFetched(self._consumer, rows.at(slice(count)), self._builder)
+            self._left = rows.at(slice(count, None)) if count < len(rows) else None
+        except BaseException:
+            self._consumer.give_back(rows.messages)  # nobody else would
+            raise
+        return found
 
     def forget(self, slot: int) -> None:
         """See `Fetcher`. What librdkafka has given us already it cannot leave out any more."""
@@ -193,8 +198,12 @@ class NativeFetcher:
         messages = self._consumer.take(most, timeout_s)
         if not len(messages):
             return None
-        rows = _Rows.room_for(messages, headers=self._has_headers)
-        pointers = rows.pointers()
+        try:
+            rows = _Rows.room_for(messages, headers=self._has_headers)
+            pointers = rows.pointers()
+        except BaseException:
+            self._consumer.give_back(messages)
+            raise
         self._consumer.library.call.sluice_describe(
             messages.ctypes.data,
             len(messages),

@@ -95,14 +95,23 @@ class _NativePrepared:
         """See `Prepared`."""
         call, client = self._producer.library.call, self._producer.address
         error = ctypes.c_int32(0)
-        topics = [call.sluice_topic(client, name.encode()) for name in self._names]
-        handles = (ctypes.c_void_p * len(topics))(*topics)
-        self._columns.topics = ctypes.cast(handles, ctypes.c_void_p)
-        taken: int = call.sluice_produce(
-            client, ctypes.byref(self._columns), self._tag, start, self._count, ctypes.byref(error)
-        )
-        for topic in filter(None, topics):
-            call.sluice_topic_destroy(topic)
+        handles = (ctypes.c_void_p * len(self._names))()
+        try:
+            for at, name in enumerate(self._names):
+                if "\0" not in name:  # C would take what stands before it for the name
+                    handles[at] = call.sluice_topic(client, name.encode())
+            self._columns.topics = ctypes.cast(handles, ctypes.c_void_p)
+            taken: int = call.sluice_produce(
+                client,
+                ctypes.byref(self._columns),
+                self._tag,
+                start,
+                self._count,
+                ctypes.byref(error),
+            )
+        finally:
+            for topic in filter(None, handles):
+                call.sluice_topic_destroy(topic)
         return taken, _refusal(error.value)
 
     def target(self, row: int) -> tuple[str, int]:
@@ -147,8 +156,9 @@ def _topics(
     column = columns.topics(rows)
     if column is None:
         return [columns.topic or ""], None
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
+    if pa.types.is_dictionary(column.type):  # it may hold names that no row has
+        column = column.dictionary_decode()
+    column = column.dictionary_encode()
     names: list[str] = column.dictionary.to_pylist()
     return names, np.ascontiguousarray(column.indices.cast(pa.int32()).to_numpy())
 
