@@ -26,7 +26,7 @@ help: ## show this list
 
 setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare Spark; instant when done before
 
-$(STAMP): pyproject.toml connectors/kafka/native/_hot_path.c
+$(STAMP): pyproject.toml $(wildcard connectors/kafka/native/*.c)
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
 	    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break
 	done || true)

@@ -145,12 +145,12 @@ class Bed:
             assert of_one == sorted(of_one)
 
     def totals(self) -> RecordCounts:
-        """What the newest record says in all."""
+        """What the newest record says, of all regions."""
         store = open_store(str(self.directory / "checkpoint"))
         record = store.read(store.places()[-1])
         assert record is not None
-        (entry,) = record.regions[0].operator_states
-        return decode_totals(entry)
+        entries = [entry for region in record.regions for entry in region.operator_states]
+        return added([{"all": decode_totals(entry)} for entry in entries])["all"]
 
 
 def by_partition(records: list[Record]) -> list[Record]:
