@@ -202,7 +202,7 @@ def _kill(running: Running, doom: Doom, bed: Bed, *, until_s: float) -> None:
         next_s = time.monotonic() + _EVERY_S
         region, moment = next(chosen)
         if moment == ANY_TIME:
-            time.sleep(dice.uniform(0.0, _SPREAD_S))
+            time.sleep(dice.uniform(0.0, _SPREAD_S))  # a moment that nothing announces
         else:
             doom.ask(region, moment)
         wait_until(

@@ -1,7 +1,7 @@
 """Producers made ready ahead of their epoch, one pool per sink, region and worker process.
 
-A transactional producer takes 25 ms or more to make ready (`TransactionalProducer.prepare`), and
-some milliseconds to let go of; neither may be on the way of an epoch. So a background thread makes
+A transactional producer takes several round trips to make ready (`TransactionalProducer.prepare`),
+and some time to let go of; neither may be on the way of an epoch. So a background thread makes
 the next one ready while this one is written, and another lets go of the last one.
 """
 

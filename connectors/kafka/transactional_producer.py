@@ -229,7 +229,7 @@ class TransactionalProducer:
             yield
 
     def prepare(self, *, topic: str | None, timeout_s: float) -> None:
-        """`init_transactions`, then learn the identity. Takes about 25 ms.
+        """`init_transactions`, then learn the identity: several round trips.
 
         Args:
             topic: that all records go to; None: they name theirs. Its metadata are fetched now, so
