@@ -2,6 +2,7 @@
 
 import hashlib
 import marshal
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,11 +41,15 @@ class Identity:
         partition: the mapping fixes the output partition; False leaves it to a partitioner.
         headers: headers are compared, in order and byte for byte.
         timestamp: timestamps are compared.
+        name_of: what a record says it is (an order's number, say), None when it does not say. An
+            unexpected record with the name of a lost one is that one, corrupted. Left out: no
+            corrupted record is told from a lost and an unexpected one.
     """
 
     partition: bool = True
     headers: bool = True
     timestamp: bool = False
+    name_of: Callable[[Record], bytes | None] | None = None
 
     def fingerprint(self, record: Record) -> int:
         """64 bits of BLAKE2b over all that counts; two of 10**6 records collide with p = 3e-8."""
@@ -60,3 +65,10 @@ class Identity:
         )
         digest = hashlib.blake2b(marshal.dumps(counted, 0), digest_size=8).digest()
         return int.from_bytes(digest, "little")
+
+    def name_hash(self, record: Record) -> int:
+        """64 bits of BLAKE2b over the record's name, never 0; 0 when it has none."""
+        name = None if self.name_of is None else self.name_of(record)
+        if name is None:
+            return 0
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") or 1

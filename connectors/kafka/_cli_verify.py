@@ -1,0 +1,227 @@
+"""``sluice verify``: is every input record in the output, once, whole and in order?"""
+
+import dataclasses
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from connectors.kafka._cli_txn import read_options
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.verification import (
+    Plan,
+    are_files,
+    findings_file,
+    input_starts,
+    load_mapping,
+    name_function,
+    transactions_of,
+    verify,
+)
+from runtime.checker import HistoryVerdict, Identity, Kind, Record
+from runtime.errors import ConfigError
+
+__all__ = ["verify_command"]
+
+_FAULTY = 3
+_TOLD_EVERY_S = 10.0
+
+
+_Source = Annotated[
+    str, typer.Option("--input", metavar="PLACE", help="Topic; or a file or directory: ./in.")
+]
+_Output = Annotated[
+    str, typer.Option("--output", metavar="PLACE", help="The same, of what was written.")
+]
+_Bootstrap = Annotated[
+    str | None,
+    typer.Option("--bootstrap-servers", "--bootstrap-server", "--bootstrap", help="Kafka servers."),
+]
+_Map = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="MODULE:FUNCTION",
+        help="From an input Record to the Record, the Records or None that it must become; "
+        "left out: itself.",
+    ),
+]
+_NameBy = Annotated[
+    str | None,
+    typer.Option(
+        help="What no two records share: key, header:NAME or json:FIELD. Tells corrupted records "
+        "from lost ones."
+    ),
+]
+_Checkpoint = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The job's checkpoint directory. Tells torn transactions."),
+]
+_IgnorePartition = Annotated[
+    bool, typer.Option("--ignore-partition", help="Any output partition will do.")
+]
+_IgnoreHeaders = Annotated[bool, typer.Option("--ignore-headers", help="Do not compare headers.")]
+_Timestamps = Annotated[bool, typer.Option("--timestamps", help="Compare timestamps, too.")]
+_Findings = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write every fault there, as JSON lines.")
+]
+_Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="A kafka.* option; may be repeated."),
+]
+_ConfigFile = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="File of KEY=VALUE lines, for secrets."),
+]
+_Memory = Annotated[int, typer.Option(min=1, help="Memory for the comparison.")]
+_Scratch = Annotated[
+    Path | None,
+    typer.Option(help="Where to keep what does not fit: 100 bytes a record.", file_okay=False),
+]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds for open transactions to end.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def verify_command(
+    *,
+    source: _Source,
+    output: _Output,
+    bootstrap: _Bootstrap = None,
+    mapping: _Map = None,
+    name_by: _NameBy = None,
+    checkpoint: _Checkpoint = None,
+    ignore_partition: _IgnorePartition = False,
+    ignore_headers: _IgnoreHeaders = False,
+    timestamps: _Timestamps = False,
+    findings: _Findings = None,
+    config: _Config = None,
+    config_file: _ConfigFile = None,
+    memory_mib: _Memory = 512,
+    scratch: _Scratch = None,
+    timeout_s: _Timeout = 30.0,
+    as_json: _AsJson = False,
+) -> None:
+    """Compare what went in with what a read_committed reader finds.
+
+    Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their places.
+    Run it when the job has written everything: what is not there yet counts as lost.
+    Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C.
+    """
+    signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
+    files = are_files(source) or are_files(output)
+    plan = Plan(
+        source=source,
+        output=output,
+        connection=_connection(bootstrap, read_options(config, config_file)),
+        mapping=_same if mapping is None else load_mapping(mapping),
+        identity=Identity(
+            partition=not (ignore_partition or files),
+            headers=not ignore_headers,
+            timestamp=timestamps,
+            name_of=name_function(name_by),
+        ),
+        transactions=None if checkpoint is None else transactions_of(checkpoint, source, output),
+        memory_bytes=memory_mib << 20,
+        scratch=scratch,
+        settle_s=timeout_s,
+    )
+    starts = input_starts(plan)
+    with findings_file(findings) as sink:
+        verdict = verify(plan, progress=_Teller(), sink=sink)
+    if as_json:
+        told = {**_as_json(verdict), "input_starts": starts}
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        _print(verdict, plan, starts)
+    if not verdict.is_clean:
+        raise typer.Exit(_FAULTY)
+
+
+class _Teller:
+    """Says on standard error how far it is: in one line of a terminal, else every 10 s."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._told_s = time.monotonic()
+        self._step = ""
+
+    def __call__(self, step: str, records: int) -> None:
+        text = f"{step}: {records:,} records"
+        now_s = time.monotonic()
+        if self._console.is_terminal:
+            self._console.print(f"\r{text}", end="\n" if step == "comparing" else "")
+        elif step != self._step or now_s - self._told_s > _TOLD_EVERY_S:
+            self._told_s = now_s
+            self._console.print(text)
+        self._step = step
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _same(record: Record) -> tuple[Record]:
+    return (record,)
+
+
+def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnection | None:
+    if bootstrap is not None:
+        options = {**options, "kafka.bootstrap.servers": bootstrap}
+    for name in options:
+        if not name.lower().startswith("kafka."):
+            raise ConfigError(
+                "an option of Kafka's clients has the prefix kafka.",
+                {"option": name},
+                f"Write kafka.{name}.",
+            )
+    return KafkaConnection.of(options) if options else None
+
+
+def _print(verdict: HistoryVerdict, plan: Plan, starts: Mapping[str, int]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(show_header=False)
+    for name, value in (("expected", verdict.expected), ("found", verdict.found)):
+        table.add_row(name, f"{value:,}", "")
+    for kind in Kind:
+        count = getattr(verdict, kind.value)
+        places = ", ".join(map(str, getattr(verdict.examples, kind.value)))
+        table.add_row(kind.value, f"{count:,}", places or _unknown(kind, plan))
+    console.print(table)
+    if not verdict.is_reordered_exact:
+        console.print("reordered: at most so many; more --memory-mib counts them exactly")
+    if verdict.unordered:
+        console.print(f"order not judged: {verdict.unordered:,} records with equal contents")
+    if starts:
+        places = ", ".join(f"{partition}@{offset}" for partition, offset in starts.items())
+        console.print(f"[yellow]not judged: what retention took from the input, before {places}")
+    if not verdict.expected:
+        console.print("[yellow]nothing was expected: is this the input, and has it any records?")
+    if verdict.is_clean:
+        console.print("[bold green]exactly once")
+    else:
+        console.print("[bold red]NOT exactly once")
+
+
+def _unknown(kind: Kind, plan: Plan) -> str:
+    if kind is Kind.CORRUPTED and plan.identity.name_of is None:
+        return "not told apart: give --name-by"
+    if kind is Kind.TORN and plan.transactions is None:
+        return "not told apart: give --checkpoint"
+    return ""
+
+
+def _as_json(verdict: HistoryVerdict) -> dict[str, object]:
+    facts = dataclasses.asdict(verdict)
+    examples = facts.pop("examples")
+    facts["examples"] = {kind: list(map(str, places)) for kind, places in examples.items()}
+    return {"exactly_once": verdict.is_clean, **facts}

@@ -1,0 +1,291 @@
+"""What ``sluice verify`` does: read both sides into histories on disk, and compare them."""
+
+import contextlib
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from connectors.kafka.history import await_readable, read_records, topic_starts
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.txn_survey import named_transactions
+from runtime.checker import (
+    Finding,
+    HistoryVerdict,
+    Identity,
+    Place,
+    Record,
+    SpilledHistory,
+    TransactionRange,
+    Transactions,
+    check_spilled,
+    origin_of,
+)
+from runtime.checker.files import read_files
+from runtime.checkpoint.inspection import survey
+from runtime.checkpoint.opening import command_store, split_place
+from runtime.errors import ConfigError, StorageError
+from runtime.json_text import parsed_json
+
+__all__ = [
+    "Plan",
+    "are_files",
+    "findings_file",
+    "input_starts",
+    "load_mapping",
+    "name_function",
+    "transactions_of",
+    "verify",
+]
+
+Progress = Callable[[str, int], None]
+"""Is told the step, and how many records it has read so far."""
+
+_TOLD_EVERY = 10_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to compare.
+
+    Attributes:
+        source, output: a topic; or a file or directory, which has a ``/`` in it.
+        connection: of the topics; None: there are none.
+        mapping: see `runtime.checker.Mapping`; the topic of its results does not matter.
+        identity: what is compared.
+        transactions: see `transactions_of`.
+        memory_bytes: bound of what the comparison keeps in memory.
+        scratch: directory for what does not fit; None: the system's.
+        settle_s: how long open transactions of the output are waited for.
+    """
+
+    source: str
+    output: str
+    connection: KafkaConnection | None
+    mapping: Callable[[Record], Iterable[Record]]
+    identity: Identity
+    transactions: Transactions | None
+    memory_bytes: int
+    scratch: Path | None
+    settle_s: float
+
+
+def are_files(place: str) -> bool:
+    """Whether a place is a path; names of topics have no slash."""
+    return "/" in place
+
+
+def verify(
+    plan: Plan, *, progress: Progress, sink: Callable[[Finding], None] | None = None
+) -> HistoryVerdict:
+    """Read both sides and compare them; deletes what it wrote to disk.
+
+    Raises:
+        ConfigError, SourceChangedError, StorageError, UnreachableError.
+    """
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(_scratch(plan.scratch)))
+        want, have = (
+            stack.enter_context(
+                SpilledHistory(scratch / side, plan.identity, memory_bytes=plan.memory_bytes)
+            )
+            for side in ("expected", "found")
+        )
+        if plan.connection is not None and not are_files(plan.output):
+            await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
+        given = _told(_records(plan, plan.source), "reading the input", progress)
+        for record, place in given:
+            for wanted in plan.mapping(record):
+                want.append(wanted._replace(topic=plan.output), read_from=place)
+        found = _told(_records(plan, plan.output), "reading the output", progress)
+        for record, place in found:
+            have.append(record, read_from=place)
+        progress("comparing", len(want) + len(have))
+        return check_spilled(want, have, transactions=plan.transactions, sink=sink)
+
+
+def input_starts(plan: Plan) -> dict[str, int]:
+    """Where the input begins, of each partition from whose front retention has taken records."""
+    if plan.connection is None or are_files(plan.source):
+        return {}
+    starts = topic_starts(plan.connection, plan.source)
+    return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
+
+
+def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
+    """The function that ``module:function`` names; it may return one record, several or None.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # a program of the user's lies where he is
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as err:
+        raise ConfigError(
+            "the mapping cannot be loaded",
+            {"map": name, "reason": err},
+            "Write MODULE:FUNCTION, of a module that can be imported from here.",
+        ) from err
+
+    def mapping(record: Record) -> Iterable[Record]:
+        result = function(record)
+        if result is None:
+            return ()
+        results: Iterable[Record] = (result,) if isinstance(result, Record) else result
+        return results
+
+    return mapping
+
+
+def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:
+    """What tells a record's name: ``key``, ``header:NAME``, ``json:FIELD`` or ``origin``.
+
+    Raises:
+        ConfigError: none of these.
+    """
+    kind, _, argument = (said or "").partition(":")
+    if said is None:
+        return None
+    if said == "key":
+        return lambda record: record.key
+    if said == "origin":
+        return _origin
+    if kind == "header" and argument:
+        return lambda record: next((v for n, v in record.headers if n == argument), None)
+    if kind == "json" and argument:
+        return lambda record: _field(record.value, argument)
+    raise ConfigError(
+        "nothing can be named by this",
+        {"name_by": said},
+        "Write key, header:NAME, json:FIELD, or origin (of generated loads).",
+    )
+
+
+def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactions:
+    """Transactions into the output that a job's retained checkpoints name, by input ranges.
+
+    Raises:
+        ConfigError: no checkpoint there, or none that names such a transaction.
+    """
+    uri, _ = split_place(path)
+    with command_store(uri) as store:
+        places = survey(store)
+        records = [place.record for place in places if place.record is not None]
+        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
+    named = named_transactions(places, committables)
+    handles = [one.handle for one in named if one.commit_is_due]
+    ranges = [
+        TransactionRange(
+            transaction=f"{handle.transactional_id} of checkpoint {handle.checkpoint_id}",
+            topic=one.topic,
+            partition=one.partition,
+            start_offset=one.start_offset,
+            end_offset=one.end_offset,
+        )
+        for handle in handles
+        if any(output.topic == plan_output for output in handle.outputs)
+        for one in handle.sources
+        if one.topic == plan_source
+    ]
+    if not ranges:
+        raise ConfigError(
+            "no checkpoint here names a transaction from this input to this output",
+            {"checkpoint": path, "input": plan_source, "output": plan_output},
+            "Give the checkpoint directory of the job that wrote the output.",
+        )
+    return Transactions(ranges)
+
+
+@contextlib.contextmanager
+def findings_file(path: Path | None) -> Iterator[Callable[[Finding], None] | None]:
+    """Where all findings go, a JSON object a line; None where nobody asked for them.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    if path is None:
+        yield None
+        return
+    with _unwritable(path):
+        file = path.open("w", encoding="utf-8")
+
+    def write(finding: Finding) -> None:
+        place = finding.place._asdict()
+        line = {"kind": finding.kind.value, **place, "detail": finding.detail}
+        with _unwritable(path):
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    try:
+        yield write
+    finally:
+        with _unwritable(path):
+            file.close()
+
+
+@contextlib.contextmanager
+def _unwritable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as err:
+        raise StorageError(
+            "the findings cannot be written",
+            {"path": path, "reason": err},
+            "Give a file in a directory that can be written.",
+        ) from err
+
+
+def _records(plan: Plan, place: str) -> Iterator[tuple[Record, Place]]:
+    if are_files(place):
+        yield from read_files(Path(place.removeprefix("file://")), topic=place)
+        return
+    if plan.connection is None:
+        raise ConfigError(
+            "a topic was named, and no Kafka servers",
+            {"topic": place},
+            "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
+        )
+    for record in read_records(plan.connection, place):
+        yield record, Place(record.topic, record.partition, record.offset)
+
+
+def _told(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:
+    count = 0
+    for count, record in enumerate(records, 1):
+        if count % _TOLD_EVERY == 0:
+            progress(step, count)
+        yield record
+    progress(step, count)
+
+
+def _scratch(directory: Path | None) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="sluice-verify-", dir=directory)
+    except OSError as err:
+        raise StorageError(
+            "there is no room for what memory cannot hold",
+            {"directory": directory or tempfile.gettempdir(), "reason": err},
+            "Give --scratch a directory that can be written.",
+        ) from err
+
+
+def _origin(record: Record) -> bytes | None:
+    origin = origin_of(record)
+    return None if origin is None else origin.encode()
+
+
+def _field(value: bytes | None, name: str) -> bytes | None:
+    try:
+        found = parsed_json(value or b"null")
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.get(name) is None:
+        return None
+    return json.dumps(found[name], sort_keys=True).encode()

@@ -1,0 +1,114 @@
+"""Reads files as the checker's records: the shell around it for outputs that are no topics.
+
+A row with a column ``value`` is a record, with ``key`` and ``headers`` where there are such,
+as the sources of this project make them; any other row is a record whose value is the row as JSON,
+with sorted keys and no blanks.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.checker.history import Place
+from runtime.checker.record import Headers, Record
+from runtime.errors import ConfigError, StorageError
+from runtime.json_text import parsed_json
+
+__all__ = ["SUFFIXES", "read_files", "row_value"]
+
+SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
+"""What can be read: Parquet, and JSON with one object a line."""
+
+_BATCH_ROWS = 10_000
+_Row = Mapping[str, object]
+
+
+def read_files(path: Path, *, topic: str) -> Iterator[tuple[Record, Place]]:
+    """Every row of a file, or of all files below a directory, and where it lies.
+
+    Names that begin with ``.`` or ``_`` are passed over, as Spark and Hive do. Memory is bounded by
+    10,000 rows.
+
+    Args:
+        topic: of the records; their partition is 0. The place is file and row number instead.
+    Raises:
+        ConfigError: there is nothing there, or a file of another format.
+        StorageError: a file is damaged.
+    """
+    files = [path] if path.is_file() else sorted(_below(path))
+    if not files and not path.is_dir():
+        raise ConfigError(
+            "there is no such file or directory", {"path": path}, "Give a path on this machine."
+        )
+    for file in files:
+        try:
+            for number, row in enumerate(_rows(file)):
+                yield _record(row, topic, number), Place(str(file), 0, number)
+        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as err:
+            raise StorageError(
+                "a file cannot be read whole",
+                {"file": file, "reason": err},
+                "It is damaged, or still being written; readers of it fail, too.",
+            ) from err
+
+
+def row_value(row: _Row) -> bytes:
+    """The canonical JSON of a row, for a mapping that says which row a record must become."""
+    text = json.dumps(row, sort_keys=True, separators=(",", ":"), default=_plain)
+    return text.encode()
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    for path in directory.rglob("*"):
+        parts = path.relative_to(directory).parts
+        if path.is_file() and not any(part.startswith((".", "_")) for part in parts):
+            yield path
+
+
+def _rows(file: Path) -> Iterator[object]:
+    if file.suffix not in SUFFIXES:
+        raise ConfigError(
+            "a file of this format cannot be verified",
+            {"file": file, "supported": ", ".join(SUFFIXES)},
+            "Give a directory that holds Parquet or JSON files alone.",
+        )
+    if file.suffix == ".parquet":
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
+                yield from batch.to_pylist()
+        return
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.isspace():
+                yield parsed_json(line)
+
+
+def _record(row: object, topic: str, number: int) -> Record:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"row {number} is no object")
+    if "value" not in row:
+        return Record(topic, 0, number, None, row_value(row))
+    return Record(
+        topic, 0, number, _bytes(row.get("key")), _bytes(row["value"]), _headers(row.get("headers"))
+    )
+
+
+def _headers(cell: object) -> Headers:
+    if not isinstance(cell, list):
+        return ()
+    return tuple((str(one["key"]), _bytes(one["value"])) for one in cell)
+
+
+def _bytes(cell: object) -> bytes | None:
+    if cell is None or isinstance(cell, bytes):
+        return cell
+    return cell.encode() if isinstance(cell, str) else row_value({"value": cell})
+
+
+def _plain(cell: object) -> str:
+    """Bytes as base64, times and decimals as text."""
+    return base64.b64encode(cell).decode() if isinstance(cell, bytes) else str(cell)

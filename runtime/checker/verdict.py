@@ -1,0 +1,145 @@
+"""What a comparison found: counts of each kind of fault, and where they are."""
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from runtime.checker.history import Place
+
+__all__ = ["Examples", "Finding", "FindingSink", "HistoryVerdict", "Kind", "Tally"]
+
+_MAX_EXAMPLES = 10
+
+
+class Kind(enum.Enum):
+    """A way in which an output is not what was promised."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    UNEXPECTED = "unexpected"
+    REORDERED = "reordered"
+    CORRUPTED = "corrupted"
+    TORN = "torn"
+
+
+class Finding(NamedTuple):
+    """One fault.
+
+    Attributes:
+        place: of a lost record in the input; of a torn transaction the first range it was made
+            of; of all others in the output.
+        detail: what more is known, in words; empty where that is all.
+    """
+
+    kind: Kind
+    place: Place
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.place}" + (f" ({self.detail})" if self.detail else "")
+
+
+FindingSink = Callable[[Finding], None]
+"""Is given every fault, in no order: a comparison that must not hold them all hands them on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """The first few places of each kind of fault, for people."""
+
+    lost: tuple[Place, ...] = ()
+    duplicated: tuple[Place, ...] = ()
+    unexpected: tuple[Place, ...] = ()
+    reordered: tuple[Place, ...] = ()
+    corrupted: tuple[Place, ...] = ()
+    torn: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryVerdict:
+    """What `check` found.
+
+    Attributes:
+        expected: records that the output must hold.
+        found: records that the output does hold.
+        lost: expected and not found; examples are places in the input.
+        duplicated: found more often than expected; examples are places in the output.
+        unexpected: found and never expected: aborted, half written or not ours.
+        reordered: the fewest records whose removal leaves each (input partition, output
+            partition) pair in input order; at most so many, where not `is_reordered_exact`.
+        corrupted: found with the name of a record that is missing, and another content
+            (`Identity.name_of`); neither lost nor unexpected.
+        torn: transactions of which some records are there and some are lost.
+        unordered: found records that order cannot be judged of, because several input or output
+            partitions hold the same content.
+        is_reordered_exact: False when records lay so far from their place that the fewest could
+            not be found within the memory allowed.
+        examples: see `Examples`.
+    """
+
+    expected: int
+    found: int
+    lost: int
+    duplicated: int
+    unexpected: int
+    reordered: int
+    corrupted: int
+    torn: int
+    unordered: int
+    is_reordered_exact: bool = True
+    examples: Examples = field(default_factory=Examples)
+
+    @property
+    def is_clean(self) -> bool:
+        """No fault of any kind."""
+        return not any(getattr(self, kind.value) for kind in Kind)
+
+    def __str__(self) -> str:
+        faults = [f"{kind.value} {self._counted(kind)}{self._shown(kind)}" for kind in Kind]
+        return f"expected {self.expected}, found {self.found}, " + ", ".join(faults)
+
+    def _counted(self, kind: Kind) -> str:
+        at_most = kind is Kind.REORDERED and not self.is_reordered_exact
+        return ("at most " if at_most else "") + str(getattr(self, kind.value))
+
+    def _shown(self, kind: Kind) -> str:
+        places: tuple[Place, ...] = getattr(self.examples, kind.value)
+        return f" (e.g. {', '.join(map(str, places[:3]))})" if places else ""
+
+
+class Tally:
+    """Counts all findings, keeps the first of each kind by their rank, hands all on."""
+
+    def __init__(self, sink: FindingSink | None = None) -> None:
+        self.counts = dict.fromkeys(Kind, 0)
+        self._sink = sink
+        self._first: dict[Kind, list[tuple[int, Place]]] = {kind: [] for kind in Kind}
+
+    def add(self, kind: Kind, ranked: Iterable[tuple[int, Place, str]], count: int) -> None:
+        """Add findings of one kind.
+
+        Args:
+            ranked: position in its history, place and detail of each, smallest position first;
+                without a sink no more are taken than are kept.
+            count: how many they are.
+        """
+        self.counts[kind] += count
+        kept = self._first[kind]
+        taken = 0
+        for rank, place, detail in ranked:
+            if taken < _MAX_EXAMPLES:
+                kept.append((rank, place))
+                taken += 1
+            if self._sink is not None:
+                self._sink(Finding(kind, place, detail))
+            elif taken == _MAX_EXAMPLES:
+                break
+        kept.sort()
+        del kept[_MAX_EXAMPLES:]
+
+    def examples(self) -> Examples:
+        """The first places of each kind."""
+        return Examples(
+            **{kind.value: tuple(place for _, place in kept) for kind, kept in self._first.items()}
+        )

@@ -1,0 +1,76 @@
+"""Files as the checker's records: what is read, what is passed over, what is refused by name."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.checker import Place, Record
+from runtime.checker.files import read_files, row_value
+from runtime.errors import ConfigError, StorageError
+
+
+def test_columns_of_a_kafka_record_are_read_byte_for_byte(tmp_path: Path) -> None:
+    """Null is not empty, and headers keep their order."""
+    rows = [
+        {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"1"}], "offset": 7},
+        {"key": None, "value": b"", "headers": None, "offset": 8},
+        {"key": b"", "value": None, "headers": [], "offset": 9},
+    ]
+    file = tmp_path / "part.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    assert list(read_files(file, topic="out")) == [
+        (Record("out", 0, 0, b"k", b"v", (("h", b"1"),)), Place(str(file), 0, 0)),
+        (Record("out", 0, 1, None, b""), Place(str(file), 0, 1)),
+        (Record("out", 0, 2, b"", None), Place(str(file), 0, 2)),
+    ]
+
+
+def test_other_rows_are_canonical_json(tmp_path: Path) -> None:
+    """The order of fields in a file does not matter."""
+    (tmp_path / "a.jsonl").write_text('{"b": 1, "a": "x"}\n', "utf-8")
+    pq.write_table(pa.Table.from_pylist([{"a": "x", "b": 1}]), tmp_path / "b.parquet")
+    values = [record.value for record, _ in read_files(tmp_path, topic="out")]
+    assert values == [b'{"a":"x","b":1}'] * 2 == [row_value({"b": 1, "a": "x"})] * 2
+
+
+def test_text_and_numbers_in_a_column_of_values(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"key": "k", "value": "v"}\n{"value": 3}\n', "utf-8")
+    found = [(record.key, record.value) for record, _ in read_files(tmp_path, topic="out")]
+    assert found == [(b"k", b"v"), (None, b'{"value":3}')]
+
+
+def test_hidden_names_are_passed_over_at_every_level(tmp_path: Path) -> None:
+    for name in ("_SUCCESS", ".part.json.crc", "_staged/part.json", "day=1/.tmp/part.json"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no JSON at all", "utf-8")
+    (tmp_path / "day=1" / "part.json").write_text('{"value": "v"}\n', "utf-8")
+    assert [record.value for record, _ in read_files(tmp_path, topic="out")] == [b"v"]
+
+
+@pytest.mark.parametrize("content", ["{", "[1]\n", '{"value": "v"}\n{"val'])
+@pytest.mark.parametrize("suffix", [".json", ".parquet"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str, suffix: str) -> None:
+    file = tmp_path / f"part{suffix}"
+    file.write_text(content, "utf-8")
+    with pytest.raises(StorageError, match=f"part{suffix}"):
+        list(read_files(tmp_path, topic="out"))
+
+
+def test_an_unknown_format_and_a_missing_place_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "part.orc").touch()
+    with pytest.raises(ConfigError, match=r"part\.orc"):
+        list(read_files(tmp_path, topic="out"))
+    with pytest.raises(ConfigError, match="no such file"):
+        list(read_files(tmp_path / "absent", topic="out"))
+
+
+def test_an_empty_directory_holds_no_record(tmp_path: Path) -> None:
+    assert not list(read_files(tmp_path, topic="out"))
+
+
+def test_bytes_and_times_have_a_text(tmp_path: Path) -> None:
+    assert json.loads(row_value({"a": b"\x00"})) == {"a": "AA=="}

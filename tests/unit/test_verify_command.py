@@ -1,0 +1,174 @@
+"""``sluice verify`` over files: verdicts, exit codes, options, and errors that say what to do."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from connectors.kafka._cli_verify import verify_command
+from connectors.kafka.verification import load_mapping, name_function
+from runtime.checker import Record
+from runtime.errors import ConfigError, StorageError
+
+app = typer.Typer()
+app.command()(verify_command)
+
+
+def written(directory: Path, values: Sequence[str]) -> str:
+    directory.mkdir()
+    lines = (json.dumps({"value": value}) for value in values)
+    (directory / "part.json").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return str(directory)
+
+
+def run(tmp_path: Path, given: Sequence[str], found: Sequence[str], *options: str) -> Result:
+    source, output = written(tmp_path / "in", given), written(tmp_path / "out", found)
+    return CliRunner().invoke(app, ["--input", source, "--output", output, *options])
+
+
+def facts(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_whole_copy_is_exactly_once(tmp_path: Path) -> None:
+    result = run(tmp_path, ["a", "b"], ["a", "b"])
+    assert result.exit_code == 0, result.output
+    assert "exactly once" in result.stdout
+    assert "NOT" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("found", "fault", "place"),
+    [
+        (["a", "c"], "lost", "in/part.json-0@1"),
+        (["a", "b", "b", "c"], "duplicated", "out/part.json-0@2"),
+        (["a", "b", "x", "c"], "unexpected", "out/part.json-0@2"),
+        (["a", "c", "b"], "reordered", "out/part.json-0@1"),
+    ],
+)
+def test_each_fault_has_its_place_and_its_exit_code(
+    tmp_path: Path, found: Sequence[str], fault: str, place: str
+) -> None:
+    findings = tmp_path / "findings"
+    result = run(tmp_path, ["a", "b", "c"], found, "--json", "--findings", str(findings))
+    assert result.exit_code == 3
+    verdict = facts(result)
+    assert not verdict["exactly_once"]
+    kinds = ("lost", "duplicated", "unexpected", "reordered", "corrupted", "torn")
+    assert {kind: verdict[kind] for kind in kinds} == {**dict.fromkeys(kinds, 0), fault: 1}
+    (line,) = map(json.loads, findings.read_text("utf-8").splitlines())
+    assert line["kind"] == fault
+    assert f"{line['topic']}-{line['partition']}@{line['offset']}".endswith(place)
+    assert verdict["examples"][fault][0].endswith(place)
+
+
+def test_a_corrupted_record_is_told_apart_by_its_name(tmp_path: Path) -> None:
+    given = ['{"id": 1, "cents": 5}', '{"id": 2, "cents": 6}']
+    found = [given[0], '{"id": 2, "cents": 7}']
+    result = run(tmp_path, given, found, "--json", "--name-by", "json:id")
+    verdict = facts(result)
+    assert (verdict["corrupted"], verdict["lost"], verdict["unexpected"]) == (1, 0, 0)
+    assert result.exit_code == 3
+
+
+def test_a_table_says_what_it_cannot_tell_apart(tmp_path: Path) -> None:
+    result = run(tmp_path, ["a"], [])
+    assert result.exit_code == 3
+    assert "NOT exactly once" in result.stdout
+    assert "--name-by" in result.stdout
+    assert "--checkpoint" in result.stdout
+
+
+def test_a_mapping_says_what_a_record_must_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record, several, or none; a module beside the user is found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_mapping.py").write_text(
+        "def spread(record):\n"
+        "    if record.value == b'drop':\n"
+        "        return None\n"
+        "    if record.value == b'two':\n"
+        "        return [record, record._replace(value=b'2')]\n"
+        "    return record._replace(value=record.value + b'!')\n",
+        "utf-8",
+    )
+    result = run(tmp_path, ["a", "drop", "two"], ["a!", "two", "2"], "--map", "my_mapping:spread")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such_function", "json", ":"])
+def test_a_mapping_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
+        load_mapping(name)
+
+
+def test_a_record_is_named_by_key_header_or_field() -> None:
+    record = Record("t", 0, 0, b"k", b'{"id": "x", "none": null}', (("h", b"1"),))
+    named = {said: name_function(said) for said in ("key", "header:h", "header:x")}
+    named |= {said: name_function(said) for said in ("json:id", "json:none", "json:absent")}
+    names = {said: function(record) for said, function in named.items() if function}
+    assert names == {
+        "key": b"k",
+        "header:h": b"1",
+        "header:x": None,
+        "json:id": b'"x"',
+        "json:none": None,
+        "json:absent": None,
+    }
+    json_name = name_function("json:id")
+    assert json_name is not None
+    assert json_name(record._replace(value=b"\xff")) is None
+    assert name_function(None) is None
+    for wrong in ("", "header:", "value"):
+        with pytest.raises(ConfigError, match="header:NAME"):
+            name_function(wrong)
+
+
+def test_a_topic_without_servers_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    output = written(tmp_path / "out", [])
+    result = CliRunner().invoke(app, ["--input", "orders", "--output", output])
+    assert isinstance(result.exception, ConfigError)
+    assert "--bootstrap-servers" in str(result.exception)
+
+
+def test_an_option_without_its_prefix_is_refused(tmp_path: Path) -> None:
+    result = run(tmp_path, [], [], "--config", "security.protocol=SSL")
+    assert isinstance(result.exception, ConfigError)
+    assert "kafka.security.protocol" in str(result.exception)
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    result = run(tmp_path, [], [], "--scratch", str(absent))
+    assert isinstance(result.exception, StorageError)
+    assert "--scratch" in str(result.exception)
+    places = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*places, "--findings", str(absent / "f")])
+    assert isinstance(result.exception, StorageError)
+    assert "findings" in str(result.exception)
+
+
+def test_nothing_is_left_on_disk(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    run(tmp_path, ["a", "b"], ["b"], "--scratch", str(scratch))
+    assert not list(scratch.iterdir())
+
+
+def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
+    result = run(tmp_path, ["a"], ["a"], "--json")
+    assert "reading the input" in result.stderr
+    assert facts(result)["exactly_once"]
+
+
+def test_where_nothing_was_expected_it_says_so(tmp_path: Path) -> None:
+    result = run(tmp_path, [], [])
+    assert "nothing was expected" in result.stdout
