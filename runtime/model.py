@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from runtime.errors import ConfigError
 
 __all__ = [
+    "SEAL",
     "Acknowledgement",
     "Assignment",
     "Barrier",
@@ -346,6 +347,10 @@ class OperatorNode:
     max_parallelism: int = 32_768
 
 
+SEAL = "seal"
+"""``CheckpointRecord.asked_by`` of a seal: the first record of a run that is not the first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
     """What ``_metadata`` says: the decision about one checkpoint id, or its abort.
@@ -359,7 +364,8 @@ class CheckpointRecord:
         leader_session_id: of the coordinator that published it.
         run_attempt: how often the job has been started, from 1.
         restored_from: checkpoint id that this run started from, None for a new job.
-        asked_by: who triggered it: ``interval``, ``spark``, ``user``, ``end``, ``seal``.
+        asked_by: who triggered it: ``interval``, ``spark``, ``user``, ``end``; of a run's own first
+            record ``start`` (checkpoint 0) or `SEAL`.
         reason: why it was aborted, "" when decided.
         created_at_ms: wall clock of the driver; for people, never compared by the protocol.
         sluice_version, spark_version: of the writer.

@@ -11,12 +11,15 @@ One with ``"last": true`` is the end of what a bounded run reads.
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.model import Barrier, SplitRange
+from runtime.payloads import number, text
 
 __all__ = ["FORMAT", "decode", "encode", "is_initial"]
 
 FORMAT = 1
+_FLAGS = ("initial", "last")
+_SHOWN = 500  # characters of it
 _DETAILS = ("leader_epoch", "largest_timestamp_ms", "watermark_ms", "idle_since_ms")
 
 
@@ -44,48 +47,64 @@ def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
 
 def is_initial(offset: Mapping[str, Any]) -> bool:
     """Whether the offset is a starting position, which reads nothing."""
-    return bool(offset.get("initial", False))
+    return offset.get("initial") is True
 
 
-def decode(offset: Mapping[str, Any]) -> Barrier:
+def decode(offset: object) -> Barrier:
     """The barrier that `encode` was given.
 
     Raises:
         UnsupportedFormatError: written by a later version.
         DamagedCheckpointError: not an offset of ours, or not whole.
     """
-    version = offset.get("format")
-    if isinstance(version, int) and version > FORMAT:
+    try:
+        return _barrier(_object(offset))
+    except (ConfigError, LookupError, TypeError, ValueError) as err:
+        raise DamagedCheckpointError(
+            "an offset in Spark's log is not one of ours, or not whole",
+            {"offset": repr(offset)[:_SHOWN], "reason": repr(err)[:_SHOWN]},
+            "Check that the checkpoint location belongs to this query.",
+        ) from err
+
+
+def _barrier(offset: Mapping[str, Any]) -> Barrier:
+    version = number(offset["format"])
+    if version > FORMAT:
         raise UnsupportedFormatError(
             "Spark's offset log was written by a later Sluice",
             {"format": version, "known": FORMAT},
             "Run the version that wrote it, or a later one.",
         )
-    try:
-        splits = tuple(_split(offset, name, *bounds) for name, bounds in offset["splits"].items())
-        return Barrier(
-            checkpoint_id=int(offset["checkpoint"]),
-            region=str(offset["region"]),
-            generation=int(offset["generation"]),
-            splits=splits,
-            is_last=bool(offset.get("last", False)),
-        )
-    except (KeyError, TypeError, ValueError) as err:
-        raise DamagedCheckpointError(
-            "an offset in Spark's log is not one of ours, or not whole",
-            {"offset": dict(offset), "reason": repr(err)},
-            "Check that the checkpoint location belongs to this query.",
-        ) from err
-
-
-def _split(offset: Mapping[str, Any], name: str, start: int, end: int) -> SplitRange:
-    topic, _, partition = name.rpartition("-")
-    return SplitRange(
-        source_id=offset["source"],
-        topic=topic,
-        topic_id=offset["topics"][topic],
-        partition=int(partition),
-        start_offset=start,
-        end_offset=end,
-        **offset["details"].get(name, {}),
+    if {type(offset.get(flag, False)) for flag in _FLAGS} != {bool}:
+        raise TypeError(f"{' or '.join(_FLAGS)} is neither true nor false")
+    splits = _object(offset["splits"])
+    return Barrier(
+        checkpoint_id=number(offset["checkpoint"]),
+        region=text(offset["region"]),
+        generation=number(offset["generation"]),
+        splits=tuple(_split(offset, name, *bounds) for name, bounds in splits.items()),
+        is_last=offset.get("last", False),
     )
+
+
+def _split(offset: Mapping[str, Any], name: str, start: object, end: object) -> SplitRange:
+    topic, _, partition = name.rpartition("-")
+    details = _object(_object(offset["details"]).get(name, {}))
+    split = SplitRange(
+        source_id=text(offset["source"]),
+        topic=topic,
+        topic_id=text(_object(offset["topics"])[topic]),
+        partition=int(partition),
+        start_offset=number(start),
+        end_offset=number(end),
+        **{detail: number(value) for detail, value in details.items()},
+    )
+    if split.name != name:
+        raise ValueError(f"{name!r} is no name of a split")
+    return split
+
+
+def _object(found: object) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError(f"not an object: {found!r}")
+    return found

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.json_text import parsed_json
 from runtime.model import Redistribution, StateEntry
 
 __all__ = ["STATE_NAME", "committable", "content_of", "number", "rows", "text"]
@@ -40,29 +41,36 @@ def content_of(
     """What ``parse`` makes of a committable's content.
 
     Args:
-        parse: raises ValueError, KeyError or TypeError for content that is not what it should be;
-            an error of its own for values out of range passes.
-        kind, version: that it can read; no others.
+        parse: raises ValueError, LookupError or TypeError for content that is not what it should
+            be; an error of its own for values out of range passes.
+        kind: that it can read; no other.
+        version: the newest that it can read, with all before it.
         what: the thing in words, for the message.
     Raises:
-        UnsupportedFormatError: another kind, or another version.
+        UnsupportedFormatError: another kind, or a later version.
         DamagedCheckpointError: the payload is not what its version promises.
     """
     where = {"operator_id": entry.operator_id, "kind": entry.kind, "version": entry.version}
-    if entry.kind != kind or entry.version != version:
+    if entry.kind != kind or not 1 <= entry.version <= version:
         raise UnsupportedFormatError(
             f"this committable is not {what} of a known version",
             where,
             "Read it with the connector and version that wrote it.",
         )
     try:
-        return parse(json.loads(entry.payload))
-    except (ValueError, KeyError, TypeError) as err:
+        return parse(_mapping(parsed_json(entry.payload)))
+    except (ValueError, LookupError, TypeError, OverflowError) as err:
         raise DamagedCheckpointError(
             f"a committable, {what}, cannot be read",
             where,
             "Restore from the previous checkpoint; report the damaged one.",
         ) from err
+
+
+def _mapping(found: object) -> Mapping[str, object]:
+    if not isinstance(found, dict):
+        raise TypeError("not an object")
+    return found
 
 
 def number(value: object) -> int:

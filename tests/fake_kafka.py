@@ -1,13 +1,15 @@
 """A transaction coordinator in memory, with the answers that were measured on Kafka 4.3.1.
 
-`FakeBroker` keeps transactional ids, producer epochs and states; `FakeWire` is
-`connectors.kafka.wire.Wire` over it, with answers and requests that can be lost. Nothing here
-waits: markers are written, and transactions time out, when the test says so.
+`FakeBroker` keeps transactional ids, producer epochs and states, and the records of partitions;
+`FakeWire` is `connectors.kafka.wire.Wire` over it, with answers and requests that can be lost, come
+late or come twice. Nothing here waits: markers are written, transactions time out and late requests
+arrive when the test says so. `tests/contract` holds it against real brokers.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.wire import (
@@ -21,7 +23,7 @@ from connectors.kafka.wire import (
 )
 from runtime.errors import UnreachableError
 
-__all__ = ["FakeBroker", "FakeWire", "Fault", "Fenced"]
+__all__ = ["FakeBroker", "FakeWire", "Fault", "Fenced", "Written"]
 
 _S = TransactionState
 _OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
@@ -37,6 +39,24 @@ class Fault(enum.Enum):
     LOSE_REQUEST = "the request never arrives"
     LOSE_ANSWER = "it is done, the answer is lost"
     CONCURRENT = "another change is under way: CONCURRENT_TRANSACTIONS, nothing is done"
+    LATE = "no answer; it lies in a queue, and arrives when the test says so"
+    REPEATED = "it is done and answered; a copy of it arrives when the test says so"
+
+
+@dataclass(slots=True, eq=False)
+class Written:
+    """One transaction: what its records are bound to, for ever.
+
+    Attributes:
+        identity: at transaction.version 0 a writer that nobody fenced may begin another one of
+            the same identity; they are two.
+        state: ONGOING, and then as the coordinator's, up to COMPLETE_COMMIT or COMPLETE_ABORT.
+        partitions: of the output, that it was added to.
+    """
+
+    identity: TransactionIdentity
+    state: TransactionState = _S.ONGOING
+    partitions: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -47,8 +67,9 @@ class _Id:
     records: int = 0
     timeout_s: float = 60.0
     started_at_s: float = 0.0
-    raised_by_end: bool = False  # the epoch was raised by EndTxn version 5
+    raised_by_end: bool = False  # the epoch was raised by EndTxn version 5, or by a timeout
     wedged: bool = False
+    written: Written | None = None
 
 
 @dataclass(slots=True)
@@ -61,6 +82,10 @@ class FakeBroker:
         visible: records that a read_committed reader can see, by transaction.
         discarded: records that no reader will ever see, by transaction.
         requests: every EndTxn that arrived: (transaction, commit, version).
+        logs: (value, its transaction) by partition, as `append` wrote them.
+        late: requests that lie in a queue; `land_late_request` lets one arrive.
+        on_end: told of each transaction whose end is certain now, and of each whose markers are
+            written; `Written.state` says which.
     """
 
     level: int = 2
@@ -70,8 +95,11 @@ class FakeBroker:
     visible: dict[TransactionIdentity, int] = field(default_factory=dict)
     discarded: dict[TransactionIdentity, int] = field(default_factory=dict)
     requests: list[tuple[TransactionIdentity, bool, int]] = field(default_factory=list)
+    logs: dict[int, list[tuple[object, Written]]] = field(default_factory=dict)
+    late: list[Callable[[], object]] = field(default_factory=list)
+    on_end: Callable[[Written], None] = lambda _: None
     _next_producer_id: int = 1000
-    _owner: dict[str, TransactionIdentity] = field(default_factory=dict)
+    _added: dict[TransactionIdentity, set[int]] = field(default_factory=dict)
 
     # --- what a producer does -------------------------------------------------------------
 
@@ -85,7 +113,8 @@ class FakeBroker:
             raise Fenced("CONCURRENT_TRANSACTIONS")
         if known.state is _S.ONGOING:
             known.epoch += 1
-            self._discard(transactional_id)
+            self._prepare(transactional_id, commit=False)
+            self._complete(known)
         known.epoch += 1
         known.state, known.records, known.timeout_s = _S.EMPTY, 0, timeout_s
         known.raised_by_end = False
@@ -94,29 +123,62 @@ class FakeBroker:
     def produce(self, transaction: TransactionIdentity, records: int) -> None:
         """Records of a transaction; begins one when none is open."""
         known = self._own(transaction)
-        if known.state is not _S.ONGOING:
-            known.state, known.records, known.started_at_s = _S.ONGOING, 0, self.now_s
-            self._owner[transaction.transactional_id] = transaction
+        self._begin(known, transaction)
         known.records += records
+
+    def append(self, transaction: TransactionIdentity, partition: int, value: object) -> None:
+        """One record; a partition is added to the transaction before its first one.
+
+        A producer adds a partition once: where its transaction was ended behind its back, and it
+        was not fenced, the partition's leader finds that no transaction is open there.
+        """
+        known = self._own(transaction)
+        added = self._added.setdefault(transaction, set())
+        if partition not in added:
+            self.add_partitions(transaction, partition)
+            added.add(partition)
+        written = known.written
+        if known.state is not _S.ONGOING or written is None or partition not in written.partitions:
+            raise Fenced("INVALID_TXN_STATE")
+        known.records += 1
+        self.logs.setdefault(partition, []).append((value, written))
+
+    def add_partitions(self, transaction: TransactionIdentity, partition: int) -> None:
+        """AddPartitionsToTxn: begins a transaction when none is open, however late it comes."""
+        known = self._own(transaction)
+        if known.state in (_S.PREPARE_COMMIT, _S.PREPARE_ABORT):
+            raise Fenced("CONCURRENT_TRANSACTIONS")
+        self._begin(known, transaction).partitions.add(partition)
+
+    def _begin(self, known: _Id, transaction: TransactionIdentity) -> Written:
+        if known.state is not _S.ONGOING or known.written is None:
+            known.state, known.records, known.started_at_s = _S.ONGOING, 0, self.now_s
+            known.written = Written(transaction)
+        return known.written
 
     def end_natively(self, transaction: TransactionIdentity, *, commit: bool) -> None:
         """The producer's own commit or abort: EndTxn below version 5, the epoch stays."""
         known = self._own(transaction)
         if known.state is not _S.ONGOING:
             raise Fenced("INVALID_TXN_STATE")
+        self._added.pop(transaction, None)  # the client's next transaction adds its partitions anew
         self._prepare(transaction.transactional_id, commit=commit)
 
     # --- what time and the broker do ------------------------------------------------------
 
     def write_markers(self) -> None:
         """Complete every prepared transaction; readers see the committed ones now."""
-        for transactional_id, known in self.ids.items():
-            if known.state is _S.PREPARE_COMMIT:
-                known.state = _S.COMPLETE_COMMIT
-                self.visible[self._owner[transactional_id]] = known.records
-            elif known.state is _S.PREPARE_ABORT:
-                known.state = _S.COMPLETE_ABORT
-                self._discard(transactional_id)
+        for known in self.ids.values():
+            self._complete(known)
+
+    def _complete(self, known: _Id) -> None:
+        written = known.written
+        if written is None or known.state not in (_S.PREPARE_COMMIT, _S.PREPARE_ABORT):
+            return
+        is_commit = known.state is _S.PREPARE_COMMIT
+        known.state = written.state = _S.COMPLETE_COMMIT if is_commit else _S.COMPLETE_ABORT
+        (self.visible if is_commit else self.discarded)[written.identity] = known.records
+        self.on_end(written)
 
     def advance(self, seconds: float) -> None:
         """Let time pass; what is open beyond its timeout is aborted and its writer fenced."""
@@ -124,14 +186,42 @@ class FakeBroker:
         for transactional_id, known in self.ids.items():
             overdue = self.now_s - known.started_at_s > known.timeout_s
             if known.state is _S.ONGOING and overdue and not known.wedged:
-                known.epoch += 1
-                self._prepare(transactional_id, commit=False)
+                self.expire(transactional_id)
+
+    def expire(self, transactional_id: str) -> None:
+        """An open transaction is aborted for its age, and its writer fenced."""
+        known = self.ids[transactional_id]
+        known.epoch += 1
+        known.raised_by_end = True
+        self._prepare(transactional_id, commit=False)
+
+    def land_late_request(self, number: int = 0) -> None:
+        """Let a request arrive that lay in a queue; nobody waits for its answer any more."""
+        self.late.pop(number)()
 
     def forget(self, transactional_id: str) -> None:
         """The id expires at the coordinator."""
         del self.ids[transactional_id]
 
     # --- what anybody may ask ---------------------------------------------------------------
+
+    def read_committed(self, partition: int) -> list[object]:
+        """Values up to the last stable offset, aborted ones left out."""
+        seen: list[object] = []
+        for value, written in self.logs.get(partition, []):
+            if written.state in _OPEN:
+                break
+            if written.state is _S.COMPLETE_COMMIT:
+                seen.append(value)
+        return seen
+
+    def ongoing(self) -> list[TransactionIdentity]:
+        """Open transactions: they hold back readers."""
+        return [
+            known.written.identity
+            for known in self.ids.values()
+            if known.state is _S.ONGOING and known.written is not None
+        ]
 
     def describe(self, transactional_id: str) -> TransactionDescription | None:
         """DescribeTransactions."""
@@ -181,12 +271,11 @@ class FakeBroker:
     def _prepare(self, transactional_id: str, *, commit: bool) -> None:
         known = self.ids[transactional_id]
         known.state = _S.PREPARE_COMMIT if commit else _S.PREPARE_ABORT
+        if known.written is not None:
+            known.written.state = known.state
+            self.on_end(known.written)
         if not self.hold_markers:
-            self.write_markers()
-
-    def _discard(self, transactional_id: str) -> None:
-        known = self.ids[transactional_id]
-        self.discarded[self._owner[transactional_id]] = known.records
+            self._complete(known)
 
     def _own(self, transaction: TransactionIdentity) -> _Id:
         known = self.ids[transaction.transactional_id]
@@ -240,16 +329,25 @@ class FakeWire:
     def _end(self, transaction: TransactionIdentity, *, commit: bool) -> EndReport:
         if self.unreachable:
             return EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
-        fault = self.faults.pop(0) if self.faults else None
+        fault = self.next_fault()
         if fault is Fault.LOSE_REQUEST:
             return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
         if fault is Fault.CONCURRENT:
             return EndReport(outcome=EndOutcome.REFUSED, error="ConcurrentTransactionsError")
         version = self.end_version or (5 if self.broker.level >= 1 else 4)
+        if fault in (Fault.LATE, Fault.REPEATED):
+            request = partial(self.broker.end, transaction, commit=commit, version=version)
+            self.broker.late.append(request)
+            if fault is Fault.LATE:
+                return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
         error = self.broker.end(transaction, commit=commit, version=version)
         if fault is Fault.LOSE_ANSWER:
             return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
         return EndReport(outcome=EndOutcome.REFUSED if error else EndOutcome.DONE, error=error)
+
+    def next_fault(self) -> Fault | None:
+        """What happens to the EndTxn that is sent now."""
+        return self.faults.pop(0) if self.faults else None
 
     def list_transactions(
         self, prefix: str, *, timeout_s: float, open_only: bool = False

@@ -17,9 +17,11 @@ from connectors.kafka.transactional_producer import TopicMetadata
 __all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
 
 
-def kafka_error(name: str, *, fatal: bool = False, retriable: bool = False) -> KafkaError:
+def kafka_error(
+    name: str, text: str = "", *, fatal: bool = False, retriable: bool = False
+) -> KafkaError:
     """librdkafka's error of that name."""
-    return KafkaError(getattr(KafkaError, name), name, fatal, retriable)
+    return KafkaError(getattr(KafkaError, name), text or name, fatal, retriable)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class FakeClient:
         self.state = "Init"
         self.transaction: FakeTransaction | None = None
         self._fatal: KafkaError | None = None
+        self._told = ""
         self._known_partitions = cluster.partitions
         self.polls = 0
 
@@ -125,7 +128,12 @@ class FakeClient:
         self.state = "Ready"
 
     def begin_transaction(self) -> None:
-        assert self.state == "Ready", "one producer carries one transaction"
+        if self.state == "AbortableError":
+            raise KafkaException(kafka_error("_TIMED_OUT"))
+        if self.state != "Ready":
+            refusal = f"Operation not valid in state {self.state}"
+            raise KafkaException(kafka_error("_STATE", refusal))
+        assert self.transaction is None, "one producer carries one transaction"
         self.state = "InTransaction"
 
     def produce(
@@ -154,11 +162,13 @@ class FakeClient:
         self._queue.append((callback, message))
 
     def poll(self, timeout: float) -> int:
-        """Deliver what is queued; statistics come only when there is time to wait for them."""
+        """Deliver what is queued; statistics come at each poll, one for a state."""
         self.polls += 1
         served = 0 if self._cluster.answers_at_flush else self._deliver()
-        if timeout > 0:
-            self._on_statistics(self.statistics())
+        statistics = self.statistics()
+        if timeout > 0 or statistics != self._told:
+            self._told = statistics
+            self._on_statistics(statistics)
             served += 1
         return served
 

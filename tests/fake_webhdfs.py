@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -105,12 +106,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _chunks(self) -> tuple[bytes, bool]:
         """What came; a connection that ends before the last chunk ends the file, too."""
         content = bytearray()
-        while line := self.rfile.readline():
-            size = int(line, 16)
-            content += self.rfile.read(size)
-            self.rfile.readline()
-            if size == 0:
-                return bytes(content), True
+        with suppress(ConnectionError):  # a client that gives up may reset it
+            while line := self.rfile.readline():
+                size = int(line, 16)
+                content += self.rfile.read(size)
+                self.rfile.readline()
+                if size == 0:
+                    return bytes(content), True
         return bytes(content), False
 
     def _refuses(self) -> bool:

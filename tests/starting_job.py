@@ -6,7 +6,9 @@ from typing import Any
 
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.repairs import Repairer
+from runtime.checkpoint.serial import SerialSink
 from runtime.checkpoint.startup import Found, StartSequence
+from runtime.checkpoint.steps import Hands, RunIdentity
 from runtime.contracts import RegionRegistration
 from runtime.model import (
     BatchKey,
@@ -121,6 +123,24 @@ class Job:
             repairer=self.repairer,
             require_known=self.require_known,
             told=told,
+        )
+
+    def hands(self, *, session: str, generation: int, plan: JobPlan = PLAN) -> Hands:
+        """The remote steps of a run whose own first record is at ``generation``."""
+        return Hands(
+            store=self.store,
+            sinks={"sink": SerialSink(self.sink)},
+            sources={},
+            identity=RunIdentity(
+                plan=plan,
+                job_uid=JOB_UID,
+                session=session,
+                generation=generation,
+                run_attempt=1,
+                restored_from=0,
+            ),
+            settings=self.settings,
+            wall_ms=lambda: 0,
         )
 
     def start(

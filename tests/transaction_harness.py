@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer
 
-from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.handles import (
     SourceRange,
     TransactionalId,
@@ -26,6 +25,15 @@ from tests.kafka_records import await_stable, create_topic, read, unique
 from tests.waiting import wait_for
 
 __all__ = ["Attempt", "FakeHarness", "Harness", "RealHarness", "committable", "handle_of"]
+
+
+class Reachable(Protocol):
+    """A broker, or a cluster of them."""
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of one or several."""
+        ...
 
 
 class Attempt(Protocol):
@@ -121,7 +129,8 @@ class FakeAttempt:
 
     def produce(self, records: int) -> None:
         """See `Attempt.produce`."""
-        self.broker.produce(self.identity, records)
+        for number in range(records):
+            self.broker.append(self.identity, 0, number)
 
     def end_natively(self, *, commit: bool) -> None:
         """See `Attempt.end_natively`."""
@@ -207,12 +216,16 @@ class RealAttempt:
 
     def produce(self, records: int) -> None:
         """See `Attempt.produce`."""
+        self.begin(records)
+        assert self._producer.flush(60) == 0
+
+    def begin(self, records: int) -> None:
+        """As `produce`, without waiting for any answer."""
         if not self._began:
             self._producer.begin_transaction()
             self._began = True
         for number in range(records):
             self._producer.produce(self.topic, b"record %d" % number)
-        assert self._producer.flush(60) == 0
 
     def end_natively(self, *, commit: bool) -> None:
         """See `Attempt.end_natively`."""
@@ -233,7 +246,7 @@ class RealHarness:
 
     def __init__(
         self,
-        broker: EmbeddedKafka,
+        broker: Reachable,
         level: int,
         *,
         connection: KafkaConnection | None = None,

@@ -141,7 +141,7 @@ def _from_content(content: Mapping[str, object]) -> HeldFiles:
         files=tuple(
             HeldFile(
                 directory=text(directory),
-                staging=text(stagings[number(place)]),
+                staging=text(stagings[_place(place, stagings)]),
                 staged=text(staged),
                 length_bytes=number(length),
                 rows=None if count is None else number(count),
@@ -154,3 +154,10 @@ def _from_content(content: Mapping[str, object]) -> HeldFiles:
             )
         ),
     )
+
+
+def _place(value: object, stagings: Sequence[object]) -> int:
+    place = number(value)
+    if not 0 <= place < len(stagings):
+        raise ValueError(f"there is no staging directory {place}")
+    return place

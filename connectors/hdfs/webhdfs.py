@@ -13,7 +13,6 @@ HDFS client itself. Measured on Hadoop 3.5.0 (tests/integration/test_webhdfs.py)
 import contextlib
 import http.client
 import io
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import urllib3
 
 from runtime.errors import AuthenticationError, StorageError, StreamError, UnreachableError
+from runtime.json_text import parsed_json
 
 __all__ = ["WebHdfsAddress", "WebHdfsTaskFiles"]
 
@@ -244,7 +244,11 @@ class _NameNode:
             return None
         if answer.status != http.client.OK:
             raise _refused("look up", path, answer.status, answer.data)
-        return int(json.loads(answer.data)["FileStatus"]["length"])
+        try:
+            found: Any = parsed_json(answer.data)
+            return int(found["FileStatus"]["length"])
+        except (ValueError, LookupError, TypeError):
+            raise _refused("look up", path, answer.status, answer.data) from None
 
     def _call(
         self, method: str, path: str, operation: str, parameters: Mapping[str, str]
@@ -327,7 +331,8 @@ def _message(body: bytes) -> str:
 
 def _remote_exception(body: bytes) -> Mapping[str, object]:
     try:
-        found = json.loads(body)["RemoteException"]
-    except (ValueError, KeyError, TypeError):
+        found: Any = parsed_json(body)
+        said = found["RemoteException"]
+    except (ValueError, LookupError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return said if isinstance(said, dict) else {}

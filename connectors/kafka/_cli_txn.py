@@ -29,7 +29,7 @@ from connectors.kafka.txn_survey import TransactionLine
 from runtime.contracts import CommitOutcome, CommitReport
 from runtime.errors import ConfigError
 
-__all__ = ["app"]
+__all__ = ["app", "read_options"]
 
 app = typer.Typer(
     help="See and end a job's Kafka transactions, with the job gone.", no_args_is_help=True
@@ -174,7 +174,7 @@ def _open(
     timeout_s: float,
 ) -> AbstractContextManager[TransactionSession]:
     return open_session(
-        path, bootstrap=bootstrap, options=_options(config, config_file), timeout_s=timeout_s
+        path, bootstrap=bootstrap, options=read_options(config, config_file), timeout_s=timeout_s
     )
 
 
@@ -186,7 +186,8 @@ def _is_unfinished(line: TransactionLine) -> bool:
     return line.named is not None and line.named.standing == "unfinished"
 
 
-def _options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:
+def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:
+    """Options given as KEY=VALUE on the command line and in a file, which come first."""
     lines = config_file.read_text("utf-8").splitlines() if config_file is not None else []
     written = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     options = {}
@@ -289,7 +290,7 @@ def _as_json(line: TransactionLine) -> dict[str, object]:
             "producer_id": handle.producer_id,
             "producer_epoch": handle.producer_epoch,
             "record_count": handle.record_count,
-            "outputs": [f"{o.topic}-{o.partition}: {o.records}" for o in handle.outputs],
+            "outputs": [f"{o.topic}: {o.records}" for o in handle.outputs],
             "sources": [
                 f"{s.topic}-{s.partition}: {s.start_offset} to {s.end_offset}"
                 for s in handle.sources

@@ -140,6 +140,7 @@ _UNREACHABLE = error_codes(
     "_TRANSPORT",
     "_WAIT_COORD",
     "BROKER_NOT_AVAILABLE",
+    "CONCURRENT_TRANSACTIONS",  # an InitProducerId of the same id has not ended at its coordinator
     "COORDINATOR_LOAD_IN_PROGRESS",
     "COORDINATOR_NOT_AVAILABLE",
     "LEADER_NOT_AVAILABLE",

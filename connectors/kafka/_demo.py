@@ -28,7 +28,7 @@ from connectors.kafka.history import await_readable, read_records
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.observer import Observer
 from connectors.kafka.security import KafkaConnection
-from runtime.checker import History, Record, check, check_prefix, expect
+from runtime.checker import History, Identity, Record, check, check_prefix, expect
 from runtime.embedded.program import Program, ProgramSpec, command_of
 from runtime.errors import MissingRequirementError, UnreachableError
 
@@ -150,7 +150,9 @@ class _Demo:
                 held_back=self._records // 4,
             )
         )
-        self._observer = self._stack.enter_context(Observer(self._connection, _OUTPUT))
+        self._observer = self._stack.enter_context(
+            Observer(self._connection, _OUTPUT, identity=_IDENTITY)
+        )
         self._view.enter(Phase.RUNNING)
         started_s = time.monotonic()
         recovery = self._kill_half_way(broker.bootstrap)
@@ -237,8 +239,8 @@ class _Demo:
 
     def _judge(self, recovery: _Recovery, *, elapsed_s: float) -> Outcome:
         await_readable(self._connection, _OUTPUT, timeout_s=20)
-        expected = expect(read_records(self._connection, _INPUT), _shouted)
-        final, per_second = History(), Counter[int]()
+        expected = expect(read_records(self._connection, _INPUT), _shouted, _IDENTITY)
+        final, per_second = History(_IDENTITY), Counter[int]()
         for record in read_records(self._connection, _OUTPUT):
             final.append(record)
             per_second[(record.timestamp_ms or 0) // 1000] += 1
@@ -253,6 +255,14 @@ class _Demo:
             recovery_s=recovery.committed_s - recovery.killed_s,
             spark_start_s=recovery.sealed_s - recovery.restarted_s,
         )
+
+
+def _order_of(record: Record) -> bytes | None:
+    """What no two events share: a record of the same order with another content is corrupted."""
+    return next((value for name, value in record.headers if name == "order"), None)
+
+
+_IDENTITY = Identity(name_of=_order_of)
 
 
 def _shouted(record: Record) -> tuple[Record]:

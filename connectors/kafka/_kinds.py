@@ -16,7 +16,7 @@ def _describe(entry: StateEntry) -> Mapping[str, object]:
         "producer_id": handle.producer_id,
         "producer_epoch": handle.producer_epoch,
         "record_count": handle.record_count,
-        "outputs": [f"{each.topic}-{each.partition}: {each.records}" for each in handle.outputs],
+        "outputs": [f"{each.topic}: {each.records}" for each in handle.outputs],
         "sources": [
             f"{each.topic}-{each.partition}: {each.start_offset} to {each.end_offset}"
             for each in handle.sources

@@ -1,17 +1,18 @@
 """The driver's side of a Kafka sink: start check, ownership, sweep and committer."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.owner import KafkaOwnerStore, OwnerClaim
+from connectors.kafka.owner import KafkaOwnerStore, OwnerClaim, OwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sweep import Sweeper, SweepResult
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import Cluster, Wire
-from runtime.contracts import Committer, SinkContext, SweepView
+from runtime.contracts import Clock, Committer, SinkContext, SweepView
 from runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
 
 __all__ = [
@@ -29,6 +30,14 @@ _OWNER_CALL_S = 10.0
 _USUAL_MAXIMUM_S = 900.0  # Kafka's, which producers take where the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
 _REPEATED_SWEEP_S = 2.0
+
+
+class OpenOwnerStore(Protocol):
+    """Where the owner record of a prefix lies, on a cluster."""
+
+    def __call__(
+        self, connection: KafkaConnection, prefix: str, *, timeout_s: float
+    ) -> OwnerStore: ...
 
 
 class _Sweep(Protocol):
@@ -55,6 +64,9 @@ class KafkaSinkCoordinator:
         topics: tuple[str, ...],
         restart_budget_s: float = RESTART_BUDGET_S,
         connect: Callable[[KafkaConnection], Wire] = TransactionWire,
+        open_owner_store: OpenOwnerStore = KafkaOwnerStore,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._connection = connection
         self._prefix = transactional_id_prefix
@@ -63,12 +75,17 @@ class KafkaSinkCoordinator:
         self._restart_budget_s = restart_budget_s
         self._wire = connect(connection)
         self._sweep_wire = connect(connection)
-        self._sweeper = Sweeper(self._sweep_wire, prefix=transactional_id_prefix)
+        self._sweeper = Sweeper(
+            self._sweep_wire, prefix=transactional_id_prefix, clock=clock, sleep=sleep
+        )
+        self._open_owner_store = open_owner_store
+        self._clock = clock
+        self._sleep = sleep
         self._operator_id: str | None = None
         self._claim: OwnerClaim | None = None
         self._has_swept = False
         self._unfinished: SweepView | None = None
-        self.committer = KafkaCommitter(self._wire)
+        self.committer = KafkaCommitter(self._wire, clock=clock, sleep=sleep)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`. Facts: cluster_id, transaction_version, timeout."""
@@ -95,10 +112,12 @@ class KafkaSinkCoordinator:
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """See `SinkCoordinator.claim`. Watching another job's record takes 15 s."""
         self._operator_id = context.operator_id
-        store = KafkaOwnerStore(
+        store = self._open_owner_store(
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
         )
-        claim = OwnerClaim(store, context, prefix=self._prefix)
+        claim = OwnerClaim(
+            store, context, prefix=self._prefix, clock=self._clock, sleep=self._sleep
+        )
         try:
             claim.take()
         except StreamError:

@@ -66,7 +66,8 @@ class UnsecuredToken:
 
     def __call__(self) -> OAuthToken:
         now_s = time.time()
-        claims = {"sub": self.principal, "iat": now_s, "exp": now_s + self.lifetime_s}
+        # Whole seconds, past ones: the broker's clock, cut to milliseconds, may be behind ours.
+        claims = {"sub": self.principal, "iat": int(now_s), "exp": now_s + self.lifetime_s}
         value = f"{_segment({'alg': 'none'})}.{_segment(claims)}."
         return OAuthToken(
             value=value, expires_at_s=now_s + self.lifetime_s, principal=self.principal

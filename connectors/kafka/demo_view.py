@@ -140,6 +140,7 @@ class Outcome:
             ("lost", _fault(verdict.lost)),
             ("duplicated", _fault(verdict.duplicated)),
             ("never sent or aborted", _fault(verdict.unexpected)),
+            ("corrupted", _fault(verdict.corrupted)),
             ("reordered", _fault(verdict.reordered)),
             ("readers saw only a prefix", _fault(len(self.prefix.broken), clean="yes", dirty="no")),
             ("visible when killed", f"{self.visible_at_kill:,}"),

@@ -35,6 +35,7 @@ __all__ = [
     "EmbeddedKafka",
     "SecurityProtocol",
     "kafka_jars",
+    "new_cluster_id",
 ]
 
 KAFKA_VERSION = "4.3.1"
@@ -94,6 +95,9 @@ class EmbeddedKafka:
         security: adds a listener where clients must log in, see `secure_bootstrap`.
         jvm_options: heap and compiler settings.
         detached: the broker goes on when this process ends.
+        cluster_id: that a new data directory is formatted with; None: any. Nodes that are
+            configured to be one cluster share it.
+        jars: directory with the class path of another release; None: `kafka_jars`.
     """
 
     def __init__(
@@ -106,6 +110,8 @@ class EmbeddedKafka:
         security: BrokerSecurity | None = None,
         jvm_options: Sequence[str] = QUICK_START,
         detached: bool = False,
+        cluster_id: str | None = None,
+        jars: Path | None = None,
     ) -> None:
         if transaction_version not in (0, 1, 2):
             raise ConfigError(
@@ -120,6 +126,8 @@ class EmbeddedKafka:
         self._security = security
         self._jvm_options = tuple(jvm_options)
         self._detached = detached
+        self._cluster_id = cluster_id or new_cluster_id()
+        self._jars = jars
         self._scratch: Path | None = None
         self._ports: BrokerPorts | None = None
         self._certificate: Certificate | None = None
@@ -256,7 +264,7 @@ class EmbeddedKafka:
 
     def _start_on(self, ports: BrokerPorts) -> None:
         require_free(ports.plain, server=_NAME)
-        java, jars, directory = find_java(), kafka_jars(), self._directory()
+        java, jars, directory = find_java(), self._jars or kafka_jars(), self._directory()
         properties_file = self._write_configuration(directory, ports)
         jvm = (
             str(java.executable),
@@ -300,9 +308,8 @@ class EmbeddedKafka:
         return _write_private(directory / "server.properties", render(properties))
 
     def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         arguments = format_arguments(
-            cluster_id=cluster_id,
+            cluster_id=self._cluster_id,
             properties_file=properties_file,
             transaction_version=self._transaction_version,
             security=self._security,
@@ -320,6 +327,11 @@ class EmbeddedKafka:
                 {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
                 "The directory must be writable, and empty or a broker's own.",
             )
+
+
+def new_cluster_id() -> str:
+    """A cluster id as Kafka makes them: 16 random bytes in URL-safe base64."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
 def _temporary(directory: Path) -> Path:

@@ -10,6 +10,7 @@ from connectors.kafka.discovery import Look, OffsetFact, SourceCluster, require_
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.resolution import resolve
+from connectors.kafka.shared_look import SharedLook
 from connectors.kafka.splits import (
     LostRange,
     TopicFacts,
@@ -70,6 +71,7 @@ class KafkaSplitEnumerator:
     ) -> None:
         self._options = options
         self._cluster = cluster
+        self._shared = SharedLook(cluster, clock)
         self._source_id = source_id
         self._group_id = group_id
         self._bounded = bounded
@@ -310,13 +312,13 @@ class KafkaSplitEnumerator:
 
     def _look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
         """A look in which every position's topic is the one it was; absent ones are judged."""
-        keys = [key_of(split) for split in positions]
+        starts = {key_of(split): split.end_offset for split in positions}
 
         def find() -> tuple[Look, tuple[SplitRange, ...]]:
-            look = self._cluster.look(keys, timeout_s=timeout_s)
+            look = self._shared.of(starts, self._known - self._gone, timeout_s=timeout_s)
             check_identity(positions, look.topics)
             absent = vanished(positions, look.topics)
-            self._gone -= {*keys} - {key_of(split) for split in absent}  # others' stay
+            self._gone -= starts.keys() - {key_of(split) for split in absent}  # others' stay
             # What was judged already is not waited for again, at every cut.
             return look, tuple(split for split in absent if key_of(split) not in self._gone)
 

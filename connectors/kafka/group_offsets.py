@@ -22,7 +22,7 @@ class GroupOffsets:
 
     A consumer that never joins, and not the admin client: when the broker that coordinates the
     group goes away in the midst of an admin request, librdkafka 2.16 ends the whole process by a
-    failed assertion (its issue 4605; seen when a broker of three was killed).
+    failed assertion (seen when a broker of three was killed).
     """
 
     def __init__(self, config: Mapping[str, object], group_id: str) -> None:

@@ -3,7 +3,8 @@
 Executors make handles; the driver, a recovery in another process and ``sluice txn`` read them.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 COMMITTABLE_KIND = "kafka-transaction"
-COMMITTABLE_VERSION = 1
+COMMITTABLE_VERSION = 2  # 1 counted the records of each partition
 
 
 class InvalidHandleError(StreamError):
@@ -131,10 +132,9 @@ class TransactionIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputCount:
-    """How many records a transaction wrote to one topic-partition."""
+    """How many records a transaction wrote to one topic."""
 
     topic: str
-    partition: int
     records: int
 
 
@@ -209,7 +209,7 @@ def encode_handle(handle: TransactionHandle, *, operator_id: str) -> StateEntry:
         "producer_epoch": handle.producer_epoch,
         "checkpoint_id": handle.checkpoint_id,
         "record_count": handle.record_count,
-        "outputs": [[o.topic, o.partition, o.records] for o in handle.outputs],
+        "outputs": [[o.topic, o.records] for o in handle.outputs],
         "sources": [[s.topic, s.partition, s.start_offset, s.end_offset] for s in handle.sources],
     }
     return committable(
@@ -240,10 +240,7 @@ def _from_content(content: Mapping[str, object]) -> TransactionHandle:
         producer_epoch=number(content["producer_epoch"]),
         checkpoint_id=number(content["checkpoint_id"]),
         record_count=number(content["record_count"]),
-        outputs=tuple(
-            OutputCount(topic=text(t), partition=number(p), records=number(n))
-            for t, p, n in rows(content["outputs"])
-        ),
+        outputs=_outputs(rows(content["outputs"])),
         sources=tuple(
             SourceRange(
                 topic=text(t), partition=number(p), start_offset=number(a), end_offset=number(b)
@@ -251,3 +248,12 @@ def _from_content(content: Mapping[str, object]) -> TransactionHandle:
             for t, p, a, b in rows(content["sources"])
         ),
     )
+
+
+def _outputs(found: Iterable[Sequence[object]]) -> tuple[OutputCount, ...]:
+    records: Counter[str] = Counter()
+    for topic, *partition, count in found:
+        if len(partition) > 1:
+            raise ValueError("a count is of a topic, in version 1 of a partition")
+        records[text(topic)] += number(count)
+    return tuple(OutputCount(topic=topic, records=count) for topic, count in records.items())

@@ -40,17 +40,27 @@ __all__ = [
     "reading_consumer",
     "record_of",
     "topic_ends",
+    "topic_starts",
 ]
 
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 60.0
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.02
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
 
-_LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_LEADERLESS = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    # Behind an election: somebody has not heard of the new leader yet, or it does not know its end.
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+)
 _Pairs = Sequence[tuple[str, bytes | str | None]]
 
 
@@ -123,7 +133,7 @@ class EndWatch:
         return self._ends(IsolationLevel.READ_COMMITTED)
 
     def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
-        return _end_offsets(self._admin, self._partitions, isolation, self._timeout_s)
+        return _offsets(self._admin, self._partitions, isolation, self._timeout_s, of=_LATEST)
 
 
 def topic_ends(
@@ -131,6 +141,16 @@ def topic_ends(
 ) -> TopicEnds:
     """`EndWatch.now`, once."""
     return EndWatch(connection, topic, timeout_s=timeout_s).now()
+
+
+def topic_starts(
+    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
+) -> Mapping[int, int]:
+    """First offset of every partition that retention has left; raises as `EndWatch`."""
+    admin = make_admin(connection.librdkafka(Role.ADMIN))
+    partitions = _partitions(admin, topic, timeout_s)
+    isolation = IsolationLevel.READ_UNCOMMITTED
+    return _offsets(admin, partitions, isolation, timeout_s, of=_EARLIEST)
 
 
 def await_readable(
@@ -269,13 +289,15 @@ def _partitions(admin: AdminClient, topic: str, timeout_s: float) -> list[TopicP
     return [TopicPartition(topic, number) for number in sorted(p.id for p in found.partitions)]
 
 
-def _end_offsets(
+def _offsets(
     admin: AdminClient,
     partitions: Sequence[TopicPartition],
     isolation: IsolationLevel,
     timeout_s: float,
+    *,
+    of: OffsetSpec,
 ) -> dict[int, int]:
-    wanted = dict.fromkeys(partitions, _LATEST)
+    wanted = dict.fromkeys(partitions, of)
     deadline = time.monotonic() + timeout_s
     while True:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)

@@ -82,7 +82,8 @@ _ENDINGS = dict.fromkeys(
 _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
-_DELAY = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_MOST_DIGITS = 18  # such a number fits into 64 bits
+_DELAY = re.compile(rf"(\d{{1,{_MOST_DIGITS}}})\s*(us|ms|s|m|min|h|d)?")
 _DELAY_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -376,14 +377,15 @@ def _names(value: str) -> tuple[str, ...]:
 
 
 def _whole(value: str) -> int:
-    if not value.isdecimal():
-        raise ValueError("a whole number that is not negative")
+    # Longer ones would overflow, each somewhere else: a client, a clock, Python's own reader.
+    if not value.isdecimal() or len(value) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
     return int(value)
 
 
 def _positive(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise ValueError("a whole number above 0")
+    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
+        raise ValueError(f"a whole number above 0, of at most {_MOST_DIGITS} digits")
     return int(value)
 
 

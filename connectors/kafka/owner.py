@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from connectors.kafka._client import (
     KafkaError,
@@ -25,6 +25,7 @@ from connectors.kafka.client_options import Role
 from connectors.kafka.security import KafkaConnection
 from runtime.contracts import Clock, SinkContext
 from runtime.errors import FencedError, UnreachableError
+from runtime.json_text import parsed_json
 
 __all__ = [
     "RENEWAL_INTERVAL_S",
@@ -88,7 +89,7 @@ class OwnerRecord:
     def decode(cls, text: str) -> "OwnerRecord | None":
         """The record, or None for an empty, released or foreign text."""
         try:
-            content = json.loads(text)
+            content: Any = parsed_json(text)
             if content["v"] != _FORMAT:
                 return None
             return cls(

@@ -4,12 +4,12 @@ Spark writes -2 for earliest and -1 for latest inside its JSON; those numbers st
 """
 
 import enum
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from runtime.errors import ConfigError
+from runtime.json_text import parsed_json
 
 __all__ = [
     "AtTimestamp",
@@ -107,7 +107,9 @@ def parse_assignment(text: str, *, option: str) -> frozenset[PartitionKey]:
     """``{"orders": [0, 1]}``."""
     found = set[PartitionKey]()
     for topic, numbers in _objects(text, option, _ASSIGNMENT):
-        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+        if not isinstance(numbers, list) or not all(
+            type(n) is int and 0 <= n < 2**31 for n in numbers
+        ):
             raise _malformed(option, text, _ASSIGNMENT)
         found |= {(topic, number) for number in numbers}
     if not found:
@@ -115,19 +117,24 @@ def parse_assignment(text: str, *, option: str) -> frozenset[PartitionKey]:
     return frozenset(found)
 
 
+_MOST_DIGITS = 9  # of a partition
+
+
 def _numbers(text: str, option: str) -> Iterable[tuple[PartitionKey, int]]:
     for topic, by_partition in _objects(text, option, _OFFSETS):
         if not isinstance(by_partition, dict):
             raise _malformed(option, text)
         for partition, number in by_partition.items():
-            if not partition.isdecimal() or type(number) is not int:
+            if not partition.isdecimal() or len(partition) > _MOST_DIGITS:
+                raise _malformed(option, text)
+            if type(number) is not int or number >= 2**63:
                 raise _malformed(option, text)
             yield (topic, int(partition)), number
 
 
 def _objects(text: str, option: str, form: str) -> Iterable[tuple[str, object]]:
     try:
-        found = json.loads(text)
+        found = parsed_json(text)
     except ValueError:
         raise _malformed(option, text, form) from None
     if not isinstance(found, dict):

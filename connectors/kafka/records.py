@@ -34,6 +34,8 @@ _NOW = 0  # librdkafka: stamp it when it is produced
 _NO_TIMESTAMP = -1  # Kafka: the record has none
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
+_SECONDS = (-(_INT64_MAX // 1000), _INT64_MAX // 1000)  # that fit as milliseconds
+_NO_SUCH_TIME = "Kafka has no times before 1970, nor 292 million years later."
 
 Header = tuple[str, bytes | None]
 IntArray = npt.NDArray[np.int64]
@@ -158,7 +160,8 @@ class RecordColumns:
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
             _refuse_outside(column, (0, _INT32_MAX), "partition", "Null: by key.")
-            column = column if known is None else known
+            # Of one type, for -1 is no value of an unsigned one.
+            column = column.cast(pa.int32()) if known is None else known
         return None if column is None else column.fill_null(_UNASSIGNED)
 
     def timestamps_ms(self, batch: pa.RecordBatch) -> IntArray | None:
@@ -169,11 +172,13 @@ class RecordColumns:
         # Floor, so that a time before 1970 is not rounded up into the valid range. In numbers:
         # Arrow's own rounding looks every timestamp up in the time zone, 30 times slower.
         ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        millis: IntArray = (
-            ticks * 1000 if column.type.unit == "s" else ticks // _TICKS[column.type.unit]
-        )
+        if column.type.unit == "s":
+            _refuse_outside(pa.array(ticks), _SECONDS, "timestamp", _NO_SUCH_TIME)
+            millis: IntArray = ticks * 1000
+        else:
+            millis = ticks // _TICKS[column.type.unit]
         bounds = (_NO_TIMESTAMP, _INT64_MAX)
-        _refuse_outside(pa.array(millis), bounds, "timestamp", "Kafka has no times before 1970.")
+        _refuse_outside(pa.array(millis), bounds, "timestamp", _NO_SUCH_TIME)
         # librdkafka reads 0 as "now", so the first millisecond of 1970 becomes the second one.
         millis[millis == 0] = 1
         millis[millis == _NO_TIMESTAMP] = _NOW

@@ -84,6 +84,7 @@ class KafkaConnection:
                 {"option": "kafka.bootstrap.servers"},
                 "Set it to host:port, or to a comma-separated list of them.",
             )
+        _refuse_unsendable({"bootstrap.servers": servers, **options})
         check_known(options)
         _check_protocol(options)
         self._sasl()
@@ -261,6 +262,17 @@ def _config_principal(options: Mapping[str, str]) -> str:
     # librdkafka's own form: "principal=alice scope=…"
     pairs = (item.partition("=") for item in options.get("sasl.oauthbearer.config", "").split())
     return next((value for name, _, value in pairs if name == "principal"), "")
+
+
+def _refuse_unsendable(options: Mapping[str, str]) -> None:
+    """C strings end at their first null, and a lone surrogate has no UTF-8."""
+    for name, value in options.items():
+        if "\0" in value or value.encode("utf-8", "replace").decode() != value:
+            raise ConfigError(
+                "an option holds a character that no Kafka client can be told",
+                {"option": PREFIX + name},  # never its value, which may be a secret
+                "Remove null characters and halves of surrogate pairs.",
+            )
 
 
 def _check_protocol(options: Mapping[str, str]) -> None:

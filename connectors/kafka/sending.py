@@ -8,14 +8,17 @@ a loop. One way for every record of a writer also keeps the order whatever colum
 """
 
 import time
+from collections import Counter
 from typing import cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connectors.kafka._client import UNKNOWN_PARTITION, KafkaError, KafkaException
 from connectors.kafka.collector import without_collector
 from connectors.kafka.delivery import DeliveryLog, is_consequence
 from connectors.kafka.grouping import by_partition
+from connectors.kafka.handles import OutputCount
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.native.producing import NativeProducing
 from connectors.kafka.producing import PlainProducing, Prepared, Producing
@@ -62,7 +65,7 @@ class RecordSender:
         self._stops_at_errors = stops_at_errors
         self._clock = clock
         self._looked_for: set[tuple[str, int]] = set()
-        self.records = 0
+        self._records: Counter[str] = Counter()
 
     def send(
         self, batch: pa.RecordBatch, columns: RecordColumns, *, is_own_topic: bool = True
@@ -93,7 +96,20 @@ class RecordSender:
         self._hand_over(rows, prepared)
         serve(self._client, 0, self._delivery.client_failed)
         self._check()
-        self.records += rows.num_rows
+        self._count(rows, columns)
+
+    @property
+    def outputs(self) -> tuple[OutputCount, ...]:
+        """How many rows of each topic were sent."""
+        return tuple(OutputCount(topic=t, records=n) for t, n in self._records.items())
+
+    def _count(self, rows: pa.RecordBatch, columns: RecordColumns) -> None:
+        topics = columns.topics(rows)
+        if topics is None:
+            self._records[columns.topic or ""] += rows.num_rows
+            return
+        for found in pc.value_counts(topics).to_pylist():
+            self._records[found["values"]] += found["counts"]
 
     def _hand_over(self, rows: pa.RecordBatch, prepared: Prepared) -> None:
         sent = 0

@@ -22,6 +22,8 @@ from runtime.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
 
 __all__ = ["KafkaSink"]
 
+_MOST_DIGITS = 9  # of a number of MiB
+_LONGEST_TIMEOUT_S = (2**31 - 1) // 1000  # Kafka counts milliseconds in 32 bits
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -247,11 +249,11 @@ class KafkaSink:
                 {"sink": self._name, "option": "transactional_id_prefix / transactionalIdPrefix"},
                 "Choose one for this job and keep it, or ask for at-least-once.",
             )
-        if self._timeout_s is not None and self._timeout_s < 1:
+        if self._timeout_s is not None and not 1 <= self._timeout_s <= _LONGEST_TIMEOUT_S:
             raise ConfigError(
-                "the transaction timeout is too short",
+                "the transaction timeout is too short, too long, or no number",
                 {"sink": self._name, "transaction_timeout_s": self._timeout_s},
-                "Give at least 1 second, or leave it out for the broker's maximum.",
+                f"Give 1 to {_LONGEST_TIMEOUT_S} seconds, or none for the broker's maximum.",
             )
 
 
@@ -303,7 +305,7 @@ def _refuse_unknown(given: Iterable[str]) -> None:
 
 def _task_memory_mib(ours: Mapping[str, str]) -> int:
     text = str(ours.get("taskmemorymib", DEFAULT_MIB)).strip()
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise ConfigError(
             "an option has a value that is not valid",
             {"option": "taskMemoryMiB", "value": text},

@@ -1,6 +1,7 @@
 """Which partitions a source reads, as the user says it. Pure."""
 
 import re
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -57,7 +58,10 @@ class Pattern:
 
     def __post_init__(self) -> None:
         try:
-            re.compile(self.regex)
+            with warnings.catch_warnings():
+                # What a later Python may read in another way is no error in this one.
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(self.regex)
         except re.error as err:
             raise ConfigError(
                 "the topic pattern is not a regular expression",

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from connectors.kafka.committer import KafkaCommitter
@@ -115,11 +115,19 @@ class Sweeper:
     transaction: it is listed, and aborted, again by the next sweep (rule 13).
     """
 
-    def __init__(self, wire: Wire, *, prefix: str, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        prefix: str,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._wire = wire
         self._prefix = prefix
         self._clock = clock
-        self._committer = KafkaCommitter(wire, clock=clock)
+        self._sleep = sleep
+        self._committer = KafkaCommitter(wire, clock=clock, sleep=sleep)
 
     def sweep(self, view: SweepView, *, operator_id: str | None, timeout_s: float) -> SweepResult:
         """One pass over every broker that answers. Never raises for a remote."""
@@ -161,7 +169,7 @@ class Sweeper:
                     aborted=aborted, remaining=result.remaining, missing=result.missing
                 )
             # Markers are being written, or a broker is away: neither tells when it is over.
-            time.sleep(min(_ROUND_WAIT_S, max(0.0, deadline - self._clock())))
+            self._sleep(min(_ROUND_WAIT_S, max(0.0, deadline - self._clock())))
 
     def _abort(self, found: Sequence[TransactionIdentity], timeout_s: float) -> int:
         reports = self._committer.abort_transactions(found, timeout_s=timeout_s)

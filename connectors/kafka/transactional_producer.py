@@ -1,11 +1,13 @@
 """One librdkafka producer that carries one transaction and is then let go.
 
 Its producer id and epoch come from its own statistics (rule 3): they tell *this* transaction from
-every other attempt, which DescribeTransactions cannot.
+every other attempt, which DescribeTransactions cannot. That it is still in that transaction, the
+client itself tells after the flush (docs/adr/0015-the-client-tells-its-state.md).
 """
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from connectors.kafka._client import KafkaError, KafkaException, Message, translate
-from connectors.kafka.handles import OutputCount, TransactionIdentity
+from connectors.kafka._client import (
+    KafkaError,
+    KafkaException,
+    Message,
+    error_codes,
+    translate,
+)
+from connectors.kafka.handles import TransactionIdentity
 from runtime.contracts import Clock
 from runtime.errors import (
     AuthenticationError,
@@ -30,7 +38,6 @@ __all__ = [
     "TransactionStatus",
     "TransactionalProducer",
     "partition_count",
-    "read_outputs",
     "read_status",
     "serve",
 ]
@@ -38,10 +45,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 STATISTICS_INTERVAL_MS = 20
-"""librdkafka cannot be asked for its statistics, only told how often to give them.
-
-After a flush the writer waits for the next ones: 10 ms on average. Measured at 20 ms: 1 % of a
-core with 4 partitions, 2 % with 100, 8 % with 1,000. What nobody polls for piles up, 7 kB and more
+"""Unless told (`connectors.kafka.statistics_pace`). What nobody polls for piles up, 7 kB and more
 each, and the client walks past all of it to add the next: see `TransactionalProducer.keep_alive`.
 """
 
@@ -53,6 +57,8 @@ _REACH_S = 1.0
 _RELEASE_S = 1.0
 _ANY_TOPIC = "__transaction_state"  # there where transactions are; any name would do
 _DECODER = json.JSONDecoder()
+_WRONG_STATE = error_codes("_STATE")
+_STATE_NAME = re.compile(r" in state (\w+)$")
 
 
 class TopicMetadata(Protocol):
@@ -129,17 +135,6 @@ def read_status(statistics: str) -> TransactionStatus | None:
     )
 
 
-def read_outputs(statistics: str) -> tuple[OutputCount, ...]:
-    """Records per partition that this producer has been given since it was made."""
-    topics = json.loads(statistics).get("topics", {})
-    return tuple(
-        OutputCount(topic=topic["topic"], partition=number, records=partition["msgs"])
-        for topic in topics.values()
-        for partition in topic["partitions"].values()
-        if (number := int(partition["partition"])) >= 0 and partition["msgs"] > 0
-    )
-
-
 def serve(client: Client, timeout_s: float, failed: Callable[[KafkaError], None]) -> int:
     """`poll`, which raises a fatal error instead of calling back with it."""
     try:
@@ -176,6 +171,7 @@ class TransactionalProducer:
         config: Mapping[str, Any],
         transactional_id: str,
         *,
+        statistics_interval_ms: int = STATISTICS_INTERVAL_MS,
         clock: Clock = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -194,7 +190,7 @@ class TransactionalProducer:
             {
                 **config,
                 "transactional.id": transactional_id,
-                "statistics.interval.ms": STATISTICS_INTERVAL_MS,
+                "statistics.interval.ms": statistics_interval_ms,
                 "stats_cb": self._on_statistics,
                 "error_cb": self._on_error,
             }
@@ -298,36 +294,54 @@ class TransactionalProducer:
         except KafkaException as err:
             raise translate(err, {"transactional_id": self.transactional_id}) from err
 
-    def confirm(self, *, timeout_s: float) -> tuple[OutputCount, ...]:
+    def confirm(self) -> None:
         """After a flush: still in the same transaction, under the same identity (rule 3).
 
-        Returns how many records went to each partition.
+        The newest statistics must show the identity. They may be older than the flush; but the
+        client takes another id or epoch only after it has left the transaction, and that it has
+        not it says now.
 
         Raises:
             DeliveryError: the producer's id or epoch is no longer the registered one, or the
                 transaction is no longer open, or so old that the broker may have aborted it.
+            FencedError, AuthenticationError, …: the client has given up for good, for that reason.
         """
         while self._serve(0):
-            pass  # statistics made before this call say nothing about the time after the flush
-        status = self._next_status(self._clock() + timeout_s, is_wanted=lambda _: True)
-        identity = self.identity
+            pass
+        state, status, identity = self._state(), read_status(self._statistics), self.identity
+        assert status is not None  # `prepare` has read one
         same = (status.producer_id, status.producer_epoch) == (
             identity.producer_id,
             identity.producer_epoch,
         )
-        if not same or status.state != "InTransaction":
+        if not same or state != "InTransaction":
             raise DeliveryError(
                 "the transaction is not the one that was begun",
                 {
                     "transactional_id": self.transactional_id,
                     "registered": f"{identity.producer_id}/{identity.producer_epoch}",
                     "now": f"{status.producer_id}/{status.producer_epoch}",
-                    "state": status.state,
+                    "state": state,
                 },
                 "The epoch is written again; nothing of this one becomes visible.",
             )
         self._refuse_timed_out()
-        return read_outputs(self._statistics)
+
+    def _state(self) -> str:
+        """librdkafka's ``txn_state`` at this moment, or the error that it ended in.
+
+        There is no call for it, and statistics come only at intervals. But each call names the
+        state in which it is not legal, and beginning a transaction is legal in ``Ready`` alone.
+        """
+        try:
+            self.client.begin_transaction()
+        except KafkaException as err:
+            error: KafkaError = err.args[0]
+            if error.fatal():
+                raise translate(error, {"transactional_id": self.transactional_id}) from err
+            named = _STATE_NAME.search(error.str()) if error.code() in _WRONG_STATE else None
+            return named[1] if named else error.str()
+        return "Ready"
 
     def decide_within_s(self) -> float | None:
         """For so long from now the broker will certainly keep the transaction, with room for its

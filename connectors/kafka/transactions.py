@@ -285,6 +285,9 @@ class Net:
         try:
             future = manager.send(request, node_id=node_id, request_timeout_ms=left_ms)
         except kafka_errors.KafkaError as err:
+            if isinstance(err, kafka_errors.UnknownBrokerIdError):
+                # It was away when kafka-python last looked, which it does every five minutes.
+                manager.cluster.request_update()
             future = Future().failure(err)
         return _Answer(self.client, future, until)
 

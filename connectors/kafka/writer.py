@@ -2,6 +2,7 @@
 
 import enum
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,7 @@ from connectors.kafka.producers import Lease, ProducerPool, process_pools
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import RecordSender, flush
+from connectors.kafka.statistics_pace import StatisticsPace
 from connectors.kafka.transactional_producer import (
     Client,
     TransactionalProducer,
@@ -48,7 +50,6 @@ _READY_TIMEOUT_S = 25.0
 _INIT_TIMEOUT_S = 18.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
-_CONFIRM_TIMEOUT_S = 10.0
 _USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
 _DEFAULT_SETTINGS = write_settings(TaskMemory(), {})
 _FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
@@ -157,11 +158,11 @@ class TransactionalWriter:
         producer = self._lease.producer
         self._flush(self._lease)
         with producer.in_use():
-            outputs = producer.confirm(timeout_s=_CONFIRM_TIMEOUT_S)
+            producer.confirm()
             self._delivery.check()
         self.decide_within_s = producer.decide_within_s()
         failpoint("after-flush")
-        handle = self._handle(producer, self._sender.records, outputs)
+        handle = self._handle(producer, self._sender.outputs)
         lease, self._lease, self._sender = self._lease, None, None
         if self._keeps_producer:
             self._pool.hold(lease)
@@ -231,7 +232,7 @@ class TransactionalWriter:
         )
 
     def _handle(
-        self, producer: TransactionalProducer, records: int, outputs: tuple[OutputCount, ...]
+        self, producer: TransactionalProducer, outputs: tuple[OutputCount, ...]
     ) -> TransactionHandle:
         identity = producer.identity
         return TransactionHandle(
@@ -239,7 +240,7 @@ class TransactionalWriter:
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             checkpoint_id=self._scope.checkpoint_id,
-            record_count=records,
+            record_count=sum(output.records for output in outputs),
             outputs=outputs,
             sources=tuple(
                 SourceRange(
@@ -450,6 +451,7 @@ class _Preparation:
     def __init__(self, factory: KafkaWriterFactory) -> None:
         self._factory = factory
         self._limits = LimitsOnce(factory.limits)
+        self._pace = StatisticsPace(time.monotonic)
 
     def __call__(self, transactional_id: str) -> TransactionalProducer:
         config = transactional_config(
@@ -459,7 +461,9 @@ class _Preparation:
             transaction_timeout_s=self._factory.transaction_timeout_s,
         )
         make_client = partial(_make_client, self._factory.hot_path)
-        producer = TransactionalProducer(make_client, config, transactional_id)
+        producer = TransactionalProducer(
+            make_client, config, transactional_id, statistics_interval_ms=self._pace.next_ms()
+        )
         try:
             producer.prepare(topic=self._factory.topic, timeout_s=_INIT_TIMEOUT_S)
         except BaseException:

@@ -168,10 +168,9 @@ class Book:
         return checkpoint
 
     def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
-        """Let every region take part, also those with nothing to cut."""
+        """Let every region take part in an idle one, also those with nothing to cut."""
         checkpoint.forced = True
-        if checkpoint.state is State.ARMED:
-            self.move(checkpoint, Event.BARRIER_CUT, now_s)
+        self.move(checkpoint, Event.BARRIER_CUT, now_s)
 
     def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
         """Somebody asked for this checkpoint and waits for its id."""
@@ -236,9 +235,8 @@ class Book:
         self.out.append(EndJob(error=error, finished=self.is_finished))
 
     def fence(self, error: BaseException) -> None:
-        """Another session has taken over: change nothing more, wake everybody."""
-        if self.is_fenced:
-            return
+        """Another session has taken over: change nothing more, wake everybody. Once: a fenced core
+        takes in nothing that could fence it again."""
         self.is_fenced = True
         waiting = [batch for p in self.pending.values() for batch in p.batches()]
         waiting += [r.held.batch for r in self.regions.values() if r.held is not None]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from runtime.checkpoint.kinds import KindRegistry
 from runtime.checkpoint.metadata import by_topic
-from runtime.checkpoint.retention import PlaceFacts, facts_of, first_of_sessions, unfinished
+from runtime.checkpoint.retention import PlaceFacts, facts_of, unfinished
 from runtime.checkpoint.store import CheckpointStore, place_name
 from runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from runtime.model import (
@@ -92,13 +92,13 @@ def _sizes(store: CheckpointStore, checkpoint_id: int) -> dict[str, int]:
 
 
 def _standings(facts: Sequence[PlaceFacts]) -> dict[int, str]:
-    first, still_open = first_of_sessions(facts), unfinished(facts)
+    still_open = unfinished(facts)
 
     def standing(place: PlaceFacts) -> str:
         if place.is_superseded:
             return "superseded"
         if place.verdict is Verdict.ABORTED:
-            return "seal" if place.checkpoint_id in first else "aborted"
+            return "seal" if place.is_seal else "aborted"
         if place.is_committed:
             return "committed"
         has_work = place.checkpoint_id in still_open and place.has_committables

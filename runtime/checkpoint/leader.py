@@ -3,9 +3,10 @@
 import json
 import logging
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from runtime.errors import UnsupportedFormatError
+from runtime.json_text import parsed_json
 from runtime.storage.file_system import FileSystem
 
 __all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "LeaderStore"]
@@ -66,7 +67,7 @@ class FileLeaderStore:
         if data is None:
             return None
         try:
-            record = json.loads(data)
+            record: Any = parsed_json(data)
             version = int(record["format_version"])
         except (ValueError, LookupError, TypeError) as error:
             log.warning("leader record cannot be read: uri=%s error=%r", self._fs.uri, error)

@@ -86,8 +86,7 @@ class CoreLoop:
         with self._gate:
             self._ended = True
             self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         actions = core.step(event, self._clock())
@@ -146,8 +145,7 @@ class StepThread:
     def stop(self, *, timeout_s: float) -> None:
         """End after what is in the queue now."""
         self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def _perform(self, action: RemoteStep) -> None:
         try:

@@ -22,15 +22,14 @@ __all__ = [
 
 
 def may_park(book: Book, names: Collection[str]) -> bool:
-    """Whether the job goes on without these regions: it wants to, and another one is left."""
-    is_wanted = book.settings.on_region_failure is OnRegionFailure.PARK
+    """Whether the job goes on without these regions: it has not ended, it wants to, and another one
+    is left."""
+    is_wanted = book.settings.on_region_failure is OnRegionFailure.PARK and not book.is_over
     return is_wanted and bool(names) and bool(book.standing().keys() - set(names))
 
 
 def end_or_park(book: Book, names: Collection[str], error: BaseException, now_s: float) -> None:
     """These regions have failed for good: the job ends with the error, or goes on without them."""
-    if book.is_over:
-        return
     if not may_park(book, names):
         book.end(error, now_s)
         return

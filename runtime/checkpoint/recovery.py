@@ -10,6 +10,7 @@ from runtime.contracts import RegionRegistration
 from runtime.counts import COUNTS_KIND
 from runtime.errors import ConfigError, WrongJobError
 from runtime.model import (
+    SEAL,
     BatchKey,
     CheckpointKind,
     CheckpointRecord,
@@ -21,7 +22,6 @@ from runtime.model import (
 )
 
 __all__ = [
-    "SEAL",
     "History",
     "Place",
     "first_record",
@@ -34,9 +34,6 @@ __all__ = [
     "to_settle",
     "verify_same_job",
 ]
-
-SEAL = "seal"
-"""``asked_by`` of a seal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +235,7 @@ def first_regions(
 
 
 def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[str]) -> None:
-    """The directory must belong to this job, and everything in the record must have an owner.
+    """The directory must belong to this job, and everything in the decision must have an owner.
 
     Raises:
         WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
@@ -250,8 +247,7 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
             "Give each job a checkpoint directory of its own, or use the job's old name.",
         )
     _verify_operators(record, plan, set(sink_ids))
-    if record.verdict is Verdict.DECIDED:
-        verify_rescalable(record, plan)
+    verify_rescalable(record, plan)
     _verify_state(record, plan)
 
 

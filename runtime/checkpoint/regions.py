@@ -305,8 +305,7 @@ class RegionState:
 
     def fence_off(self) -> None:
         """The fence is durable and the old life settled: its id is the generation from now on."""
-        if self.fence is None:
-            raise AssertionError("a region is fenced off without a fence")
+        assert self.fence is not None  # or its record could not be durable
         self.generation, self.fence = self.fence, None
         self.cuts.clear()
         self.is_fenced_off = True

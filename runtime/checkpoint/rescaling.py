@@ -148,16 +148,16 @@ def _with_splits(region: RegionRecord, splits: tuple[SplitRange, ...]) -> Region
 def _with_states(
     regions: Iterable[RegionRecord], record: CheckpointRecord, plan: JobPlan
 ) -> tuple[RegionRecord, ...]:
-    """Each entry of a region that vanishes goes on in one that stays, beside that one's own."""
+    """Each entry of a region that vanishes goes on in one that stays, beside that one's own; there
+    is one, or `verify_rescalable` has refused the start."""
     found = {region.region: region for region in regions}
     vanished = [region for region in record.regions if region.region not in found]
     for number, region in enumerate(vanished):
         for entry in region.operator_states:
             heirs = _heirs(entry, region, record, plan)
-            if heirs:
-                heir = found[heirs[number % len(heirs)]]
-                states = (*heir.operator_states, entry)
-                found[heir.region] = replace(heir, operator_states=states)
+            heir = found[heirs[number % len(heirs)]]
+            states = (*heir.operator_states, entry)
+            found[heir.region] = replace(heir, operator_states=states)
     return tuple(found.values())
 
 

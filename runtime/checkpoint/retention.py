@@ -3,14 +3,15 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.model import CheckpointKind, CheckpointRecord, Verdict
+from runtime.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
 
 __all__ = [
     "EVERY_BATCH",
     "PlaceFacts",
     "facts_of",
-    "first_of_sessions",
+    "indispensable",
     "retirable",
+    "seals",
     "spark_batches_to_retain",
     "unfinished",
 ]
@@ -25,23 +26,24 @@ class PlaceFacts:
 
     Attributes:
         checkpoint_id: the place.
-        verdict, kind, leader_session_id: of its record.
+        verdict, kind: of its record.
         names: checkpoint ids that the record builds on (carried-from).
         restored_from: checkpoint id that its run started from.
         has_committables: whether there is anything to commit.
         is_committed: whether the durable mark is there.
         is_superseded: whether a start from an older checkpoint left it behind.
+        is_seal: whether a run began with it: checkpoint 0, or the seal of a later run.
     """
 
     checkpoint_id: int
     verdict: Verdict
     kind: CheckpointKind
-    leader_session_id: str
     names: frozenset[int]
     has_committables: bool
     restored_from: int | None = None
     is_committed: bool = False
     is_superseded: bool = False
+    is_seal: bool = False
 
 
 def facts_of(
@@ -52,26 +54,24 @@ def facts_of(
         checkpoint_id=record.checkpoint_id,
         verdict=record.verdict,
         kind=record.kind,
-        leader_session_id=record.leader_session_id,
         names=frozenset(r.carried_from for r in record.regions if r.carried_from is not None),
         has_committables=bool(record.committables),
         restored_from=record.restored_from,
         is_committed=is_committed,
         is_superseded=is_superseded,
+        is_seal=record.asked_by == SEAL or record.checkpoint_id == 0,
     )
 
 
-def first_of_sessions(places: Iterable[PlaceFacts]) -> frozenset[int]:
-    """The first record of each leader session: checkpoint 0 and the seals.
+def seals(places: Iterable[PlaceFacts]) -> frozenset[int]:
+    """Checkpoint 0 and the seals.
 
     They are never deleted. A paused older coordinator's next place is always such a record
     (protocol rule 6); an empty place there would let it decide, or begin the job a second time.
+    A session may have several: a start that lost the race after its checkpoint 0 or its seal
+    seals once more, higher up, and it is that one which stops whoever was faster.
     """
-    first: dict[str, int] = {}
-    for place in places:
-        known = first.get(place.leader_session_id, place.checkpoint_id)
-        first[place.leader_session_id] = min(known, place.checkpoint_id)
-    return frozenset(first.values())
+    return frozenset(place.checkpoint_id for place in places if place.is_seal)
 
 
 def unfinished(places: Sequence[PlaceFacts]) -> frozenset[int]:
@@ -85,23 +85,27 @@ def unfinished(places: Sequence[PlaceFacts]) -> frozenset[int]:
     )
 
 
+def indispensable(places: Iterable[PlaceFacts]) -> frozenset[int]:
+    """What nobody may delete: seals, unfinished decisions, the last record of all (ids are never
+    used twice), and what its run started from as long as that has decided nothing: an older run
+    that still retires knows nothing of a start from an older checkpoint."""
+    ordered = sorted(places, key=lambda place: place.checkpoint_id)
+    needed = set(seals(ordered) | unfinished(ordered))
+    for last in ordered[-1:]:
+        needed.add(last.checkpoint_id)
+        if last.verdict is Verdict.ABORTED and last.restored_from is not None:
+            needed.add(last.restored_from)
+    return frozenset(needed)
+
+
 def retirable(places: Collection[PlaceFacts], *, retain: int = 3) -> list[int]:
     """Ids that nothing needs any more, ascending.
 
     Kept are the newest ``retain`` finished decisions that were not left behind, as many aborted
-    records (for people), every unfinished decision, every savepoint, the first record of each
-    session, the last record of all (ids are never used twice), what its run started from as long as
-    it has decided nothing, and what any of these names.
+    records (for people), every savepoint, what is `indispensable`, and what any of these names.
     """
     ordered = sorted(places, key=lambda place: place.checkpoint_id)
-    if not ordered:
-        return []
-    last = ordered[-1]
-    keep = {last.checkpoint_id}
-    if last.verdict is Verdict.ABORTED and last.restored_from is not None:
-        # An older run that still retires knows nothing of a start from an older checkpoint.
-        keep.add(last.restored_from)
-    keep |= first_of_sessions(ordered) | unfinished(ordered)
+    keep = set(indispensable(ordered))
     keep |= {place.checkpoint_id for place in ordered if place.kind is CheckpointKind.SAVEPOINT}
     for verdict in Verdict:
         keep |= _newest(ordered, verdict, retain)
@@ -113,7 +117,7 @@ def _newest(ordered: Sequence[PlaceFacts], verdict: Verdict, count: int) -> set[
     """The newest ``count`` of a verdict; what is kept anyway as unfinished or a seal counts not."""
     apart = unfinished(ordered)
     if verdict is Verdict.ABORTED:
-        apart |= first_of_sessions(ordered)
+        apart |= seals(ordered)
     candidates = [
         place.checkpoint_id
         for place in ordered

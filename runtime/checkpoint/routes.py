@@ -227,9 +227,10 @@ class ActionRoutes:
     def _finish_visible(self, error: BaseException | None) -> None:
         """A good end is one that readers can see (rule 24), also where parked regions are missing.
         In the step thread, behind the rest."""
+        invisible: BaseException | None
         try:
             invisible = self._await_visible()
-        except StreamError as err:
+        except Exception as err:  # noqa: BLE001 - raised again in whoever waits for the end
             invisible = err
         self._finish(error or invisible)
 

@@ -11,6 +11,7 @@ from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
 from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.settling import lost_by_region, lost_error, unknown_error
 from runtime.checkpoint.steps import Steps, by_sink, commit_all
+from runtime.checkpoint.succession import is_settled
 from runtime.contracts import (
     Clock,
     CommitOutcome,
@@ -103,6 +104,11 @@ class Settlement:
             self._committers, decided, timeout_s=limit_s, after_crash=True
         )
         answers = list(zip(decided.entries, reports, strict=True))
+        if _is_any_open(reports) and is_settled(self.store, record.checkpoint_id):
+            # By the run before ours, which lives on behind our seal, or by a start behind ours.
+            # What is told of the next checkpoint is not to wait for this one.
+            self._committers = SharedCommitters(self.sinks, self.plan)
+            return True
         committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
         lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         repaired = False
@@ -116,7 +122,7 @@ class Settlement:
         self, record: CheckpointRecord, reports: Sequence[CommitReport], since_s: float
     ) -> Steps[None]:
         """A pause before the next try, if one is needed and there is time for it."""
-        if any(report.outcome is not CommitOutcome.COMMITTED for report in reports):
+        if _is_any_open(reports):
             self._give_up_late(record, reports, since_s)
             yield "settle-retry"
             self.pause(_PAUSE_S)
@@ -183,6 +189,10 @@ class Settlement:
             sink.sweep(view, timeout_s=self.settings.call_timeout_s)
         yield "after-sweep"
         return True
+
+
+def _is_any_open(reports: Iterable[CommitReport]) -> bool:
+    return any(report.outcome is not CommitOutcome.COMMITTED for report in reports)
 
 
 def _effective(store: MetadataStore, record: CheckpointRecord) -> list[RegionRecord]:

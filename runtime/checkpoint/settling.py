@@ -34,6 +34,7 @@ from runtime.checkpoint.parking import is_the_end, parked_at_the_end
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
 from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
+from runtime.checkpoint.succession import taken_over
 from runtime.contracts import CommitOutcome, CommitReport, FailureReason, PublishOutcome
 from runtime.errors import (
     CheckpointFailedError,
@@ -190,7 +191,7 @@ def published(book: Book, event: Published, now_s: float) -> None:
     checkpoint.in_flight = False
     if event.outcome is PublishOutcome.TAKEN:
         book.move(checkpoint, Event.PLACE_TAKEN, now_s)
-        book.fence(_taken_over(event.checkpoint_id))
+        book.fence(taken_over(event.checkpoint_id))
         return
     book.last_place = event.checkpoint_id
     if checkpoint.state is State.ABORTING:
@@ -209,14 +210,6 @@ def published(book: Book, event: Published, now_s: float) -> None:
         if record.region not in checkpoint.carried:
             region.completed_s = now_s
     checkpoint.remaining = committables_of(checkpoint.regions)
-
-
-def _taken_over(checkpoint_id: int) -> FencedError:
-    return FencedError(
-        "another coordinator has taken over this job",
-        {"checkpoint_id": checkpoint_id},
-        "Nothing undecided was committed by this one; let the newer one run, or stop it first.",
-    )
 
 
 def work_aborted(book: Book, event: AbortedWork, now_s: float) -> None:
@@ -381,7 +374,7 @@ def repaired(book: Book, event: Repaired, now_s: float) -> None:
     checkpoint.in_flight = False
     if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
         book.move(checkpoint, Event.PLACE_TAKEN, now_s)
-        book.fence(_taken_over(event.checkpoint_id))
+        book.fence(taken_over(event.checkpoint_id))
         return
 
     def follow(entries: Iterable[StateEntry]) -> tuple[StateEntry, ...]:

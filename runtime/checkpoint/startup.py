@@ -14,6 +14,7 @@ from runtime.checkpoint.repairs import Repairer, Repairs
 from runtime.checkpoint.rescaling import dealt_anew
 from runtime.checkpoint.settlement import Settlement
 from runtime.checkpoint.steps import Steps, by_sink, publish_record
+from runtime.checkpoint.succession import is_taken_over, taken_over
 from runtime.contracts import (
     Clock,
     MetadataStore,
@@ -23,7 +24,12 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
 )
-from runtime.errors import DamagedCheckpointError, StorageError, UnreachableError
+from runtime.errors import (
+    DamagedCheckpointError,
+    StorageError,
+    UnreachableError,
+    WrongJobError,
+)
 from runtime.model import (
     Assignment,
     CheckpointRecord,
@@ -127,23 +133,28 @@ class StartSequence:
         """
         self._deadline_s = self._clock() + timeout_s
         cluster_ids = self._check()
-        is_new = False
-        if not self._store.places():
-            is_new = yield from self._publish_first()
-        if is_new:
+        history = None
+        if not self._store.places() and (yield from self._publish_first()):
             history = self._read(None)
+        # A start that slept since its checkpoint 0 finds that others went on: it is not the first.
+        is_new = history is not None and history.ids == (0,)
+        if history is not None and is_new:
             generation, attempt, resume_id = 0, 1, 0
         else:
             history, seal = yield from self._seal(restore_from)
             generation, attempt = seal.checkpoint_id, seal.run_attempt
             resume_id = seal.restored_from or 0
-        self._claim(history.newest.job_uid)
+        record = self._record_at(history, resume_id)
         kept = KeptStates.read(self._store)
+        kept.note(record)  # an older run may have retired it since, with what it knew before
+        if is_taken_over(self._store, session=self._session, last=generation):
+            # Its owner record would be ours, and our sweep not know what its records keep.
+            raise taken_over(generation + 1)
+        self._claim(history.newest.job_uid)
         yield from self._settle(history, generation, kept)
         self._abort(recovery.left_open(self._told, history))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self._store.mark_superseded(checkpoint_id, by=generation)
-        record = self._record_at(history, resume_id)
         if not is_new:
             self._restore(record)
         regions, assignment = dealt_anew(record, self._plan, generation=generation)
@@ -186,18 +197,13 @@ class StartSequence:
         return tuple(sorted(found))
 
     def _read(self, restore_from: int | None) -> History:
-        """Newest first, down to the newest decision that is on record as committed."""
-        ids = self._store.places()
-        places: list[Place] = []
-        for checkpoint_id in reversed(ids):
-            is_left = restore_from is not None or recovery.is_left_behind(checkpoint_id, places)
-            place = self._place(checkpoint_id, skip_damaged=is_left)
-            if place is None:
-                continue
-            places.append(place)
-            is_far_enough = restore_from is None or checkpoint_id <= restore_from
-            if place.is_committed and not place.is_superseded and is_far_enough:
-                break
+        """Newest first, down to the newest decision that is on record as committed; anew when a
+        living run has retired one meanwhile."""
+        places = None
+        while places is None:
+            self._left_s()
+            ids = self._store.places()
+            places = self._newest_of(ids, restore_from)
         seen = {place.checkpoint_id for place in places}
         wanted = [] if restore_from is None else [restore_from]
         wanted += [p.record.restored_from for p in places if p.record.restored_from is not None]
@@ -207,6 +213,21 @@ class StartSequence:
                 places.append(place)
         places.sort(key=lambda found: found.checkpoint_id, reverse=True)
         return History(ids=tuple(ids), places=tuple(places))
+
+    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
+        """Newest first; None when one of them has vanished."""
+        places: list[Place] = []
+        for checkpoint_id in reversed(ids):
+            is_left = restore_from is not None or recovery.is_left_behind(checkpoint_id, places)
+            place = self._place(checkpoint_id, skip_damaged=is_left)
+            if place is not None:
+                places.append(place)
+                is_far_enough = restore_from is None or checkpoint_id <= restore_from
+                if place.is_committed and not place.is_superseded and is_far_enough:
+                    break
+            elif not self._store.is_committed(checkpoint_id):
+                return None  # retired, its mark with it; damaged ones are left behind with theirs
+        return places
 
     def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:
         """A place with its marks. A start from an older checkpoint needs no damaged record that
@@ -218,7 +239,7 @@ class StartSequence:
                 raise
             log.warning("damaged checkpoint is left behind: checkpoint_id=%d", checkpoint_id)
             return None
-        if record is None:  # retired by a living run while we looked
+        if record is None:
             return None
         is_decided = record.verdict is Verdict.DECIDED
         return Place(
@@ -242,7 +263,7 @@ class StartSequence:
     # --- the run's own first record ---------------------------------------------------------------
 
     def _publish_first(self) -> Steps[bool]:
-        """Checkpoint 0 of a new job; False when another start was faster."""
+        """Checkpoint 0 of a new job; False when the place is another start's."""
         starts = {
             source_id: source.resolve_start(timeout_s=self._left_s())
             for source_id, source in self._sources.items()
@@ -255,10 +276,14 @@ class StartSequence:
             now_ms=self._wall_ms(),
         )
         yield "before-first"
-        outcome = yield from self._publish(record)
+        try:
+            outcome = yield from self._publish(record)
+        except WrongJobError:
+            # Another start was faster, and has drawn another uid. Whether it is the same job is
+            # judged by its plan, as at every later start.
+            outcome = PublishOutcome.TAKEN
         yield "after-first"
-        # A start that slept here finds that others went on long ago: then it is not the first.
-        return outcome is PublishOutcome.OURS and self._store.places() == [0]
+        return outcome is PublishOutcome.OURS
 
     def _publish(self, record: CheckpointRecord) -> Steps[PublishOutcome]:
         while True:
@@ -289,6 +314,8 @@ class StartSequence:
                 resume_id=resume_id,
                 now_ms=self._wall_ms(),
             )
+            if restore_from is not None and self._store.read(restore_from) is None:
+                continue  # a living run has retired it: the next look says that it is not there
             yield "before-seal"
             outcome = yield from self._publish(seal)
             yield "after-seal"

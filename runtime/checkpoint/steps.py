@@ -37,6 +37,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan
 from runtime.checkpoint.repairs import Repairer, Repairs
+from runtime.checkpoint.succession import is_settled, is_taken_over, taken_over
 from runtime.checkpoint.wait_log import WaitLog
 from runtime.contracts import (
     CommitOutcome,
@@ -69,6 +70,7 @@ Steps = Generator[str, None, T]
 RemoteStep = Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire
 _MID_COMMIT = "mid-commit"
 _MOST_DETAILS = 3
+_FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
 _UNANSWERED = CommitReport(
     outcome=CommitOutcome.PENDING, detail="the sink's committer said nothing of it"
 )
@@ -248,6 +250,7 @@ class Hands:
             timeout_s=settings.settle_timeout_s,
         )
         self._record: CheckpointRecord | None = None
+        self._last = identity.generation  # of our records that stand
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
@@ -266,7 +269,7 @@ class Hands:
                 return (yield from self._repair(action))
             case TellPositions():
                 yield from self._tell(action)
-            case Retire():
+            case _:
                 self._retire(action)
         return None
 
@@ -284,6 +287,9 @@ class Hands:
             self._before_decision()  # behind the point: a process that was paused there looks again
         self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
+        if outcome is PublishOutcome.OURS:
+            self._last = action.checkpoint_id
+            outcome = self._unless_followed()
         if is_decision:
             yield "after-decision"
         for step in action.steps:
@@ -291,6 +297,15 @@ class Hands:
         if RegionalStep.MOVE in action.steps:
             self._moved_in = action.checkpoint_id
         return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
+
+    def _unless_followed(self) -> PublishOutcome:
+        """OURS, unless our record stood in that place before, when an earlier try was not answered:
+        others may have followed it, gone on, and retired it since."""
+        try:
+            return PublishOutcome.TAKEN if self._is_taken_over() else PublishOutcome.OURS
+        except (StorageError, UnreachableError) as err:
+            log.warning("publish is asked for again: checkpoint_id=%d error=%s", self._last, err)
+            return PublishOutcome.UNKNOWN
 
     def _commit(self, action: Commit) -> Steps[CoreEvent]:
         reports = yield from commit_all(
@@ -306,12 +321,29 @@ class Hands:
         )
         if action.checkpoint_id == self._moved_in:
             yield "mid-move"
+        if any(report.outcome in _FINAL for report in reports):
+            reports = self._unless_taken_over(action.checkpoint_id, reports)
         self._say_wait(f"the commit of checkpoint {action.checkpoint_id}", reports)
         return CommitReported(
             checkpoint_id=action.checkpoint_id,
             committables=action.committables,
             reports=tuple(reports),
         )
+
+    def _unless_taken_over(
+        self, checkpoint_id: int, reports: Sequence[CommitReport]
+    ) -> list[CommitReport]:
+        """The reports, if nobody else has committed the decision: only a start behind this run
+        does, and then this run is over."""
+        try:
+            settled = is_settled(self._store, checkpoint_id)
+        except (StorageError, UnreachableError) as err:
+            detail = f"whether another run has committed it is not known: {err}"
+            open_report = CommitReport(outcome=CommitOutcome.PENDING, detail=detail)
+            return [open_report if report.outcome in _FINAL else report for report in reports]
+        if settled:
+            raise taken_over(checkpoint_id)
+        return list(reports)
 
     def _say_wait(self, what: str, reports: Sequence[CommitReport]) -> bool:
         """Whether there is something to wait for."""
@@ -357,6 +389,14 @@ class Hands:
 
     def _tell(self, action: TellPositions) -> Steps[None]:
         yield "before-group-offsets"
+        try:
+            if self._is_taken_over():
+                return  # newer ones are told, and these would be a step back
+        except (
+            StreamError
+        ) as err:  # lag tools alone read them; the next checkpoint tells newer ones
+            log.info("positions are not told: error=%s", err)
+            return
         for source_id, source in self._sources.items():
             mine = [split for split in action.positions if split.source_id == source_id]
             if mine:
@@ -366,12 +406,21 @@ class Hands:
     def _retire(self, action: Retire) -> None:
         try:
             retired = self._store.retirable(retain=action.retained)
+            if self._is_taken_over():
+                return
             self._store.retire(retired)
-            self._kept.forget(retired)
+            if not self._is_taken_over():
+                # Newer decisions that are not ours may keep what the retired ones named, or a start
+                # may go on from one of these: our sweep must not take it for nobody's.
+                self._kept.forget(retired)
         except StreamError as err:  # nothing depends on it; the next checkpoint tries again
             log.warning("retired checkpoints could not be deleted: error=%s", err)
         except Exception:  # nor may a client's bug end the job here
             log.exception("retired checkpoints could not be deleted")
+
+    def _is_taken_over(self) -> bool:
+        session = self._identity.session
+        return is_taken_over(self._store, session=session, last=self._last)
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
         outcome, replaced = yield from self._repairs.run(action)

@@ -20,13 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
-from runtime.checkpoint.retention import (
-    PlaceFacts,
-    facts_of,
-    first_of_sessions,
-    retirable,
-    unfinished,
-)
+from runtime.checkpoint.retention import PlaceFacts, facts_of, indispensable, retirable
 from runtime.contracts import Clock, PublishOutcome
 from runtime.errors import (
     AuthenticationError,
@@ -37,6 +31,7 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.failpoints import failpoint
+from runtime.json_text import parsed_json
 from runtime.model import CheckpointRecord, StateEntry, Verdict
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
@@ -115,12 +110,21 @@ class CheckpointStore:
     # --- reading --------------------------------------------------------------------------------
 
     def places(self) -> list[int]:
-        """Ids of all places that hold a record, ascending."""
-        return [
-            found
-            for found in self._directories()
-            if found in self._known or self.fs.exists(_path(found, _METADATA))
-        ]
+        """Ids of all places that hold a record, ascending; the last one is the last of all.
+
+        The last record is never deleted. Whoever looks for long may find those that were listed
+        deleted all the same, each behind newer ones: then he looks again.
+        """
+        listed = self._directories()
+        while True:
+            found = [
+                each
+                for each in listed
+                if each in self._known or self.fs.exists(_path(each, _METADATA))
+            ]
+            highest, listed = max(listed, default=-1), self._directories()
+            if max(listed, default=-1) <= highest:
+                return found
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when the place is empty.
@@ -243,8 +247,22 @@ class CheckpointStore:
     ) -> PublishOutcome:
         """The next ``_repair-k``: lost committable's payload -> its replacement (rule 11).
 
-        TAKEN: a repair of one of these committables stands already, by whomever; follow it.
+        TAKEN: a repair of one of these committables stands already, by whomever; follow it. Or the
+        decision is gone: it was retired, so somebody has committed what it named. It is looked for
+        last, for a repair that lands in a retired place says nothing to anybody.
         """
+        outcome = self._publish_repair(checkpoint_id, replaced, session, timeout_s)
+        record = self.read(checkpoint_id)
+        holds_decision = record is not None and record.verdict is Verdict.DECIDED
+        return outcome if holds_decision else PublishOutcome.TAKEN
+
+    def _publish_repair(
+        self,
+        checkpoint_id: int,
+        replaced: Mapping[bytes, StateEntry],
+        session: str,
+        timeout_s: float,
+    ) -> PublishOutcome:
         wanted = tuple(sorted(replaced.items(), key=lambda item: item[0]))
         standing = self.repairs(checkpoint_id)
         for repair in standing:
@@ -296,9 +314,7 @@ class CheckpointStore:
         wanted = set(checkpoint_ids)
         if not wanted:
             return
-        places = self.facts()
-        last = {max((place.checkpoint_id for place in places), default=-1)}
-        refused = wanted & (unfinished(places) | first_of_sessions(places) | last)
+        refused = wanted & indispensable(self.facts())
         if refused:
             raise StorageError(
                 "a checkpoint that is still needed was to be deleted",
@@ -472,7 +488,7 @@ def _session_text(session: str) -> str:
 
 def _mark_field(data: bytes, name: str, where: Mapping[str, object]) -> int:
     try:
-        found: Any = json.loads(data)
+        found: Any = parsed_json(data)
         return int(found[name])
     except (ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpointError(

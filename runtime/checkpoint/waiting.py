@@ -51,13 +51,12 @@ class BatchWaiters:
         return waiter
 
     def remove(self, batch: BatchKey, waiter: Waiter) -> None:
-        """The wait is over."""
+        """The wait is over; once for each `add`."""
         with self._lock:
-            waiters = self._waiting.get(batch, [])
-            if waiter in waiters:
-                waiters.remove(waiter)
+            waiters = self._waiting[batch]
+            waiters.remove(waiter)
             if not waiters:
-                self._waiting.pop(batch, None)
+                del self._waiting[batch]
 
     def resolve(self, batches: Iterable[BatchKey], error: BaseException | None) -> None:
         """Wake everybody who waits for these batches."""

@@ -34,7 +34,11 @@ class EpochScope:
 
 
 _FEW_RECORDS = 1_000
-_PAUSE_S = 0.05  # a barrier ends it
+# A barrier ends a pause, and what has come by then belongs to its epoch: a longer one costs nobody
+# time, and each look at few records as much as one at many.
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.25
+_PAUSES = 4  # in an epoch, about
 
 OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
 
@@ -140,6 +144,8 @@ class TaskLoop:
         self._functions = functions
         self._last_checkpoint_id = begins_after
         self._barrier: Barrier | None = None
+        self._began_s = clock()
+        self._pause_s = _SHORTEST_PAUSE_S
         self._next_batch_id = 0
         self._epoch = self._begin(follower.positions())
 
@@ -153,7 +159,7 @@ class TaskLoop:
         try:
             while not self._courier.is_over:
                 if not self.step():  # a batch of few records costs what one of many does
-                    self._courier.wait(_PAUSE_S)
+                    self._courier.wait(self._pause_s)
         finally:
             self._epoch.writers.abort()
             self._courier.close()
@@ -243,7 +249,9 @@ class TaskLoop:
                 )
 
     def _end(self, barrier: Barrier) -> None:
-        epoch, at = self._epoch, self._follower.positions()
+        epoch, at, now_s = self._epoch, self._follower.positions(), self._clock()
+        lasted_s, self._began_s = now_s - self._began_s, now_s
+        self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
             _range(split, epoch.starts[split.key], at[split.key]) for split in barrier.splits
         )

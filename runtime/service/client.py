@@ -3,9 +3,9 @@
 Imported by every Python worker, so it loads urllib3 and the value types, and nothing else.
 """
 
-import json
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,13 @@ import urllib3
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import RegisteredAttempt
-from runtime.errors import FencedError, StreamError, UnreachableError
+from runtime.errors import (
+    FencedError,
+    StreamError,
+    UnreachableError,
+    UnsupportedFormatError,
+)
+from runtime.json_text import parsed_json
 from runtime.model import Barrier, BatchKey
 from runtime.service import values, wire
 from runtime.storage.local_fs import LocalFileSystem
@@ -28,7 +34,8 @@ _CALL_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _LOCAL = "file://"
-_TRY_AGAIN = (429, 502, 503, 504)
+_TOO_MANY = 429
+_SERVER_ERRORS = 500  # and above: whatever it was, it may pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +88,9 @@ class CoordinatorClient:
         """See `runtime.contracts.Coordinator.poll_barrier`."""
         body = self._envelope(region, generation) | {"wait_s": wait_s}
         answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
-        barrier = answer["barrier"]
-        return None if barrier is None else wire.barrier_from_json(barrier)
+        with _understood("/v1/barrier"):
+            barrier = answer["barrier"]
+            return None if barrier is None else wire.barrier_from_json(barrier)
 
     def next_barrier(
         self,
@@ -100,7 +108,8 @@ class CoordinatorClient:
             "committed": [values.to_json(epoch) for epoch in committed],
         }
         answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
-        return values.from_json(NextBarrier, answer["next"])
+        with _understood("/v1/epochs/next"):
+            return values.from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `runtime.continuous.courier.CoordinatorLink`."""
@@ -127,16 +136,25 @@ class CoordinatorClient:
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `runtime.contracts.Coordinator.is_decided`."""
+        path = "/v1/batches/decided"
         answer = self._send(
             "GET",
-            "/v1/batches/decided",
+            path,
             fields={k: str(v) for k, v in self._batch_envelope(batch).items() if v is not None},
         )
-        return bool(answer["decided"])
+        with _understood(path):
+            # Nothing else is a yes: what is decided is not written again.
+            if not isinstance(answer["decided"], bool):
+                raise TypeError("neither true nor false")
+            return answer["decided"]
 
     def status(self) -> Mapping[str, Any]:
         """State of the job, its checkpoints and regions, as JSON."""
-        return self._send("GET", "/v1/status")
+        found = self._send("GET", "/v1/status")
+        with _understood("/v1/status"):
+            if not isinstance(found["job"], dict | None):
+                raise TypeError("neither a job nor none")
+        return found
 
     def restart(
         self, regions: Sequence[str], *, exclude_hosts: Sequence[str] = (), timeout_s: float
@@ -170,7 +188,8 @@ class CoordinatorClient:
         answer = self._send(
             "POST", path, body=body, timeout_s=timeout_s, deadline_s=timeout_s, repeats_errors=False
         )
-        return answer["answer"]
+        with _understood(path):
+            return answer["answer"]
 
     def close(self) -> None:
         """Close the connections."""
@@ -230,7 +249,7 @@ class CoordinatorClient:
                     fields=fields,
                     timeout=urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s),
                 )
-                if response.status not in _TRY_AGAIN:
+                if response.status != _TOO_MANY and response.status < _SERVER_ERRORS:
                     return _answer(response)
                 last = _error_of(response)
                 if last is not None and not repeats_errors:
@@ -269,16 +288,29 @@ class CoordinatorClient:
             )
 
 
+@contextlib.contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """What stands in an answer is what this version expects there, or a typed error."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError) as err:
+        raise _foreign(path=path, reason=repr(err)) from err
+
+
+def _foreign(**where: object) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        "the coordinator's address gave an answer that is not a coordinator's",
+        where,
+        "Is another service listening on that port, or another version of Sluice?",
+    )
+
+
 def _answer(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
     """The JSON of a success; the coordinator's own error otherwise."""
     found = _json(response)
     if response.status == 200 and isinstance(found, dict):
         return found
-    raise _error_of(response) or StreamError(
-        "the coordinator's address gave an answer that is not a coordinator's",
-        {"status": response.status},
-        "Is another service listening on that port?",
-    )
+    raise _error_of(response) or _foreign(status=response.status)
 
 
 def _error_of(response: urllib3.BaseHTTPResponse) -> StreamError | None:
@@ -290,7 +322,6 @@ def _error_of(response: urllib3.BaseHTTPResponse) -> StreamError | None:
 
 def _json(response: urllib3.BaseHTTPResponse) -> object:
     try:
-        found: object = json.loads(response.data)
+        return parsed_json(response.data)
     except ValueError:
         return None
-    return found

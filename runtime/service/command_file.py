@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from runtime.errors import (
     AuthenticationError,
@@ -13,6 +14,7 @@ from runtime.errors import (
     UnreachableError,
     UnsupportedFormatError,
 )
+from runtime.json_text import parsed_json
 from runtime.service.client import CoordinatorAddress
 from runtime.storage.file_system import FileSystem
 
@@ -85,7 +87,7 @@ def _encoded(address: CoordinatorAddress) -> bytes:
 
 def _decoded(data: bytes, uri: str) -> CoordinatorAddress:
     try:
-        record = json.loads(data)
+        record: Any = parsed_json(data)
         version = int(record["format_version"])
         if version > _FORMAT_VERSION:
             raise UnsupportedFormatError(

@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from runtime.model import Redistribution, StateEntry
+from runtime.errors import ConfigError, UnsupportedFormatError
+from runtime.model import StateEntry
+from runtime.payloads import number, text
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.service.values import from_json
 
-__all__ = ["HANDLER_KEY", "REGION", "DropInClient", "QueryRun", "decode_entries"]
+__all__ = ["HANDLER_KEY", "REGION", "DropInClient", "DropInMessage", "QueryRun"]
 
 HANDLER_KEY = "drop-in"
 """Under which `connectors.install` mounts the handler in its service."""
@@ -48,9 +51,7 @@ class QueryRun:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """From the wire."""
-        address = CoordinatorAddress(**found["address"])
-        factory = base64.b64decode(found["writer_factory"])
-        return cls(**{**found, "address": address, "writer_factory": factory})
+        return from_json(cls, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,15 @@ class DropInClient:
     def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         """The run of the query at ``location``; the first call of a run seals and sweeps."""
         payload = {"format": format_name, "location": location, "options": dict(options.items())}
-        return QueryRun.from_json(self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S))
+        found = self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S)
+        try:
+            return QueryRun.from_json(found)
+        except (ValueError, LookupError, TypeError) as err:
+            raise UnsupportedFormatError(
+                "the answer to the begin of a query cannot be read",
+                {"location": location, "reason": type(err).__name__},
+                "Call connectors.install(spark) with the Sluice that Spark's processes import.",
+            ) from err
 
     def commit(
         self, location: str, run: QueryRun, batch_id: int, entries: Sequence[StateEntry]
@@ -94,15 +103,49 @@ def _encode(entry: StateEntry) -> dict[str, Any]:
     }
 
 
-def decode_entries(found: Sequence[Mapping[str, Any]]) -> tuple[StateEntry, ...]:
-    """The entries of a ``commit`` message."""
-    return tuple(
-        StateEntry(
-            **{
-                **entry,
-                "redistribution": Redistribution(entry["redistribution"]),
-                "payload": base64.b64decode(entry["payload"]),
-            }
-        )
-        for entry in found
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropInMessage:
+    """What a drop-in process asks of the handler; checked.
+
+    Attributes:
+        location: of the query's checkpoints.
+        format_name, options: of a ``begin``.
+        run_id, batch_id: of a ``commit`` or an ``abort``.
+        entries: of a ``commit``.
+    """
+
+    location: str
+    format_name: str = ""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    run_id: str = ""
+    batch_id: int = -1
+    entries: tuple[StateEntry, ...] = ()
+
+    @classmethod
+    def of(cls, call: str, payload: Mapping[str, Any]) -> Self:
+        """From the wire.
+
+        Raises:
+            ConfigError: it is none, or lacks something.
+        """
+        try:
+            return cls(location=text(payload["location"]), **_rest(call, payload))
+        except (ValueError, LookupError, TypeError, AttributeError) as err:
+            raise ConfigError(
+                "a message is not what a drop-in query says",
+                {"call": call, "reason": type(err).__name__},
+                "Call connectors.install(spark) with the Sluice that Spark's processes import.",
+            ) from err
+
+
+def _rest(call: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    if call == "begin":
+        options = {text(name): text(value) for name, value in payload["options"].items()}
+        return {"format_name": text(payload["format"]), "options": options}
+    batch = {"run_id": text(payload["run_id"]), "batch_id": number(payload["batch_id"])}
+    if call == "commit":
+        entries = (from_json(StateEntry, entry) for entry in payload["entries"])
+        return {**batch, "entries": tuple(entries)}
+    if call == "abort":
+        return batch
+    raise LookupError(call)

@@ -4,7 +4,8 @@ Messages go through `CoordinatorService` and `CoordinatorClient`, each region be
 its name. An error of the region is part of an answer, so it is never taken for a lost one.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runtime.contracts import (
@@ -84,25 +85,42 @@ class RemoteRegion:
 
     def start(self, life: RegionLife, *, timeout_s: float) -> None:
         """See `RegionHandle.start`."""
-        self._ask("start", {"life": to_json(life)}, timeout_s)
+        with self._understood("start"):
+            self._ask("start", {"life": to_json(life)}, timeout_s)
 
     def stop(self, generation: int, *, timeout_s: float) -> bool:
         """See `RegionHandle.stop`."""
-        return bool(self._ask("stop", {"generation": generation}, timeout_s))
+        with self._understood("stop"):
+            found = self._ask("stop", {"generation": generation}, timeout_s)
+            if not isinstance(found, bool):
+                raise TypeError("neither true nor false")
+            return found
 
     def register(self, generation: int, *, timeout_s: float) -> RegionRegistration:
         """See `RegionHandle.register`."""
-        return from_json(
-            RegionRegistration, self._ask("register", {"generation": generation}, timeout_s)
-        )
+        with self._understood("register"):
+            found = self._ask("register", {"generation": generation}, timeout_s)
+            return from_json(RegionRegistration, found)
 
     def status(self, *, looks: bool = False, timeout_s: float) -> LifeStatus:
         """See `RegionHandle.status`; errors that are none of ours come as text."""
-        return _status(self._ask("status", {"looks": looks}, timeout_s))
+        with self._understood("status"):
+            return _status(self._ask("status", {"looks": looks}, timeout_s))
 
     def close(self) -> None:
         """Close the connections; the region goes on."""
         self._client.close()
+
+    @contextlib.contextmanager
+    def _understood(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError) as err:
+            raise RegionUnansweredError(
+                "the process that runs a region gave an answer that is not a region's",
+                {"region": self._region, "call": call, "reason": repr(err)},
+                "Both processes must be of the same version.",
+            ) from err
 
     def _ask(self, call: str, payload: Mapping[str, Any], timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         try:

@@ -3,13 +3,14 @@ a thread of the driver's process."""
 
 import dataclasses
 import hmac
+import json
 import logging
 import secrets
 import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Annotated, Any, Protocol, Self, TypeVar
@@ -19,7 +20,9 @@ import uvicorn
 from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
 
 from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
@@ -34,6 +37,7 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
+from runtime.json_text import parsed_json
 from runtime.model import BatchKey
 from runtime.service import values, wire
 from runtime.service.client import CoordinatorAddress
@@ -200,10 +204,13 @@ class CoordinatorService:
             title="Sluice coordinator",
             version="1",
             openapi_url=None,
+            default_response_class=_Answer,
             lifespan=_many_threads,
             dependencies=[Depends(self._authorize)],
         )
+        app.router.route_class = _Route
         app.add_exception_handler(StreamError, _error_answer)
+        app.add_exception_handler(HTTPException, _refused_answer)
         app.add_exception_handler(RequestValidationError, _invalid_answer)
         app.post("/v1/barrier")(self._barrier)
         app.post("/v1/attempts")(self._attempts)
@@ -332,7 +339,7 @@ def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
     """What a task tells of its epochs."""
     try:
         return values.from_json(kind, found)
-    except (AttributeError, KeyError, TypeError, ValueError) as err:
+    except (AttributeError, LookupError, TypeError, ValueError) as err:
         raise ConfigError(
             "a message is not what a task says of an epoch",
             {"expected": kind.__name__, "reason": type(err).__name__},
@@ -342,6 +349,34 @@ def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
 
 def _batch(body: AttemptBody | BatchQuery) -> BatchKey:
     return BatchKey(region=body.region, generation=body.generation, batch_id=body.batch_id)
+
+
+class _Answer(JSONResponse):
+    """Also of text that has no UTF-8."""
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class _Body(Request):
+    """Whose numbers are finite, so that they can be compared and sent back."""
+
+    async def json(self) -> Any:  # noqa: ANN401 - JSON
+        return parsed_json(await self.body())
+
+
+class _Route(APIRoute):
+    def __init__(self, *args: Any, **words: Any) -> None:  # noqa: ANN401 - FastAPI's own
+        # A model of the answer would refuse the text that `_Answer` takes.
+        super().__init__(*args, **{**words, "response_model": None})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_Body(request.scope, request.receive))
+
+        return strict
 
 
 @asynccontextmanager
@@ -365,7 +400,18 @@ async def _error_answer(request: Request, err: Exception) -> JSONResponse:
     if not isinstance(err, StreamError):
         raise err
     status = next((code for kind, code in _STATUS if isinstance(err, kind)), 400)
-    return JSONResponse({"error": wire.error_to_json(err)}, status_code=status)
+    return _Answer({"error": wire.error_to_json(err)}, status_code=status)
+
+
+async def _refused_answer(request: Request, err: Exception) -> JSONResponse:
+    """A path that is none, or a body that cannot be read."""
+    assert isinstance(err, HTTPException)
+    error = ConfigError(
+        "the coordinator has no answer to this message",
+        {"method": request.method, "path": request.url.path, "reason": err.detail},
+        "Sender and coordinator must be of the same version.",
+    )
+    return _Answer({"error": wire.error_to_json(error)}, status_code=err.status_code)
 
 
 async def _invalid_answer(request: Request, err: Exception) -> JSONResponse:
@@ -379,7 +425,7 @@ async def _invalid_answer(request: Request, err: Exception) -> JSONResponse:
         {"path": request.url.path, "fields": ",".join(fields)},
         "Sender and coordinator must be of the same version.",
     )
-    return JSONResponse({"error": wire.error_to_json(error)}, status_code=422)
+    return _Answer({"error": wire.error_to_json(error)}, status_code=422)
 
 
 def _listen(host: str, port: int) -> socket.socket:

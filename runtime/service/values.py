@@ -32,7 +32,7 @@ def from_json(cls: type[_T], found: object) -> _T:
     """The value of type ``cls`` that `to_json` was given.
 
     Raises:
-        ValueError, KeyError, TypeError: it is not one; or what ``cls`` raises for it.
+        ValueError, LookupError, TypeError: it is not one; or what ``cls`` raises for it.
     """
     return cast(_T, _value(cls, found))
 
@@ -48,10 +48,14 @@ def _value(hint: Any, found: Any) -> Any:  # noqa: ANN401 - whatever the type sa
         (inner,) = (each for each in arguments if each is not type(None))
         return None if found is None else _value(inner, found)
     if origin is tuple:
+        if not isinstance(found, list | tuple):
+            raise TypeError(f"{found!r} is no list")
         if arguments[-1] is Ellipsis:
             return tuple(_value(arguments[0], item) for item in found)
         return tuple(_value(each, item) for each, item in zip(arguments, found, strict=True))
     if is_dataclass(hint):
+        if not isinstance(found, dict):
+            raise TypeError(f"{found!r} is not {hint}")
         hints = _hints(cast(Any, hint))
         values = {name: _value(hints[name], item) for name, item in found.items()}
         return cast(Any, hint)(**values)

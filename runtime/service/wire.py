@@ -6,7 +6,8 @@ from typing import Any
 
 from runtime import errors
 from runtime.errors import StreamError
-from runtime.model import Barrier, SplitRange
+from runtime.model import Barrier
+from runtime.service import values
 
 __all__ = ["barrier_from_json", "barrier_to_json", "error_from_json", "error_to_json"]
 
@@ -16,10 +17,9 @@ def barrier_to_json(barrier: Barrier) -> dict[str, Any]:
     return dataclasses.asdict(barrier)
 
 
-def barrier_from_json(found: Mapping[str, Any]) -> Barrier:
-    """The barrier that `barrier_to_json` was given."""
-    splits = tuple(SplitRange(**split) for split in found["splits"])
-    return Barrier(**{**found, "splits": splits})
+def barrier_from_json(found: object) -> Barrier:
+    """The barrier that `barrier_to_json` was given; raises as `values.from_json`."""
+    return values.from_json(Barrier, found)
 
 
 def error_to_json(error: StreamError) -> dict[str, Any]:
@@ -35,7 +35,9 @@ def error_to_json(error: StreamError) -> dict[str, Any]:
 
 def error_from_json(found: Mapping[str, Any]) -> StreamError:
     """The same `StreamError` subclass; an unknown one becomes a plain `StreamError`."""
-    arguments = (str(found.get("what")), dict(found.get("where", {})), str(found.get("remedy")))
+    where = found.get("where")
+    where = where if isinstance(where, dict) else {}
+    arguments = (str(found.get("what")), where, str(found.get("remedy")))
     return _classes().get(str(found.get("type")), StreamError)(*arguments)
 
 

@@ -21,9 +21,9 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import TaskSink
-from runtime.errors import FencedError, StreamError
+from runtime.errors import ConfigError, FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord, StateEntry
-from runtime.service.drop_in_client import REGION, QueryRun, decode_entries
+from runtime.service.drop_in_client import REGION, DropInMessage, QueryRun
 from runtime.service.server import CoordinatorService
 from runtime.spark import query_logs
 from runtime.spark.active_queries import ActiveQuery, find_query
@@ -95,20 +95,21 @@ class DropInQueries:
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """One message of `runtime.service.drop_in_client.DropInClient`; safe to repeat."""
-        location = str(payload["location"])
+        message = DropInMessage.of(call, payload)
         if call == "begin":
-            return self._begin(payload["format"], location, payload["options"]).to_json()
-        run = self._runs.get(location)
-        if run is None or run.active.run_id != payload["run_id"]:
+            found = self._begin(message.format_name, message.location, message.options)
+            return found.to_json()
+        run = self._runs.get(message.location)
+        if run is None or run.active.run_id != message.run_id:
             raise FencedError(
                 "this run of the query is no longer coordinated here",
-                {"location": location, "run_id": payload["run_id"]},
+                {"location": message.location, "run_id": message.run_id},
                 "Restart the query; nothing undecided became visible.",
             )
         if call == "commit":
-            self._commit(run, int(payload["batch_id"]), decode_entries(payload["entries"]))
-        elif call == "abort":
-            self._abort(run, int(payload["batch_id"]))
+            self._commit(run, message.batch_id, message.entries)
+        else:
+            self._abort(run, message.batch_id)
         return None
 
     @property
@@ -133,6 +134,16 @@ class DropInQueries:
             run.active.stop(timeout_s=_QUERY_STOP_S)
             run.stop()
 
+    def _maker(self, format_name: str) -> DropInSinkMaker:
+        maker = self._sinks.get(format_name)
+        if maker is None:
+            raise ConfigError(
+                "no drop-in sink has this name",
+                {"format": format_name, "known": ",".join(sorted(self._sinks))},
+                "Call connectors.install(spark) with the Sluice that Spark's processes import.",
+            )
+        return maker
+
     # --- the run of a query -------------------------------------------------------------------
 
     def _begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
@@ -147,7 +158,7 @@ class DropInQueries:
             if run is None or run.active.run_id != active.run_id:
                 if run is not None:
                     run.stop()
-                sink = self._sinks[format_name](options, active)
+                sink = self._maker(format_name)(options, active)
                 run = self._start(location, active, fs, sink)
                 self._keep(location, run)
         return QueryRun(

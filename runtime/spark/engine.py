@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 30.0
 _CHECK_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _WATCH_S = 0.1
+_RESTLESS_S = 0.02  # three looks from the end of a region's life to the next one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,8 @@ def run_job(job: Job) -> JobResult:
         )
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
-        delete_vanished(store.fs, {region.name for region in regions})
+        names = {region.name for region in regions}
+        delete_vanished(store.fs, names, generation=started.generation)
         following = ContinuousRegions(
             names=layout.continuous,
             desk=ContinuousDesk(coordinator, commits),
@@ -264,7 +266,9 @@ def _run_regions(
                         )
                     )
                     interrupts.check()
-                while not coordinator.wait(timeout_s=_WATCH_S):
+                while not coordinator.wait(
+                    timeout_s=_RESTLESS_S if lives.is_restless else _WATCH_S
+                ):
                     interrupts.check()
                     lives.watch()
                     hosts.look()

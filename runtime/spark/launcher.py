@@ -39,7 +39,7 @@ from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.passing import Passing, TaskAnswers
 from runtime.spark.pruning import in_full, kept_by
 from runtime.spark.region import RegionQuery, RegionSpec
-from runtime.spark.region_start import initial_offset, location_of, make_ready
+from runtime.spark.region_start import delete_lives, initial_offset, location_of, make_ready
 from runtime.spark.session import (
     is_local,
     own_workers,
@@ -139,7 +139,7 @@ class RegionLauncher:
             begins_after=life.after,
             lost_timeout_s=self._continuous.lost_timeout_s,
         )
-        self._fs.delete(f"spark/{region.name}")  # of lives in the other engine
+        delete_lives(self._fs, region.name, generation=life.generation)  # in the other engine
         self._continuous.desk.open(book)
         running = ContinuousLife(
             self._job.spark, chain, book, silence_timeout_s=self._job.settings.timeout_s
@@ -167,7 +167,7 @@ class RegionLauncher:
         if self._drops is not None:
             self._drops.restored(life.region, dropped_in_all(restored.operator_states))
         location = location_of(region, generation)
-        make_ready(self._fs, region, location, restored)
+        make_ready(self._fs, region, location, restored, generation=generation)
         tasks = self._tasks(region, generation)
         passing = self._passing(region)
         asked = event_time_of(tuple(region.sinks.values()))

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _LONGEST_STOP_S = 90.0  # Spark's own limit of a query's stop, and room for its answer
 _LONGEST_START_S = 90.0
 _CALL_S = 10.0
+_RESTLESS_S = 5.0
 _ENDED = (LifeState.ENDED, LifeState.STOPPING, LifeState.STOPPED)
 
 
@@ -85,6 +86,7 @@ class RegionLives:
         self._outages = Outages(limit_s=outage_limit_s)
         self._outage_limit_s = outage_limit_s
         self._clock = clock
+        self._restless_until_s = clock() + _RESTLESS_S
 
     def begin(self, life: RegionLife) -> None:
         """Begin a region's first life in this run; raises as `RegionHandle.start`, but for an
@@ -92,6 +94,16 @@ class RegionLives:
         watched = _Watched(handle=self._handles[life.region], life=life)
         self._regions[life.region] = watched
         self._settled(watched, self._start)
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether a life has just ended whose successor is wanted and has not begun: each step of
+        that way is taken when `watch` comes by. What takes longer waits for something else."""
+        return self._clock() < self._restless_until_s and any(
+            not watched.is_begun
+            or (watched.why is not None and not self._coordinator.is_parked(region))
+            for region, watched in self._regions.items()
+        )
 
     def watch(self) -> None:
         """Look at every life; bring back those that have ended as far as that is possible now.
@@ -150,6 +162,7 @@ class RegionLives:
                 return
             watched.why = error = _failure_of(status, life)
             self._coordinator.fail(life.region, life.generation, error)
+        self._restless_until_s = self._clock() + _RESTLESS_S
         watched.handle.stop(life.generation, timeout_s=0.0)
 
     def _bring_back(self, watched: _Watched) -> None:

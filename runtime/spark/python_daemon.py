@@ -8,15 +8,23 @@ A region's source has processes of its own, in which no daemon can be put: one t
 that plans its reads, both forked by Spark's daemons, and one that asks for barriers all along,
 which Spark gives up on if it has not called back within 10 s. Each new life of a region begins with
 them, so they are prepared the same way, by ``quick_python/sitecustomize.py``.
+
+A task that is cancelled while it asks the daemon for a worker has Spark replace the daemon, and a
+daemon that ends takes all workers with it: regions that had nothing to do with the fault lost their
+tasks. So a worker that is told to end this way looks whether Spark itself has ended.
 """
 
 import os
+import select
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
 
 from runtime.lasting_objects import freeze_lasting
 
@@ -25,6 +33,7 @@ __all__ = [
     "import_ahead",
     "leave_archives",
     "main",
+    "outliving",
     "prepare",
     "surplus_archives",
 ]
@@ -38,6 +47,7 @@ _SPARKS_DAEMON = "pyspark.daemon"
 _PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
 _UNPREPARED = "SLUICE_UNPREPARED"
 _AHEAD = (_TASK_RUNNER, "pyarrow", "pyarrow.compute", "pandas", "runtime.spark.job_source")
+_LOOK_S = 1.0
 _FOR_PLANNERS = ("pyspark.sql.worker.plan_data_source_read", "runtime.spark.job_source")
 
 
@@ -51,7 +61,42 @@ def main() -> None:
             os.execv(sys.executable, [sys.executable, "-m", _SPARKS_DAEMON, *sys.argv[1:]])
     from pyspark import daemon
 
+    if _TASK_RUNNER in sys.modules:
+        runner = sys.modules[_TASK_RUNNER]
+        runner.main = outliving(runner.main)  # type: ignore[attr-defined]
     daemon.manager()
+
+
+Serve = Callable[[BinaryIO, BinaryIO], None]
+
+
+def outliving(serve: Serve) -> Serve:
+    """A worker's main function, for one that ends with Spark and not with its daemon.
+
+    Args:
+        serve: runs a task; called again and again, with the two ends of a socket to Spark.
+    """
+
+    kept: list[int] = []
+
+    def guarded(task: BinaryIO, answer: BinaryIO) -> None:
+        connection = os.dup(task.fileno())  # which stays open between two tasks
+        spark = select.poll()
+        spark.register(connection, getattr(select, "POLLRDHUP", select.POLLHUP))  # Linux
+
+        def look(_signal: int, _frame: FrameType | None) -> None:
+            if spark.poll(0):  # Spark is gone, or does not need this worker any more
+                os._exit(1)
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_S)
+
+        signal.signal(signal.SIGALRM, look)
+        signal.signal(signal.SIGHUP, look)
+        if kept:
+            os.close(kept.pop())
+        kept.append(connection)
+        serve(task, answer)
+
+    return guarded
 
 
 def prepare(command: Sequence[str]) -> None:

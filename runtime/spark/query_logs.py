@@ -5,19 +5,21 @@ region's query restarts, whatever they say beyond the last decided batch is remo
 region simply gets a new directory.
 """
 
-import json
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from runtime import offsets
 from runtime.errors import DamagedCheckpointError, StreamError
+from runtime.json_text import parsed_json
 from runtime.model import RegionRecord, SplitRange
 from runtime.storage.file_system import FileSystem
 
 __all__ = [
     "batches_beyond",
     "logged_version",
+    "newest_generation",
     "ranges_read",
     "read_offset",
     "require_ends",
@@ -34,13 +36,15 @@ def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) 
     """
     path = f"{location}/offsets/{batch_id}"
     content = fs.read(path)
-    lines = [] if content is None else content.decode().splitlines()
+    lines = _lines(content)
     prefix = f"{source_name}:"
     if lines[:1] == ["v2"]:
         for line in lines[2:]:
             if line.startswith(prefix):
-                offset: dict[str, Any] = json.loads(line.removeprefix(prefix))
-                return offset
+                with contextlib.suppress(ValueError):
+                    offset = parsed_json(line.removeprefix(prefix))
+                    if isinstance(offset, dict):
+                        return offset
     raise DamagedCheckpointError(
         "Spark's offset log does not hold the offset of this batch",
         {"path": path, "source": source_name, "version": lines[:1]},
@@ -73,15 +77,29 @@ def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
 
 
 def _ranges_logged(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    content = fs.read(f"offsets/{batch_id}") or b""
     ours: list[tuple[SplitRange, ...]] = []
-    for line in content.decode().splitlines()[2:]:
+    for line in _lines(fs.read(f"offsets/{batch_id}"))[2:]:
         start = line.find("{")
         try:
-            ours.append(offsets.decode(json.loads(line[start:])).splits)
+            ours.append(offsets.decode(parsed_json(line[start:])).splits)
         except (ValueError, StreamError):
             continue  # another format's offset; the record is for people, nothing is restored by it
     return tuple(_of_source(split, at) for at, splits in enumerate(ours) for split in splits)
+
+
+def newest_generation(fs: FileSystem, location: str) -> int:
+    """Of the life of a region that logged the newest batch here; -1: none has, or not with ours."""
+    names = (entry.name for entry in fs.entries(f"{location}/offsets"))
+    newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+    found = -1
+    for line in _lines(fs.read(f"{location}/offsets/{newest}"))[2:]:
+        with contextlib.suppress(ValueError, StreamError):
+            found = max(found, offsets.decode(parsed_json(line[line.find("{") :])).generation)
+    return found
+
+
+def _lines(content: bytes | None) -> list[str]:
+    return [] if content is None else content.decode("utf-8", "replace").splitlines()
 
 
 def _of_source(split: SplitRange, at: int) -> SplitRange:

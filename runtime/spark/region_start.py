@@ -7,13 +7,25 @@ from collections.abc import Collection, Sequence
 from runtime import offsets
 from runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
 from runtime.contracts import MetadataStore
-from runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
+from runtime.errors import (
+    DamagedCheckpointError,
+    FencedError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from runtime.model import Barrier, CheckpointRecord, RegionRecord, SplitRange, Verdict
 from runtime.spark import query_logs
 from runtime.spark.job_graph import Region
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["batches_to_retain", "delete_vanished", "initial_offset", "location_of", "make_ready"]
+__all__ = [
+    "batches_to_retain",
+    "delete_lives",
+    "delete_vanished",
+    "initial_offset",
+    "location_of",
+    "make_ready",
+]
 
 log = logging.getLogger(__name__)
 
@@ -28,27 +40,60 @@ def location_of(region: Region, generation: int) -> str:
     return f"spark/{region.name}/{'state' if region.stateful else generation}"
 
 
-def make_ready(fs: FileSystem, region: Region, location: str, restored: RegionRecord) -> None:
+def make_ready(
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, generation: int
+) -> None:
     """Let Spark's logs say no more than ``_metadata`` does; the new query then goes on there.
 
+    Args:
+        generation: of the life that begins. Whoever begins it may have slept, and been taken over.
     Raises:
         DamagedCheckpointError: of a stateful region they say something else, or less.
+        FencedError: of a stateful region they are a newer run's.
     """
-    if region.stateful and restored.batch_id is not None:
-        logged = query_logs.read_offset(fs, location, restored.batch_id, region.source_name)
-        query_logs.require_ends(offsets.decode(logged).splits, restored)
-        query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
+    if not region.stateful:
+        delete_lives(fs, region.name, generation=generation)
         return
-    fs.delete(f"spark/{region.name}")  # older lives of a stateless region, or one never decided
+    if query_logs.newest_generation(fs, location) > generation:
+        raise FencedError(
+            "a newer run of the job goes on with this region",
+            {"region": region.name, "generation": generation, "location": location},
+            "Let the newer one run, or stop it first.",
+        )
+    if restored.batch_id is None:  # never decided
+        fs.delete(f"spark/{region.name}")
+        return
+    logged = query_logs.read_offset(fs, location, restored.batch_id, region.source_name)
+    query_logs.require_ends(offsets.decode(logged).splits, restored)
+    query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
 
 
-def delete_vanished(fs: FileSystem, regions: Collection[str]) -> None:
+def delete_lives(fs: FileSystem, region: str, *, generation: int) -> None:
+    """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone:
+    whoever deletes may have slept, and been taken over."""
+    directory = f"spark/{region}"
+    lives = [entry.name for entry in fs.entries(directory)]
+    newer = {name for name in lives if _generation_of(fs, directory, name) > generation}
+    if not newer:
+        fs.delete(directory)
+        return
+    for name in set(lives) - newer:
+        fs.delete(f"{directory}/{name}")
+
+
+def _generation_of(fs: FileSystem, directory: str, name: str) -> int:
+    if name.isdecimal():
+        return int(name)
+    return query_logs.newest_generation(fs, f"{directory}/{name}")
+
+
+def delete_vanished(fs: FileSystem, regions: Collection[str], *, generation: int) -> None:
     """Delete Spark's logs of regions that the job has no more: none of them kept state, or the
     start would have been refused. Nothing depends on it."""
     try:
         for entry in fs.entries("spark"):
             if entry.is_directory and entry.name not in regions:
-                fs.delete(f"spark/{entry.name}")
+                delete_lives(fs, entry.name, generation=generation)
     except StorageError as err:  # the next start tries again
         log.warning("logs of vanished regions were not deleted: error=%s", err)
 

@@ -198,8 +198,21 @@ def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> Non
     assert repair.leader_session_id == "new"
 
 
+def test_rule_11_a_place_that_was_retired_is_not_repaired(store: CheckpointStore) -> None:
+    """Somebody has committed what it named, or it would stand there still."""
+    _publish(store, record(0), record(1), record(2))
+    store.mark_committed(1)
+    store.retire([1])
+    replaced = {committable().payload: committable(b"new")}
+    assert store.publish_repair(1, replaced, session="old") is PublishOutcome.TAKEN
+    assert store.read(1) is None
+    seal = record(1, verdict=Verdict.ABORTED, leader_session_id="slept", asked_by="seal")
+    _publish(store, seal)
+    assert store.publish_repair(1, replaced, session="older") is PublishOutcome.TAKEN
+
+
 def test_retire_deletes_and_refuses_what_is_needed(store: CheckpointStore) -> None:
-    """Rule 29: an unfinished decision, a session's first record and the last one stay."""
+    """Rule 29: an unfinished decision, checkpoint 0, a seal and the last record stay."""
     seal = record(3, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
     later = [record(each, leader_session_id="second") for each in (4, 5, 6)]
     _publish(store, record(0), record(1), record(2), seal, *later)
@@ -266,6 +279,27 @@ def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) ->
     successor.retire([])
     assert not fs.exists(path)
     assert successor.places() == [0, 1, 2]
+
+
+def test_clean_removes_what_a_paused_writer_left_in_a_retired_place(store: CheckpointStore) -> None:
+    """It made the directory anew to publish there, and was refused: nothing stands in it."""
+    _publish(store, *(record(number) for number in range(3)))
+    store.fs.delete(place_name(1))
+    store.fs.write_temporary(f"{place_name(1)}/._metadata.first.{uuid.uuid4().hex}.tmp", b"half")
+    assert store.clean(session="second") == 1
+    assert not store.fs.exists(place_name(1))
+    assert store.places() == [0, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"by": null}', b"damaged"])
+def test_a_mark_that_cannot_be_read_is_damage_with_its_place(
+    store: CheckpointStore, content: bytes
+) -> None:
+    """It says from where a job was restored: never a guess."""
+    _publish(store, record(0), record(1))
+    store.fs.replace(f"{place_name(1)}/_superseded", content)
+    with pytest.raises(DamagedCheckpointError, match=place_name(1)):
+        store.superseded_by(1)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])

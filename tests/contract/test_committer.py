@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.wire import TransactionState
 from runtime.contracts import CommitOutcome
 from runtime.model import StateEntry
 from tests.kafka_fixture import BrokerByLevel
+from tests.older_kafka import OLDER_VERSION
 from tests.transaction_harness import FakeHarness, Harness, RealHarness, committable
 
 LEVELS = (0, 1, 2)
@@ -21,7 +23,19 @@ KINDS = [
         pytest.param(("real", level), id=f"real-{level}", marks=pytest.mark.integration)
         for level in LEVELS
     ),
+    pytest.param(
+        ("older", 0), id=f"kafka {OLDER_VERSION}", marks=[pytest.mark.integration, pytest.mark.long]
+    ),
 ]
+
+
+def broker_of(request: pytest.FixtureRequest, kind: str, level: int) -> EmbeddedKafka:
+    """The real broker of a kind."""
+    if kind == "older":
+        older: EmbeddedKafka = request.getfixturevalue("older_kafka")
+        return older
+    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
+    return brokers(level)
 
 
 @pytest.fixture(params=KINDS)
@@ -31,8 +45,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     if kind == "fake":
         yield FakeHarness(level)
         return
-    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
-    real = RealHarness(brokers(level), level)
+    real = RealHarness(broker_of(request, kind, level), level)
     yield real
     real.close()
 

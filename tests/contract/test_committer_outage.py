@@ -57,10 +57,11 @@ class _Committing:
 @pytest.mark.parametrize(
     ("fail", "mend"),
     [
-        (EmbeddedKafka.kill, EmbeddedKafka.restart),
-        (EmbeddedKafka.pause, EmbeddedKafka.resume),
+        pytest.param(EmbeddedKafka.kill, EmbeddedKafka.restart, id="killed"),
+        pytest.param(
+            *(EmbeddedKafka.pause, EmbeddedKafka.resume), id="hung", marks=pytest.mark.extended
+        ),
     ],
-    ids=["killed", "hung"],
 )
 def test_a_commit_outlasts_a_broker_that_dies_or_hangs(
     broker: EmbeddedKafka,
@@ -89,6 +90,7 @@ def test_a_commit_outlasts_a_broker_that_dies_or_hangs(
     assert harness.visible() == 6
 
 
+@pytest.mark.extended
 def test_a_commit_cut_off_in_the_middle_is_finished_after_the_brokers_restart(
     broker: EmbeddedKafka, harness: RealHarness
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_commit_cut_off_in_the_middle_is_finished_after_the_brokers_restart(
     assert harness.visible() == 20
 
 
+@pytest.mark.extended
 def test_rule_28_an_orphan_is_swept_when_its_broker_is_back(
     broker: EmbeddedKafka, harness: RealHarness
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 from runtime.spark.jvm import hadoop_jvm
 
 
+@pytest.mark.integration
+@pytest.mark.extended
 def test_objects_of_an_ended_jvm_connect_to_nobody() -> None:
     """Its port may be another process's by the time that they are collected."""
     with hadoop_jvm() as jvm:

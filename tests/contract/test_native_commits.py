@@ -13,9 +13,8 @@ from runtime.continuous.messages import CommittedEpoch
 from runtime.continuous.native_commits import NativeCommits, TasksFirst
 from runtime.contracts import CommitOutcome
 from runtime.model import BatchKey
-from tests.contract.test_committer import KINDS
+from tests.contract.test_committer import KINDS, broker_of
 from tests.fake_kafka import Fenced
-from tests.kafka_fixture import BrokerByLevel
 from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness, committable
 
 
@@ -26,8 +25,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     if kind == "fake":
         yield FakeHarness(level)
         return
-    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
-    real = RealHarness(brokers(level), level)
+    real = RealHarness(broker_of(request, kind, level), level)
     yield real
     real.close()
 

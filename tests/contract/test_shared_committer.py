@@ -187,6 +187,8 @@ class Counted:
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
         """See `RegionFollower.regions_published`."""
+        if self.away:
+            raise UnreachableError("it does not answer", {}, "Ask again.")
         self.progress[checkpoint_id] = regions
         return CommitReport(outcome=self.follows)
 
@@ -440,6 +442,9 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
     assert coordinator.inner.progress == {}
     coordinator.inner.away = False
     coordinator.regional(1, "b")
+    coordinator.inner.away = True
+    assert follow() is CommitOutcome.PENDING, "it is told once the sink answers"
+    coordinator.inner.away = False
     coordinator.inner.follows = CommitOutcome.PENDING
     assert follow() is CommitOutcome.PENDING
     coordinator.inner.follows = CommitOutcome.COMMITTED

@@ -3,27 +3,25 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.retention import PlaceFacts, first_of_sessions, retirable, unfinished
+from runtime.checkpoint.retention import PlaceFacts, retirable, seals, unfinished
 from runtime.model import CheckpointKind, Verdict
 
 
 @st.composite
 def _histories(draw: st.DrawFn) -> list[PlaceFacts]:
     places: list[PlaceFacts] = []
-    session = 0
     for checkpoint_id in range(draw(st.integers(0, 30))):
-        session += draw(st.booleans()) if checkpoint_id else 0
         earlier = st.integers(0, checkpoint_id)
         places.append(
             PlaceFacts(
                 checkpoint_id=checkpoint_id,
                 verdict=draw(st.sampled_from(Verdict)),
                 kind=draw(st.sampled_from([CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT])),
-                leader_session_id=f"s{session}",
                 names=draw(st.frozensets(earlier, max_size=2)),
                 has_committables=draw(st.booleans()),
                 is_committed=draw(st.booleans()),
                 is_superseded=draw(st.booleans()),
+                is_seal=checkpoint_id == 0 or draw(st.booleans()),
             )
         )
     return places
@@ -36,11 +34,11 @@ def test_retired_is_never_needed_and_retiring_again_changes_nothing(
     """Rules 6 and 29 for any history; what is left is a fixed point."""
     gone = set(retirable(places, retain=retain))
     left = [place for place in places if place.checkpoint_id not in gone]
-    assert not gone & (first_of_sessions(places) | unfinished(places))
+    assert not gone & (seals(places) | unfinished(places))
     assert not gone & {each for place in left for each in place.names}
     assert not any(p.checkpoint_id in gone for p in places if p.kind is CheckpointKind.SAVEPOINT)
     assert places[-1:] == left[-1:]
-    assert first_of_sessions(left) == first_of_sessions(places)
+    assert seals(left) == seals(places)
     assert retirable(left, retain=retain) == []
 
 
@@ -54,10 +52,10 @@ def test_living_job_keeps_a_bounded_number(retain: int, checkpoints: int) -> Non
                 checkpoint_id=checkpoint_id,
                 verdict=Verdict.DECIDED,
                 kind=CheckpointKind.CHECKPOINT,
-                leader_session_id="s",
                 names=frozenset(),
                 has_committables=True,
                 is_committed=True,
+                is_seal=checkpoint_id == 0,
             )
         )
         gone = set(retirable(places, retain=retain))

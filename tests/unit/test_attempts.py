@@ -1,9 +1,13 @@
 """Rule 4: what tasks opened is remembered until no sweep can need it."""
 
+import pytest
+
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.regions import Fate
 from runtime.contracts import RegisteredAttempt
+from runtime.errors import FencedError
 from runtime.model import BatchKey
+from tests.core_driver import FAST, CoreDriver
 
 BATCH = BatchKey(region="r", generation=1, batch_id=4)
 
@@ -37,3 +41,23 @@ def test_a_living_batch_is_offered_to_no_sweep() -> None:
     book.add(_attempt())
     assert book.orphans(lambda _: Fate.OPEN) == ()
     assert len(book) == 1
+
+
+def test_rule_4_a_late_attempt_of_a_decided_batch_may_not_begin() -> None:
+    """Speculation, or a task that was thought lost: no decision can name what it would open."""
+    driver = CoreDriver(FAST)
+    driver.tick()
+    barrier = driver.poll(3)
+    batch = BatchKey(region="main", generation=0, batch_id=1)
+    driver.core.require_wanted(batch)
+    driver.ack(barrier)
+    with pytest.raises(FencedError, match="decided already"):
+        driver.core.require_wanted(batch)
+
+
+def test_rule_4_an_attempt_of_an_older_life_is_not_remembered() -> None:
+    """Older generations are swept as a whole, whoever has told of what is in them."""
+    book = AttemptBook()
+    book.add(_attempt())
+    assert book.orphans(lambda _: Fate.OUTDATED) == ()
+    assert len(book) == 0

@@ -8,8 +8,7 @@ import pytest
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters, notify
 from runtime.checkpoint.messages import Commit, CommitReported, MarkCommitted, Marked
 from runtime.checkpoint.plan import RegionPlan
-from runtime.checkpoint.serial import SerialSink
-from runtime.checkpoint.steps import Hands, RunIdentity, drive
+from runtime.checkpoint.steps import Hands, drive
 from runtime.contracts import (
     CommitOutcome,
     CommitReport,
@@ -23,7 +22,7 @@ from runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
 from runtime.model import Redistribution, RegionRecord, RegionStatus, StateEntry
 from tests.core_driver import split
 from tests.fakes import TransactionState, identity_of
-from tests.starting_job import JOB_UID, PLAN, Job, record
+from tests.starting_job import PLAN, Job, record
 
 _TWO = dataclasses.replace(
     PLAN,
@@ -100,16 +99,7 @@ def _decide(job: Job, checkpoint_id: int, *regions: RegionRecord) -> None:
 
 
 def _hands(job: Job) -> Hands:
-    return Hands(
-        store=job.store,
-        sinks={"sink": SerialSink(job.sink)},
-        sources={},
-        identity=RunIdentity(
-            plan=_TWO, job_uid=JOB_UID, session="new", generation=1, run_attempt=1, restored_from=0
-        ),
-        settings=job.settings,
-        wall_ms=lambda: 0,
-    )
+    return job.hands(session="new", generation=1, plan=_TWO)
 
 
 def _state(job: Job, entry: StateEntry) -> TransactionState:

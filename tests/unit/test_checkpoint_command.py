@@ -1,7 +1,10 @@
 """``sluice checkpoint``: what people and scripts are told, from the directory alone."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from runtime.checkpoint.cli import app
-from runtime.checkpoint.kinds import EntryKind, KindRegistry, installed_kinds
-from runtime.checkpoint.leader import FileLeaderStore, Leader
-from runtime.checkpoint.opening import split_place
-from runtime.checkpoint.store import open_store, place_name
+from runtime.checkpoint.kinds import ENTRY_POINT_GROUP, EntryKind, KindRegistry, installed_kinds
+from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore, Leader
+from runtime.checkpoint.opening import command_store, split_place
+from runtime.checkpoint.store import CheckpointStore, open_store, place_name
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -73,6 +76,26 @@ def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
     assert found["checkpoints"][2]["repairs"] == 1
     assert found["checkpoints"][2]["metadata_bytes"] > 100
     assert "checksum" in found["checkpoints"][5]["error"]
+
+
+def test_list_says_what_a_start_from_an_older_checkpoint_has_left_behind(
+    directory: Path,
+) -> None:
+    """And which start it was; nothing goes on from there by itself."""
+    open_store(str(directory)).mark_superseded(2, by=3)
+    (left,) = [c for c in _json("list", str(directory))["checkpoints"] if c["checkpoint_id"] == 2]
+    assert left["standing"] == "superseded"
+    assert left["superseded_by"] == 3
+    row = next(r for r in _run("list", str(directory)).splitlines() if r.split()[:1] == ["2"])
+    assert "superseded by" in row
+
+
+def test_list_does_not_need_to_know_who_leads(directory: Path) -> None:
+    """A later Sluice runs the job, and keeps the leader in a format of its own."""
+    (directory / LEADER_FILE).write_text(json.dumps({"format_version": 99}))
+    found = _json("list", str(directory))
+    assert found["last_leader"] is None
+    assert len(found["checkpoints"]) == 6
 
 
 def test_list_as_a_table_shows_every_row_and_the_damage(directory: Path) -> None:
@@ -175,7 +198,7 @@ def test_a_path_may_name_a_place(path: str, expected: tuple[str, int | None]) ->
 def test_kafka_transactions_are_shown_decoded() -> None:
     """The connector registers its kind; the runtime knows none by name."""
     kinds = installed_kinds()
-    assert kinds.latest_versions.get("kafka-transaction") == 1
+    assert kinds.latest_versions.get("kafka-transaction") == 2
     shown = kinds.describe(committable(b"not a handle"))
     assert shown is not None
     assert "error" in shown, "a payload that its codec refuses is shown, not raised"
@@ -197,3 +220,69 @@ def test_kind_registry_refuses_what_it_cannot_read() -> None:
         registry.require_known(full_record())
     with pytest.raises(ConfigError, match="same kind"):
         KindRegistry([transaction, transaction])
+
+
+def test_a_connector_that_cannot_be_loaded_hides_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, directory: Path
+) -> None:
+    """Half of it was uninstalled: its entries are shown undecoded, those of the others decoded."""
+    installed = list(entry_points(group=ENTRY_POINT_GROUP))
+    broken = [
+        EntryPoint(name="gone", value="no_such_package.kinds:KIND", group=ENTRY_POINT_GROUP),
+        EntryPoint(name="old", value="runtime.errors:NoSuchKind", group=ENTRY_POINT_GROUP),
+    ]
+    monkeypatch.setattr(
+        "runtime.checkpoint.kinds.entry_points", lambda group: [*broken, *installed]
+    )
+    assert "kafka-transaction" in installed_kinds().latest_versions
+    assert _json("inspect", str(directory))["checkpoint_id"] == 42
+
+
+class Jvm:
+    """A JVM that only knows whether it lives, and what was opened with which client."""
+
+    def __init__(self) -> None:
+        self.lives = False
+        self.clients: list[object] = []
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator["Jvm"]:
+        self.lives = True
+        try:
+            yield self
+        finally:
+            self.lives = False
+
+
+@pytest.fixture
+def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
+    """Behind it any hdfs path is our directory, or is empty."""
+    made = Jvm()
+
+    def opened(uri: str, client: object) -> CheckpointStore:
+        made.clients.append(client)
+        return open_store(str(directory / "none" if "empty" in uri else directory))
+
+    monkeypatch.setattr("runtime.spark.jvm.hadoop_jvm", made)
+    monkeypatch.setattr("runtime.checkpoint.opening.open_store", opened)
+    return made
+
+
+def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: Jvm) -> None:
+    """Without a Spark session; also where nothing is found there."""
+    with command_store("hdfs://h:1/a") as store:
+        assert jvm.lives
+        assert store.places()
+    assert not jvm.lives
+    with pytest.raises(ConfigError, match="no checkpoints here"), command_store("hdfs:///empty"):
+        pass
+    assert not jvm.lives
+    assert jvm.clients == [jvm] * 3, "the second one is looked at for a drop-in query, too"
+
+
+def test_a_local_directory_needs_no_jvm(directory: Path, jvm: Jvm) -> None:
+    """Nor Java."""
+    with command_store(str(directory)) as store:
+        assert not jvm.lives
+        assert store.places()
+    assert jvm.clients == [None]

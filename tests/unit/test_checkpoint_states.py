@@ -1,9 +1,11 @@
 """The table of checkpoint states: every pair, and the page that is made from it."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 
+from runtime.checkpoint import state_diagram
 from runtime.checkpoint.failpoints import FAILPOINTS
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN
 from runtime.checkpoint.state_diagram import page
@@ -63,3 +65,9 @@ def test_failpoints_stand_before_and_after_every_step() -> None:
     around = {f"{when}-{step}" for when in ("before", "after") for step in steps}
     assert around | between == set(FAILPOINTS)
     assert {"decision", "commit", "mark", "seal", "sweep", "group-offsets"} <= steps
+
+
+def test_the_command_that_the_page_names_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever changes the table follows the page's own words."""
+    runpy.run_path(state_diagram.__file__, run_name="__main__")
+    assert capsys.readouterr().out == PAGE.read_text()

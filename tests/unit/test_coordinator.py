@@ -214,6 +214,45 @@ def test_waiting_has_a_bound(job: Job) -> None:
     region.stop()
 
 
+def test_a_poller_can_be_called_away(job: Job) -> None:
+    """Its query is being stopped, or has to do something else: it does not sit out its wait."""
+    long_s = 10 * PATIENCE_S
+    coordinator, _ = job.started(CheckpointSettings(interval_s=long_s, idle_poll_s=long_s))
+    looked, away = threading.Event(), threading.Event()
+    found: list[Barrier | None] = []
+
+    def called_away() -> bool:
+        looked.set()
+        return away.is_set()
+
+    def poll() -> None:
+        found.append(coordinator.poll_barrier("main", 0, wait_s=long_s, until=called_away))
+
+    poller = threading.Thread(target=poll, daemon=True)
+    poller.start()
+    _wait(looked)
+    away.set()
+    coordinator.look_again()
+    poller.join(PATIENCE_S)
+    assert found == [None]
+
+
+def test_whether_a_batch_is_committed_can_be_asked_at_any_time(job: Job) -> None:
+    """Decided is not enough: readers cannot see it yet."""
+    coordinator = job.coordinator(sink=job.sink)
+    coordinator.start(300.0)
+    batch = BatchKey(region="main", generation=0, batch_id=1)
+    job.source.ends[0] = 4
+    job.sink.may_reach = lambda: False
+    region = job.region(coordinator)
+    wait_for(lambda: coordinator.is_decided(batch), poll_s=0.002)
+    assert not coordinator.is_committed(batch)
+    job.sink.may_reach = lambda: True
+    wait_for(lambda: coordinator.is_committed(batch), poll_s=0.002)
+    coordinator.cancel()
+    region.stop()
+
+
 def test_a_stop_may_be_repeated_and_needs_no_start(job: Job) -> None:
     """Engines stop in every state."""
     coordinator = job.coordinator()
@@ -270,6 +309,7 @@ def test_listeners_only_listen(job: Job) -> None:
     assert marked.decided_s <= marked.marked_s
 
 
+@pytest.mark.extended
 def test_memory_stays_flat_over_many_epochs(job: Job) -> None:
     """Nothing of a settled epoch is kept: waiters, attempts, records, positions."""
     coordinator, _ = job.started(

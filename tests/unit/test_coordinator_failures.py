@@ -8,6 +8,7 @@ import pytest
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings
+from runtime.contracts import SweepView
 from runtime.errors import (
     ConfigError,
     DataLostError,
@@ -18,6 +19,7 @@ from runtime.errors import (
 from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
 from tests.coordinated_job import QUICK, Job, restart
 from tests.fakes import (
+    FakeSink,
     attempt_of,
     transactional_id,
 )
@@ -215,3 +217,66 @@ def test_rule_17_a_failed_region_is_swept_before_the_decision_that_carries_it(jo
     coordinator.cancel()
     right.stop()
     again.stop()
+
+
+def test_a_stop_closes_everything_though_one_client_fails_to(job: Job) -> None:
+    """Else a client's bug would leave the connections of all the others open."""
+
+    class Stuck(FakeSink):
+        def close(self) -> None:
+            raise ValueError("a client's own bug")
+
+    coordinator = job.coordinator(sink=Stuck(job.broker))
+    coordinator.start(300.0)
+    coordinator.stop()
+    assert job.source.closed
+
+
+def test_a_last_sweep_that_fails_does_not_keep_a_job_from_stopping(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next start repeats it; connections are closed all the same."""
+
+    class Broken(FakeSink):
+        is_broken = False
+
+        def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+            if self.is_broken:
+                raise ValueError("a client's own bug")
+            return super().sweep(view, timeout_s=timeout_s)
+
+    sink = Broken(job.broker)
+    coordinator = job.coordinator(replace(QUICK, sweep_interval_s=600.0), sink=sink)
+    coordinator.start(300.0)
+    sink.is_broken = True
+    coordinator.stop()
+    assert sink.closed
+    assert "the last sweep failed, the next start repeats it" in caplog.text
+
+
+def test_a_job_whose_store_hangs_can_be_stopped(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within a bound: what is open then is settled by the next start, which finds the record."""
+    monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
+    monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
+    coordinator, _ = job.started()
+    hangs, answers = threading.Event(), threading.Event()
+
+    def hang(name: str) -> None:
+        hangs.set()
+        assert answers.wait(PATIENCE_S)
+
+    job.store.on_call = hang
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    _wait(hangs)
+    coordinator.stop()
+    region.join()
+    assert "job stops with a checkpoint open" in caplog.text
+    assert job.visible()[0] == []
+    answers.set()
+    wait_for(lambda: job.store.records.get(1), poll_s=0.002)
+    job.store.on_call = lambda _: None
+    job.started()
+    assert job.visible()[0] == [0, 1, 2, 3]

@@ -190,6 +190,9 @@ def test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone(
     world.reachable = True
     wait_for(lambda: transaction.state is TransactionState.COMMITTED, what="the commit")
     assert world.broker.aborts_of_committed == 0
+    world.abort(run, 0)  # of a process that is late
+    world.commit(run, 1, world.write(run, 1))
+    assert world.broker.read_committed(0) == [0, 1]
 
 
 def test_a_query_of_another_session_is_found_once_that_session_is_known(world: World) -> None:

@@ -13,6 +13,7 @@ from connectors.kafka._broker_properties import (
     render,
     server_properties,
 )
+from connectors.kafka.embedded import new_cluster_id
 from runtime.embedded.cache import cache_dir, exclusive, state_dir
 from runtime.embedded.ivy import (
     Artifact,
@@ -185,3 +186,9 @@ def test_unknown_mechanism_is_refused() -> None:
 def test_properties_file_escapes_backslashes() -> None:
     """In a properties file a backslash begins an escape."""
     assert render({"a": "x\\y"}) == "a=x\\\\y\n"
+
+
+def test_cluster_ids_are_made_as_kafka_makes_them() -> None:
+    """16 bytes as 22 letters, another one each time."""
+    assert {len(new_cluster_id()) for _ in range(20)} == {22}
+    assert new_cluster_id() != new_cluster_id()

@@ -69,3 +69,40 @@ def test_a_report_names_a_few_files_and_counts_the_rest() -> None:
     for found in committer.commit(entries, timeout_s=_CALL_S, after_crash=False):
         assert found.outcome is CommitOutcome.PENDING
         assert len(found.detail) < 2_000
+
+
+def test_an_abort_that_runs_out_of_time_says_so_and_goes_on_later() -> None:
+    """What is left is an orphan that the sweep finds, not a file that anybody reads."""
+    now_s = [0.0]
+    disk = Disk(files={".s/a/s0": b"x"})
+    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri), clock=lambda: now_s[0])
+    entry = entry_of("fake:///data", ["part-0"])
+    (report,) = committer.abort([entry], timeout_s=0)
+    assert report.outcome is CommitOutcome.PENDING
+    assert disk.files, "nothing was touched"
+    (report,) = committer.abort([entry], timeout_s=_CALL_S)
+    assert report.outcome is CommitOutcome.ABORTED
+    assert disk.files == {}
+
+
+def test_rule_20_what_was_published_by_a_copy_leaves_no_second_one() -> None:
+    """Both names hold the same bytes: the file is there, and the staged one goes."""
+    disk = Disk(files={".s/a/s0": b"x", "orders/part-0": b"x"})
+    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri))
+    entry = entry_of("fake:///data", ["part-0"])
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert disk.files == {"orders/part-0": b"x"}
+
+
+def test_files_that_each_fail_in_their_own_way_are_named_up_to_a_few() -> None:
+    """Twenty sets of files in twenty directories: the report says how many more there are."""
+    files = tuple(StagedFile(staged=f"s{n}", final=f"d{n}/p", length_bytes=1) for n in range(20))
+    found = FileSet(target="fake:///data/orders", staging=".s/a", rows=20, files=files)
+    disk = Disk(files={})
+    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri))
+    entry = encode_file_set(found, operator_id="op")
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
+    assert report.outcome is CommitOutcome.UNKNOWN, "decided files are gone"
+    assert "more" in report.detail
+    assert len(report.detail) < 2_000

@@ -9,14 +9,16 @@ from runtime.checkpoint.messages import (
     BarrierPolled,
     Commit,
     EndJob,
+    FailBatches,
     GiveBarrier,
+    Publish,
     RegionCut,
     Repair,
 )
 from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
 from runtime.checkpoint.states import State
 from runtime.contracts import CommitOutcome
-from runtime.model import Acknowledgement, Barrier, BatchKey
+from runtime.model import Acknowledgement, Barrier, BatchKey, Verdict
 from tests.core_driver import FAST, CoreDriver, split
 
 _PLAN = RegionPlan(
@@ -120,6 +122,29 @@ def test_a_late_epoch_that_grew_old_costs_the_others_nothing() -> None:
     assert not driver.core.is_live("main", 0)
     assert driver.core.is_live("side", 0)
     assert not driver.core.is_over
+
+
+def test_a_late_epoch_that_grows_old_before_the_next_barrier_is_read_again() -> None:
+    """It waits for a checkpoint that it would take down: the others' epochs go on without it."""
+    others = (RegionPlan(name="side", source_ids=("source",)),)
+    handler = RegionalCheckpointHandler(region_timeout_s=2.0)
+    driver = CoreDriver(replace(FAST, handler=handler, interval_s=5.0), regions=(_PLAN, *others))
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    driver.ack(driver.poll(10, region="side"), region="side")
+    driver.tick(2.5)  # decided without it
+    late = _ack(driver, barrier, 0, end=10)
+    driver.tell(Acknowledged(ack=replace(late, decide_within_s=0.5)))
+    assert driver.core.is_live("main", 0), "it is waiting for the next barrier"
+    driver.tick(3.0)
+    assert not driver.core.is_live("main", 0)
+    (failed,) = driver.seen(FailBatches)
+    assert failed.batches == (late.batch,)
+    assert "not decided while it was safe" in str(failed.error)
+    driver.ack(driver.poll(20, region="side"), region="side")
+    decided = driver.seen(Publish)[-1]
+    assert (decided.verdict, decided.regions[0].committables) == (Verdict.DECIDED, ())
 
 
 def test_an_epoch_to_end_is_asked_for_though_nothing_is_left_to_cut() -> None:

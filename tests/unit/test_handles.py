@@ -29,13 +29,10 @@ HANDLE = TransactionHandle(
     producer_epoch=17,
     checkpoint_id=42,
     record_count=5,
-    outputs=(
-        OutputCount(topic="out", partition=0, records=2),
-        OutputCount(topic="out", partition=3, records=3),
-    ),
+    outputs=(OutputCount(topic="out", records=5),),
     sources=(SourceRange(topic="in", partition=1, start_offset=10, end_offset=15),),
 )
-VERSION_1 = Path(__file__).parent.parent / "data" / "kafka-transaction-v1.json"
+DATA = Path(__file__).parent.parent / "data"
 
 names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
 handles = st.builds(
@@ -45,9 +42,7 @@ handles = st.builds(
     producer_epoch=st.integers(0, 2**15 - 1),
     checkpoint_id=st.integers(1, 2**62),
     record_count=st.integers(1, 2**62),
-    outputs=st.tuples(
-        st.builds(OutputCount, topic=names, partition=st.integers(0), records=st.integers(1))
-    ),
+    outputs=st.tuples(st.builds(OutputCount, topic=names, records=st.integers(1))),
     sources=st.tuples(
         st.builds(
             SourceRange,
@@ -66,18 +61,25 @@ def test_a_handle_survives_storage(handle: TransactionHandle) -> None:
     entry = encode_handle(handle, operator_id="op")
 
     assert decode_handle(entry) == handle
-    assert (entry.kind, entry.version) == (COMMITTABLE_KIND, 1)
+    assert (entry.kind, entry.version) == (COMMITTABLE_KIND, 2)
 
 
-def test_version_1_is_read_for_ever() -> None:
-    """A file written by the first release still gives the same handle, byte for byte."""
-    stored = VERSION_1.read_bytes().rstrip(b"\n")
+def test_version_2_is_written_byte_for_byte() -> None:
+    """What a checkpoint holds today is what a later release will find."""
+    stored = (DATA / "kafka-transaction-v2.json").read_bytes().rstrip(b"\n")
 
     assert encode_handle(HANDLE, operator_id="op").payload == stored
     assert decode_handle(_entry(stored)) == HANDLE
 
 
-def _entry(payload: bytes, *, kind: str = COMMITTABLE_KIND, version: int = 1) -> StateEntry:
+def test_version_1_is_read_for_ever() -> None:
+    """It counted the records of each partition; they add up to those of the topic."""
+    stored = (DATA / "kafka-transaction-v1.json").read_bytes().rstrip(b"\n")
+
+    assert decode_handle(_entry(stored, version=1)) == HANDLE
+
+
+def _entry(payload: bytes, *, kind: str = COMMITTABLE_KIND, version: int = 2) -> StateEntry:
     return StateEntry(
         operator_id="op",
         state_name="committables",
@@ -88,7 +90,7 @@ def _entry(payload: bytes, *, kind: str = COMMITTABLE_KIND, version: int = 1) ->
     )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("hdfs-file", 1), (COMMITTABLE_KIND, 2)])
+@pytest.mark.parametrize(("kind", "version"), [("hdfs-file", 1), (COMMITTABLE_KIND, 3)])
 def test_another_kind_or_a_later_version_is_named(kind: str, version: int) -> None:
     """An unknown committable stops the restore; it is never skipped."""
     with pytest.raises(UnsupportedFormatError) as caught:
@@ -200,3 +202,19 @@ def test_a_resource_that_names_no_transaction_is_an_error(resource: str) -> None
     """Another sink's attempt is not read as one of ours."""
     with pytest.raises(InvalidHandleError):
         TransactionIdentity.parse(resource)
+
+
+@pytest.mark.parametrize("wrong", [{"prefix": ""}, {"generation": -1}, {"slot": -1}])
+def test_an_id_that_names_nobody_cannot_be_made(wrong: dict[str, object]) -> None:
+    """Without a prefix the sweep would take every job's transactions for its own."""
+    parts: dict[str, object] = {"prefix": "p", "job_uid": "u", "region": "r", "generation": 0}
+    with pytest.raises(ConfigError, match="transactionalIdPrefix"):
+        TransactionalId(**(parts | {"owner": "o", "slot": 0} | wrong))  # type: ignore[arg-type]
+
+
+def test_a_count_of_more_than_a_topic_and_a_partition_is_damage() -> None:
+    """Not a sum of what some other version may have meant."""
+    content = json.loads(encode_handle(HANDLE, operator_id="op").payload)
+    content["outputs"] = [["out", 0, 7, 5]]
+    with pytest.raises(DamagedCheckpointError):
+        decode_handle(_entry(json.dumps(content).encode()))

@@ -246,3 +246,15 @@ def test_a_command_of_an_older_run_is_refused(
     ):
         client.restart([], timeout_s=60.0)
     assert coordinator.is_parked("left")
+
+
+def test_a_job_whose_hosts_nobody_can_exclude_says_so_and_restarts_nothing(
+    coordinator: BarrierCoordinator,
+) -> None:
+    """A life off that host was asked for; one on it would fail again."""
+    park(coordinator)
+    commands = JobCommands(coordinator, hosts=None)
+    with pytest.raises(ConfigError, match="hosts cannot be excluded"):
+        commands.restart(["left"], ["bad"])
+    assert coordinator.is_parked("left")
+    assert commands.restart(["left"], []).regions == ("left",)

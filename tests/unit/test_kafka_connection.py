@@ -210,6 +210,7 @@ def test_every_option_of_the_tables_exists_in_librdkafka(role: Role) -> None:
         ("_ALL_BROKERS_DOWN", UnreachableError),
         ("_TRANSPORT", UnreachableError),
         ("REQUEST_TIMED_OUT", UnreachableError),
+        ("CONCURRENT_TRANSACTIONS", UnreachableError),
         ("_AUTHENTICATION", AuthenticationError),
         ("TOPIC_AUTHORIZATION_FAILED", AuthenticationError),
         ("SASL_AUTHENTICATION_FAILED", AuthenticationError),

@@ -6,7 +6,7 @@ import pytest
 from connectors.kafka.handles import TransactionIdentity, decode_handle
 from connectors.kafka.producers import ProducerPool
 from connectors.kafka.transactional_producer import TransactionalProducer, read_status
-from connectors.kafka.writer import Guarantee, PlainWriter, TransactionalWriter
+from connectors.kafka.writer import TransactionalWriter
 from runtime.contracts import RegisteredAttempt, TaskScope
 from runtime.errors import (
     AuthenticationError,
@@ -17,7 +17,7 @@ from runtime.errors import (
     UnreachableError,
 )
 from runtime.model import BatchKey, SplitRange
-from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
+from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 
 ORDERS = SplitRange(
     source_id="s", topic="orders", topic_id="x", partition=1, start_offset=100, end_offset=200
@@ -255,10 +255,18 @@ def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig)
 
 
 def test_a_transaction_that_is_no_longer_open_is_never_pre_committed(rig: Rig) -> None:
-    """Rule 3: ``txn_state`` must say InTransaction."""
+    """Rule 3: librdkafka's state must be InTransaction when it is asked after the flush."""
     rig.writer.write(records(b"a"))
     rig.client.state = "AbortableError"
-    with pytest.raises(DeliveryError, match="AbortableError"):
+    with pytest.raises(DeliveryError, match=r"not the one that was begun.*_TIMED_OUT"):
+        rig.writer.pre_commit()
+
+
+def test_a_transaction_that_ended_unseen_is_never_pre_committed(rig: Rig) -> None:
+    """Rule 3: nobody but the pre-commit may have brought it to another state."""
+    rig.writer.write(records(b"a"))
+    rig.client.state = "CommittingTransaction"
+    with pytest.raises(DeliveryError, match=r"state=CommittingTransaction"):
         rig.writer.pre_commit()
 
 
@@ -273,10 +281,10 @@ def test_a_transaction_older_than_its_timeout_is_never_pre_committed() -> None:
     now_s[0] = 1000.0  # waiting for its epoch costs nothing
     producer.begin(lambda _: None)
     now_s[0] += 59
-    producer.confirm(timeout_s=1)
+    producer.confirm()
     now_s[0] += 1
     with pytest.raises(DeliveryError, match="may have timed out"):
-        producer.confirm(timeout_s=1)
+        producer.confirm()
 
 
 def test_a_fenced_writer_is_told_of_both_reasons(rig: Rig) -> None:
@@ -351,56 +359,6 @@ def test_the_statistics_of_a_topic_called_eos_do_not_hide_the_transaction() -> N
     assert read_status('{"type": "producer"}') is None
 
 
-def plain_writer(cluster: FakeCluster, guarantee: Guarantee) -> tuple[PlainWriter, list[str]]:
-    dropped: list[str] = []
-    client = FakeClient(cluster, {})
-    writer = PlainWriter(
-        client,
-        SCOPE,
-        "out",
-        guarantee=guarantee,
-        partition_count=None,
-        drop=lambda: dropped.append("client"),
-    )
-    return writer, dropped
-
-
-def test_at_least_once_reports_a_refused_record() -> None:
-    """A checkpoint never covers a record that Kafka does not have."""
-    cluster = FakeCluster(refuse=lambda _: kafka_error("_MSG_TIMED_OUT"))
-    writer, dropped = plain_writer(cluster, Guarantee.AT_LEAST_ONCE)
-    with pytest.raises(UnreachableError):
-        writer.write(records(b"a"))
-    writer.abort()
-    assert dropped == ["client"]
-
-
-def test_at_least_once_has_nothing_to_commit() -> None:
-    """Its records are visible at once."""
-    writer, _ = plain_writer(FakeCluster(), Guarantee.AT_LEAST_ONCE)
-    writer.write(records(b"a"))
-    assert writer.pre_commit() == []
-
-
-def test_no_guarantee_goes_on_behind_a_refused_record(caplog: pytest.LogCaptureFixture) -> None:
-    """The loss is counted in the log, and the records behind it are written."""
-    sent: list[FakeMessage] = []
-
-    def refuse(message: FakeMessage) -> object:
-        sent.append(message)
-        return kafka_error("_MSG_TIMED_OUT") if message.record_value == b"b" else None
-
-    cluster = FakeCluster(
-        refuse=refuse,  # type: ignore[arg-type]
-        refuse_at_produce=refuse_value(b"a", "MSG_SIZE_TOO_LARGE"),  # type: ignore[arg-type]
-    )
-    writer, _ = plain_writer(cluster, Guarantee.NONE)
-    writer.write(records(b"a", b"b", b"c"))
-    assert writer.pre_commit() == []
-    assert [m.record_value for m in sent] == [b"b", b"c"]
-    assert "records=2" in caplog.text
-
-
 # --- dead letters ---------------------------------------------------------------------------------
 
 
@@ -455,39 +413,3 @@ def test_rule_1_a_refused_dead_letter_is_never_pre_committed(rig: Rig) -> None:
         rig.writer.pre_commit()
     where = caught.value.args[1]
     assert (where["topic"], where["source_offset"]) == ("dead", 101)
-
-
-def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[FakeMessage]]:
-    """A writer that knows how many partitions its topic has; and what reaches the cluster."""
-    cluster = FakeCluster()
-    seen: list[FakeMessage] = []
-    cluster.refuse = lambda message: seen.append(message)
-    writer = PlainWriter(
-        FakeClient(cluster, {}),
-        SCOPE,
-        "out",
-        guarantee=Guarantee.AT_LEAST_ONCE,
-        partition_count=partition_count,
-        drop=lambda: None,
-    )
-    return writer, seen
-
-
-def test_rule_30_dead_letters_keep_their_order_and_leave_partitions_to_the_client() -> None:
-    """The output's partitions, by which keyed records are put together, are not theirs."""
-    writer, seen = keyed_writer(partition_count=2)
-    given = letters(*(b"%d" % n for n in range(50)))
-    keys = pa.array([b"%d" % (n % 7) for n in range(50)], pa.binary())
-    writer.write_dead_letters("dead", given.set_column(0, "key", keys))
-    writer.pre_commit()
-    assert [m.record_value for m in seen] == [b"%d" % n for n in range(50)]
-    assert {m.record_partition for m in seen} == {-1}
-
-
-def test_a_sink_without_transactions_writes_dead_letters_as_it_writes_the_rest() -> None:
-    """At once, and checked as the rest is."""
-    writer, seen = keyed_writer(partition_count=None)
-    writer.write(records(b"a"))
-    writer.write_dead_letters("dead", letters(b"x"))
-    assert writer.pre_commit() == []
-    assert [(m.record_topic, m.record_value) for m in seen] == [("out", b"a"), ("dead", b"x")]

@@ -6,7 +6,11 @@ Protocol rules 19 and 29: staged files that are held over epochs are named by su
 from dataclasses import replace
 
 from runtime.checkpoint.kept_states import KeptStates
+from runtime.checkpoint.messages import Retire
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.checkpoint.steps import Hands, RunIdentity, drive
 from runtime.model import (
+    SEAL,
     BatchKey,
     CheckpointKind,
     CheckpointRecord,
@@ -86,3 +90,52 @@ def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:
     assert view.is_settled(batch)
     assert not view.is_settled(replace(batch, batch_id=batch.batch_id + 1))
     assert not view.is_settled(replace(batch, generation=1))
+
+
+def test_rule_29_a_run_that_was_taken_over_retires_nothing() -> None:
+    """It knows nothing of what the newer decisions keep: its own sweep would take what the retired
+    record named for nobody's."""
+    mine = record(1, "a")
+    theirs = [replace(record(each), leader_session_id="new") for each in (2, 3, 4, 5)]
+    theirs[0] = replace(theirs[0], verdict=Verdict.ABORTED, asked_by=SEAL)
+    store = FakeStore(records={each.checkpoint_id: each for each in (record(0), mine, *theirs)})
+    store.committed |= {0, 1, 3, 4, 5}
+    kept = KeptStates()
+    kept.note(mine)
+    plan = JobPlan(name="job", regions=(RegionPlan(name="main"),))
+    hands = Hands(
+        store=store,
+        sinks={},
+        sources={},
+        identity=RunIdentity(
+            plan=plan,
+            job_uid="uid",
+            session="session",
+            generation=0,
+            run_attempt=1,
+            restored_from=None,
+        ),
+        settings=CheckpointSettings(),
+        wall_ms=lambda: 0,
+        kept=kept,
+    )
+    drive(hands.perform(Retire(retained=1)))
+    assert sorted(store.records) == [0, 1, 2, 3, 4, 5]
+    assert kept.entries() == (state("a"),)
+
+
+def test_a_record_that_is_retired_while_a_start_reads_keeps_nothing() -> None:
+    """By the run that lives on until this start's seal."""
+
+    class Retiring(FakeStore):
+        """A store whose first place goes once it was listed."""
+
+        def places(self) -> list[int]:
+            found = super().places()
+            self.records.pop(0, None)
+            return found
+
+    store = Retiring()
+    for checkpoint_id, name in enumerate("ab"):
+        store.publish(record(checkpoint_id, name), timeout_s=1.0)
+    assert KeptStates.read(store).entries() == (state("b"),)

@@ -206,3 +206,18 @@ def test_paths_inside_a_checkpoint_are_relative(path: str) -> None:
     """A record can be moved with its directory, and names nothing outside of it."""
     with pytest.raises(ConfigError):
         FileReference(path=path, length_bytes=1, sha256="0" * 64)
+
+
+def test_a_record_that_contradicts_its_own_format_version_is_damage() -> None:
+    """Which of the two is true cannot be told, so neither is taken."""
+    reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
+    fields: dict[str, Any] = {**next(reader), "format_version": 1}
+    data = write_container(METADATA_V2, fields, format_version=METADATA_VERSION)
+    with pytest.raises(DamagedCheckpointError, match="two format versions differ"):
+        decode(data)
+
+
+def test_a_format_version_that_never_was_is_damage() -> None:
+    """A whole file says 0: no Sluice has ever written that."""
+    with pytest.raises(DamagedCheckpointError, match="exactly one record"):
+        decode(_rewritten(version=0))

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.continuous.messages import CommittedEpoch
 from runtime.continuous.native_commits import NativeCommits, TasksFirst
-from runtime.contracts import CommitOutcome, CommitReport
+from runtime.contracts import CommitOutcome, CommitReport, RegionProgress
 from runtime.model import BatchKey, StateEntry
 from tests.core_driver import committable
 from tests.waiting import PATIENCE_S
@@ -21,6 +21,7 @@ class ByHand:
     """The driver's own committer; remembers what it was asked, and how."""
 
     calls: list[tuple[tuple[StateEntry, ...], bool]] = field(default_factory=list)
+    aborted: list[StateEntry] = field(default_factory=list)
 
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
@@ -30,7 +31,8 @@ class ByHand:
         return [CommitReport(outcome=CommitOutcome.COMMITTED, detail="by hand")] * len(committables)
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        raise AssertionError("nothing is aborted here")
+        self.aborted += committables
+        return [CommitReport(outcome=CommitOutcome.ABORTED)] * len(committables)
 
     def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
         return bool(committables)
@@ -193,3 +195,46 @@ def test_rule_18_a_silent_task_is_waited_for_once_and_not_for_each_sink() -> Non
     rig.commits.answered("main", 7, ())
     rig.commit(look)
     assert wanted == [(), (4,)]
+
+
+def test_where_no_task_lives_nothing_is_waited_for() -> None:
+    """All of a decision is another engine's, or of lives that are over."""
+    rig = Rig()
+    for region in _REGIONS:
+        rig.commits.end(region, 7)
+    assert set(rig.commit().values()) == {"by hand"}
+    assert rig.handed == [(["main", "side"], False)]
+
+
+def test_rule_5_what_is_given_up_is_aborted_by_the_driver_alone() -> None:
+    """No task is asked: it might have died with it, and its next one fences it."""
+    rig = Rig()
+    entry = rig.entries["main"]
+    (report,) = rig.committer.abort([entry], timeout_s=PATIENCE_S)
+    assert report.outcome is CommitOutcome.ABORTED
+    assert rig.by_hand.aborted == [entry]
+    assert rig.commits.wanted("main", 7) == ()
+
+
+@dataclass
+class Following(ByHand):
+    """One that follows its regions, and is behind."""
+
+    told: list[int] = field(default_factory=list)
+
+    def regions_published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
+    ) -> CommitReport:
+        self.told.append(checkpoint_id)
+        return CommitReport(outcome=CommitOutcome.PENDING, detail="a partition is not marked yet")
+
+
+def test_a_sink_that_follows_its_regions_follows_them_through_the_tasks_commits() -> None:
+    """A checkpoint is finished when the driver's committer says so; others have nothing to do."""
+    rig = Rig()
+    follower = Following()
+    committer = TasksFirst(lambda: follower, rig.commits)
+    report = committer.regions_published(5, (), timeout_s=1.0)
+    assert (report.outcome, follower.told) == (CommitOutcome.PENDING, [5])
+    plain = rig.committer.regions_published(5, (), timeout_s=1.0)
+    assert plain.outcome is CommitOutcome.COMMITTED

@@ -7,6 +7,7 @@ import pytest
 from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     AbortWork,
+    Acknowledged,
     BarrierPolled,
     Commit,
     EndJob,
@@ -30,7 +31,7 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.failover.restart_strategies import FixedDelayRestart
-from runtime.model import RegionRecord, RegionStatus, Verdict
+from runtime.model import BatchKey, RegionRecord, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, split
 
 PARK = replace(FAST, on_region_failure=OnRegionFailure.PARK)
@@ -391,3 +392,22 @@ def test_only_the_region_whose_failure_counts_is_parked() -> None:
     driver.tell(RegionFailed(region="main", generation=0, error=ValueError("a bug")))
     assert driver.core.is_parked("main")
     assert not driver.core.is_parked("side")
+
+
+def test_a_region_that_is_parked_is_not_parked_again_for_an_epoch_that_it_was_part_of() -> None:
+    """Its cause stays the one that a human has to remove."""
+    three = (*TWO, replace(TWO[0], name="third"))
+    driver = CoreDriver(replace(REGIONAL, tolerable_failures=0), regions=three)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    barrier = driver.poll(3, region="side")
+    batch = BatchKey(region="side", generation=0, batch_id=1)
+    short = replace(driver.acknowledgement(batch, barrier), decide_within_s=1.0)
+    driver.tell(Acknowledged(ack=short))
+    break_for_good(driver)
+    driver.tick(1.0)  # what grew old had both of them in it, and the third has no barrier yet
+    assert [told.region for told in driver.seen(RegionParked)] == ["main", "side"]
+    parked = driver.status().regions[0].parked
+    assert parked is not None
+    assert "too large" in parked.why
+    assert not driver.seen(EndJob)

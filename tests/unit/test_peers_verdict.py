@@ -199,7 +199,10 @@ def test_results_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert isinstance(result, Result)
 
 
-def test_quick_runs_are_refused_for_the_documentation(tmp_path: Path) -> None:
+def test_quick_runs_are_refused_for_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where nothing else was measured
     path = tmp_path / "quick.jsonl"
     setting = replace(_RACE, is_quick=True)
     Log(path, {}).add(setting, _OURS, 0, load_before=0.1, figures=race_figures(1.0))

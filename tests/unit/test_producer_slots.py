@@ -275,6 +275,48 @@ def test_a_producer_that_nobody_takes_any_more_is_let_go() -> None:
     assert len(cluster.epochs) == 1
 
 
+def test_a_writer_keeps_its_producer_however_old_that_grows() -> None:
+    """What it has open would be lost; only what nobody has taken is made anew."""
+    cluster, threads, now_s, clients = FakeCluster(), Threads(), [0.0], []
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        def client(config: Mapping[str, Any]) -> FakeClient:
+            clients.append(FakeClient(cluster, config))
+            return clients[-1]
+
+        producer = TransactionalProducer(client, {}, transactional_id)
+        producer.prepare(topic=None, timeout_s=1)
+        return producer
+
+    pool = ProducerPool(
+        prefix="p",
+        scope=scope(),
+        prepare=prepare,
+        background=threads,
+        keep_alive_s=0.001,
+        clock=lambda: now_s[0],
+    )
+    pool.enter(scope())
+    lease = pool.take(scope(), timeout_s=10)
+    leased = lease.producer.client
+    assert isinstance(leased, FakeClient)
+    now_s[0] += 301
+    before = leased.polls
+    wait_for(lambda: leased.polls >= before + 3, what="three looks at its age", poll_s=0.002)
+    assert lease.producer.client is leased
+    pool.close()
+    threads.join()
+
+
+def test_what_a_pool_does_in_the_background_keeps_no_worker_alive() -> None:
+    """Spark ends its workers without a word to the threads in them."""
+    seen: list[threading.Thread] = []
+    producers.in_daemon_thread(lambda: seen.append(threading.current_thread()))
+    wait_for(lambda: seen, poll_s=0.002)
+    assert seen[0] is not threading.current_thread()
+    assert seen[0].daemon
+
+
 def test_a_producer_is_served_while_its_writer_waits_for_records() -> None:
     """Nobody else polls between two batches: statistics pile up, tokens expire."""
     threads, clients = Threads(), []
@@ -336,3 +378,40 @@ def test_rule_4_a_task_has_an_id_for_each_epoch_that_a_job_can_have_open() -> No
     checkpoint under way, and nothing to change that."""
     assert CheckpointSettings().max_concurrent + 2 == IDS_PER_TASK
     assert "max_concurrent" not in inspect.signature(Job).parameters
+
+
+def test_a_pool_that_was_closed_lets_nothing_more_in_and_keeps_no_thread() -> None:
+    """A newer generation runs: a producer that becomes ready too late, a writer that comes back,
+    and a lease that is given back find it closed, and none of them holds or breaks anything."""
+    cluster, late, task = FakeCluster(), [], scope()
+    pool = pool_of(cluster, task, lambda function: late.append(function))
+    pool.enter(task)
+    (make_ready,) = late
+    make_ready()
+    lease = pool.take(task, timeout_s=1)
+    pool.enter(scope(batch_id=0, task="1.0"))
+    late_ones = late[1:]
+    pool.close()
+    for function in late_ones:
+        function()  # becomes ready behind the end: let go of at once
+    with pytest.raises(FencedError):
+        pool.take(task, timeout_s=1)
+    for _ in range(2):
+        pool.give_back_unused(lease)
+        pool.let_go(lease)
+        pool.hold(lease)
+        pool.end(lease)
+    pool.enter(scope(batch_id=1))
+    assert len(pool) <= IDS_PER_TASK
+
+
+def test_all_pools_of_a_process_are_let_go_at_once() -> None:
+    """The next task begins with new ids."""
+    cluster, pools, task = FakeCluster(), ProducerPools(), scope()
+    first = pools.enter("p", task, lambda: pool_of(cluster, task, lambda function: function()))
+    pools.close()
+    with pytest.raises(FencedError):
+        first.take(task, timeout_s=1)
+    second = pools.enter("p", task, lambda: pool_of(cluster, task, lambda function: function()))
+    assert second is not first
+    assert second.take(task, timeout_s=1).producer.transactional_id.startswith("p/j/r.0/")

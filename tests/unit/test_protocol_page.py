@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 NOT_BUILT: set[int] = set()
+FENCING = "test_one_decision_when_a_paused_coordinator_goes_on"
+FROM_THE_DECISION_ON = "test_copy_survives_a_kill_at_each_step_from_the_decision_on"
 REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`")
 
 
@@ -48,6 +50,39 @@ def test_every_rule_that_is_built_has_a_proof() -> None:
     assert set(found) == set(range(1, 23))
     unproven = {number for number, text in found.items() if not REFERENCE.search(text)}
     assert unproven == NOT_BUILT
+
+
+def is_left_out(decorators: list[ast.expr]) -> bool:
+    """Whether one of these marks takes a test out of ``make test``; a single parameter does not."""
+    return bool({"pytest.mark.extended", "pytest.mark.long"} & set(map(ast.unparse, decorators)))
+
+
+def is_daily(reference: tuple[str, str]) -> bool:
+    """Whether ``make test`` runs it."""
+    path, name = reference
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
+                marks = value.elts if isinstance(value, ast.List) else [value]
+                if is_left_out(marks):
+                    return False
+            case ast.FunctionDef(name=found, decorator_list=decorators) if found == name:
+                return not is_left_out(decorators)
+    return True
+
+
+def test_what_is_marked_is_not_daily() -> None:
+    """A function, and a module."""
+    assert is_daily(("tests/chaos/test_fencing.py", FENCING))
+    assert not is_daily(("tests/chaos/test_failpoints.py", FROM_THE_DECISION_ON))
+    assert not is_daily(("tests/containers/test_pipeline.py", ""))
+
+
+@pytest.mark.parametrize("number", sorted(set(range(1, 23)) - NOT_BUILT))
+def test_every_rule_has_a_proof_for_every_day(number: int) -> None:
+    """What takes too long for `make test` is never the only one."""
+    assert any(map(is_daily, REFERENCE.findall(sections()[number])))
 
 
 def text_of(reference: tuple[str, str]) -> str:

@@ -116,9 +116,9 @@ def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> N
         lines = ["v2", "{}", f"source_s:{offset_of((split(5, end),))}"]
         fs = FakeFileSystem(Disk(files={"at/offsets/1": "\n".join(lines).encode()}))
         if end == 9:
-            make_ready(fs, region, "at", record)
+            make_ready(fs, region, "at", record, generation=1)
         else:
             with pytest.raises(DamagedCheckpointError, match="logged_end=12"):
-                make_ready(fs, region, "at", record)
+                make_ready(fs, region, "at", record, generation=1)
     with pytest.raises(DamagedCheckpointError):
-        make_ready(FakeFileSystem(Disk()), region, "at", record)
+        make_ready(FakeFileSystem(Disk()), region, "at", record, generation=1)

@@ -52,7 +52,11 @@ def test_splits_are_dealt_to_the_regions_that_read_the_source() -> None:
             RegionPlan(name="c", source_ids=("other",)),
         ),
     )
-    regions = recovery.first_regions(plan, {"source": [split(n, 5, 5) for n in range(3)]})
+    starts = {
+        "source": [split(n, 5, 5) for n in range(3)],
+        "unread": [split(0, 0, 0, source_id="unread")],
+    }
+    regions = recovery.first_regions(plan, starts)
     assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1], []]
 
 
@@ -312,6 +316,26 @@ def test_a_repair_by_another_start_is_followed() -> None:
     job.start()
     assert job.broker.read_committed(0) == ["theirs"]
     assert not job.broker.ongoing()
+
+
+def test_a_repair_that_is_found_behind_a_commit_is_followed_and_none_is_written() -> None:
+    """Another start was faster between the commit and the look at what is lost."""
+    job = Job(record(0), committed=(0,))
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = _Rewriter(job)
+    gone = job.open("gone")
+    gone.state = TransactionState.ABORTED
+    job.store.records[1] = record(1, entries=(entry_of(gone),))
+
+    def other_is_faster(point: str) -> None:
+        if point == "after-commit" and 1 not in job.store.repairs:
+            theirs = job.pre_commit("theirs", generation=9)
+            job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
+
+    job.start(at=other_is_faster)
+    assert job.broker.read_committed(0) == ["theirs"]
+    assert rewriter.calls == 0
+    assert len(job.store.repairs[1]) == 1
 
 
 # --- what living regions of earlier runs tell -----------------------------------------------------

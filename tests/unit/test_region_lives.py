@@ -7,6 +7,7 @@ import pytest
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     AbortWork,
+    Acknowledged,
     AskCut,
     BarrierPolled,
     EndJob,
@@ -366,3 +367,15 @@ def test_rule_12_a_registration_of_a_superseded_generation_is_refused() -> None:
         driver.tell(_told(BatchKey(region="other", generation=now, batch_id=1), "x"))
     assert not _aborted(driver)
     driver.tell(_told(BatchKey(region="main", generation=now, batch_id=1)))
+
+
+def test_rule_8_an_acknowledgement_that_is_repeated_while_it_waits_counts_once() -> None:
+    """The answer to the first was lost; no checkpoint is open that it could have joined."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    ack = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=2))
+    for _ in range(2):
+        driver.tell(Acknowledged(ack=ack))
+    driver.tick(1.0)
+    assert [found.regions[0].batch_id for found in driver.seen(Publish)] == [1, 2]
+    assert not driver.seen(FailBatches)

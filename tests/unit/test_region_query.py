@@ -436,7 +436,7 @@ def test_rule_9_a_stateful_regions_logs_are_rewound_to_the_decision() -> None:
     disk = Disk()
     disk.files |= logs(8, 9, 10, 11)
     location = "spark/main/state"
-    make_ready(FakeFileSystem(disk), region(stateful=True), location, restored(9))
+    make_ready(FakeFileSystem(disk), region(stateful=True), location, restored(9), generation=3)
     assert disk.files == logs(8, 9)
 
 
@@ -448,7 +448,7 @@ def test_rule_9_without_decided_state_nothing_of_an_older_life_is_left(
     disk = Disk()
     disk.files |= logs(8, 9) | {"chk-000000000001/_metadata": b"kept"}
     made = region(stateful=stateful)
-    make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id))
+    make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id), generation=3)
     assert list(disk.files) == ["chk-000000000001/_metadata"]
 
 
@@ -456,5 +456,38 @@ def test_logs_of_regions_that_are_no_more_are_deleted() -> None:
     """A job that is started with other numbers of regions would gather them for ever."""
     disk = Disk()
     disk.files |= {f"spark/{name}/3/offsets/1": b"" for name in ("main", "main-0", "main-1")}
-    delete_vanished(FakeFileSystem(disk), {"main"})
+    delete_vanished(FakeFileSystem(disk), {"main"}, generation=3)
     assert set(disk.files) == {"spark/main/3/offsets/1"}
+
+
+@pytest.mark.parametrize("batch_id", [9, None])
+def test_rule_9_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone(
+    batch_id: int | None,
+) -> None:
+    """It slept before its region began: what is logged behind its record is decided by now."""
+    disk = Disk()
+    disk.files |= logs(9, 10, 11)
+    before = dict(disk.files)
+    with pytest.raises(FencedError, match="newer run"):
+        make_ready(
+            FakeFileSystem(disk),
+            region(stateful=True),
+            "spark/main/state",
+            restored(batch_id),
+            generation=1,
+        )
+    assert disk.files == before
+
+
+def test_rule_9_a_run_that_was_taken_over_deletes_older_lives_alone() -> None:
+    """The newer run's query would fail without its log."""
+    disk = Disk()
+    lives = {number: f"spark/main/{number}/offsets/1" for number in (2, 3, 4)}
+    disk.files |= dict.fromkeys(lives.values(), b"x") | logs(1)
+    fs = FakeFileSystem(disk)
+    make_ready(fs, region(stateful=False), "spark/main/3", restored(1), generation=3)
+    assert set(disk.files) == {lives[4]}
+    delete_vanished(fs, set(), generation=3)
+    assert set(disk.files) == {lives[4]}
+    delete_vanished(fs, set(), generation=4)
+    assert not disk.files

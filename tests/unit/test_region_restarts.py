@@ -23,7 +23,7 @@ from runtime.errors import (
     StorageUnreachableError,
 )
 from runtime.failover.restart_strategies import ExponentialDelayRestart, FixedDelayRestart
-from runtime.model import RegionStatus, Verdict
+from runtime.model import CheckpointKind, RegionStatus, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 
 FIXED = replace(FAST, restart_strategy=FixedDelayRestart(attempts=2, delay_s=5.0))
@@ -278,3 +278,35 @@ def test_a_checkpoint_that_carries_a_region_is_no_commit_of_it() -> None:
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
     attempts = driver.status().regions[0].attempts
     assert [attempt.committed_after_s for attempt in attempts] == [None, None]
+
+
+def test_a_life_that_never_asks_for_its_barrier_is_counted_and_does_not_wait_for_a_delay() -> None:
+    """It has nothing open that could be aborted, so it goes on: but not for ever."""
+    driver = CoreDriver(FIXED, regions=TWO)
+    main = 0
+    for _ in range(2):
+        driver.tick(1.0)
+        driver.ack(driver.poll(3, generation=main), generation=main)
+        driver.tick(10.0)
+        assert not driver.seen(EndJob)
+        assert driver.core.is_live("side", 0)
+        assert driver.status().regions[1].begins_ms is None
+        main = driver.restart()
+    driver.tick(1.0)
+    driver.ack(driver.poll(3, generation=main), generation=main)
+    driver.tick(10.0)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, RegionGivenUpError)
+    assert "region=side" in str(end.error)
+
+
+def test_a_savepoint_that_is_given_up_for_a_failed_region_is_no_second_failure() -> None:
+    """Its strategy was asked when it failed; the job's own count is for jobs without one."""
+    driver = CoreDriver(replace(REGIONAL, tolerable_failures=0), regions=TWO)
+    driver.trigger(CheckpointKind.SAVEPOINT, "somebody")
+    driver.ack(driver.poll(3, region="side"), region="side")
+    fail(driver)
+    (given_up,) = driver.seen(Publish)
+    assert (given_up.kind, given_up.verdict) == (CheckpointKind.SAVEPOINT, Verdict.ABORTED)
+    assert not driver.seen(EndJob)
+    assert driver.status().regions[0].ended == 1

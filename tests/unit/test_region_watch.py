@@ -1,7 +1,7 @@
 """Pressure that lasts, and the lag of regions, as they are told."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from runtime.errors import UnreachableError
 from runtime.model import SplitRange
 from tests.core_driver import split
 from tests.fakes import FakeSource, ManualClock
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def test_an_alarm_begins_after_the_limit_and_ends_at_once() -> None:
@@ -114,3 +115,45 @@ def test_what_retention_takes_from_a_parked_region_is_an_error(
             seen.watch.look()
     lost = [entry.getMessage().rpartition("=")[2] for entry in caplog.records]
     assert lost == ["1", "3", "7", "15", "31", "63"]
+
+
+def test_looks_go_on_after_one_that_failed_by_a_clients_bug() -> None:
+    """Else a parked region's lag would stand still as long as the job runs."""
+    looks: list[RegionsSeen] = []
+
+    def ask() -> RegionsSeen:
+        looks.append(RegionsSeen(positions={}, parked=(), ratios={}))
+        if len(looks) == 1:
+            raise ValueError("a client's own bug")
+        return looks[-1]
+
+    watch = _watching(ask)
+    watch.start()
+    wait_for(lambda: len(looks) >= 3, poll_s=0.002)
+    watch.stop(timeout_s=PATIENCE_S)
+
+
+def test_a_watch_that_is_stopped_before_it_begins_looks_at_nothing() -> None:
+    """A job may be stopped in the middle of its start."""
+    looks: list[RegionsSeen] = []
+
+    def ask() -> RegionsSeen:
+        looks.append(RegionsSeen(positions={}, parked=(), ratios={}))
+        return looks[-1]
+
+    watch = _watching(ask)
+    watch.stop(timeout_s=PATIENCE_S)
+    watch.start()
+    watch.stop(timeout_s=PATIENCE_S)
+    assert not looks
+
+
+def _watching(ask: Callable[[], RegionsSeen]) -> RegionWatch:
+    return RegionWatch(
+        ask,
+        sources={},
+        interval_s=0.002,
+        alarm_s=None,
+        timeout_s=1.0,
+        clock=ManualClock(),
+    )

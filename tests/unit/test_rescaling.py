@@ -208,6 +208,15 @@ def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
     assert decode_drops(entry).in_all == 15
 
 
+def test_what_a_function_that_the_graph_does_not_name_has_counted_stays_counted() -> None:
+    """An older Sluice recorded no such operator: the splits of its region say what it read."""
+    old = two_regions(2)
+    counted = encode_totals(RecordCounts(read=5, skipped=1), operator_id="unnamed")
+    regions = (old.regions[0], replace(old.regions[1], operator_states=(counted,)))
+    (one,), _ = dealt_anew(replace(old, regions=regions), plan_of("main-0"), generation=3)
+    assert one.operator_states == (counted,)
+
+
 def test_the_first_decision_says_who_has_which_split() -> None:
     """And nothing before it does."""
     plan = plan_of("main-0", "main-1", "main-2")

@@ -11,6 +11,7 @@ from runtime.checkpoint.recovery import History, Place
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
+    StorageError,
     StreamError,
     UnsupportedFormatError,
     WrongJobError,
@@ -59,6 +60,28 @@ def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> N
     with pytest.raises(ConfigError, match=f"restore_from={wish}"):
         job.start(restore_from=wish)
     assert not job.store.history
+
+
+def test_a_directory_without_a_decision_is_no_job_to_go_on_with() -> None:
+    """Aborted records alone: another program's, or what is left of a directory; it stays so."""
+    job = Job(aborted(0), aborted(1))
+    with pytest.raises(ConfigError, match="no decided checkpoint"):
+        job.start()
+    assert not job.store.history
+
+
+def test_a_checkpoint_to_start_from_that_has_vanished_is_named() -> None:
+    """A crashed restore's seal names it, and retention keeps it: somebody else has deleted it. The
+    newest decision is not what the user asked for."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
+    while next(steps) != "after-seal":
+        pass
+    steps.close()
+    del job.store.records[1]
+    with pytest.raises(StorageError, match=r"has vanished.*checkpoint_id=1"):
+        job.start()
+    assert len(job.store.history) == 1
 
 
 def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:

@@ -14,6 +14,7 @@ from runtime.checkpoint.retention import (
 )
 from runtime.errors import DamagedCheckpointError
 from runtime.model import (
+    SEAL,
     CheckpointKind,
     CheckpointRecord,
     FileReference,
@@ -27,9 +28,9 @@ from tests.checkpoint_records import record
 from tests.fakes import FakeStore
 
 
-def _place(checkpoint_id: int, session: str = "s1", **changes: object) -> PlaceFacts:
+def _place(checkpoint_id: int, **changes: object) -> PlaceFacts:
     """A committed decision."""
-    made = facts_of(record(checkpoint_id, leader_session_id=session), is_committed=True)
+    made = facts_of(record(checkpoint_id), is_committed=True)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -38,9 +39,13 @@ def _kept(places: Sequence[PlaceFacts], retain: int = 3) -> list[int]:
     return [place.checkpoint_id for place in places if place.checkpoint_id not in gone]
 
 
-def _aborted(checkpoint_id: int, session: str = "s1") -> PlaceFacts:
-    aborted = _place(checkpoint_id, session, verdict=Verdict.ABORTED, is_committed=False)
-    return replace(aborted, has_committables=False)
+def _aborted(checkpoint_id: int) -> PlaceFacts:
+    return facts_of(record(checkpoint_id, verdict=Verdict.ABORTED))
+
+
+def _seal(checkpoint_id: int, **changes: object) -> PlaceFacts:
+    seal = facts_of(record(checkpoint_id, verdict=Verdict.ABORTED, asked_by=SEAL))
+    return replace(seal, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("retain", [1, 3, 5])
@@ -65,7 +70,7 @@ def test_unfinished_decision_is_never_retired() -> None:
 
 def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
     """An empty decision is what a start goes on from."""
-    empty = replace(_place(0), has_committables=False, is_committed=False)
+    empty = replace(_place(1), has_committables=False, is_committed=False)
     places = [_place(0), *(replace(empty, checkpoint_id=each) for each in range(1, 6))]
     assert _kept(places, 1) == [0, 4, 5]
 
@@ -73,10 +78,9 @@ def test_newest_decision_stays_even_with_nothing_to_commit() -> None:
 def test_what_a_new_run_started_from_stays_until_that_has_decided() -> None:
     """An older run that still retires, with what it knew before, must not delete the checkpoint
     that a start from an older one goes on from."""
-    places = [*(_place(each) for each in range(10)), _aborted(10, "s2")]
-    places[10] = replace(places[10], restored_from=4)
+    places = [*(_place(each) for each in range(10)), _seal(10, restored_from=4)]
     assert _kept(places) == [0, 4, 7, 8, 9, 10]
-    assert 4 not in _kept([*places, _place(11, "s2", restored_from=4)])
+    assert 4 not in _kept([*places, _place(11, restored_from=4)])
 
 
 def test_seals_are_never_retired() -> None:
@@ -84,17 +88,25 @@ def test_seals_are_never_retired() -> None:
     places = [
         _place(0),
         _place(1),
-        _aborted(2, "s2"),
-        *(_place(each, "s2") for each in range(3, 6)),
+        _seal(2),
+        *(_place(each) for each in range(3, 6)),
     ]
-    places += [_aborted(6, "s3"), *(_place(each, "s3") for each in range(7, 12))]
+    places += [_seal(6), *(_place(each) for each in range(7, 12))]
     assert _kept(places) == [0, 2, 6, 9, 10, 11]
 
 
-def test_first_record_of_a_session_stays_when_it_is_a_decision() -> None:
-    """Whatever a session published first has closed a place to somebody."""
-    places = [_place(0), _place(1), *(_place(each, "s2") for each in range(2, 9))]
-    assert _kept(places) == [0, 2, 6, 7, 8]
+def test_rule_6_a_session_that_sealed_twice_keeps_both_seals() -> None:
+    """s1 publishes checkpoint 0 and sleeps; s2 seals 1; s1 wakes, seals 2 and goes on. Place 2 is
+    the next one of s2: were it retired, s2 would decide there."""
+    begun = [record(0, leader_session_id="s1"), *(_sealed(1, "s2"), _sealed(2, "s1"))]
+    places = [facts_of(each, is_committed=True) for each in begun]
+    places += [_aborted(each) for each in range(3, 8)]
+    places += [_place(each) for each in range(8, 13)]
+    assert _kept(places) == [0, 1, 2, 5, 6, 7, 10, 11, 12]
+
+
+def _sealed(checkpoint_id: int, session: str) -> CheckpointRecord:
+    return record(checkpoint_id, verdict=Verdict.ABORTED, leader_session_id=session, asked_by=SEAL)
 
 
 def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
@@ -123,7 +135,7 @@ def test_superseded_decisions_do_not_count_as_the_newest() -> None:
     """After a start from checkpoint 2, what it left behind does not push out what counts."""
     places = [_place(each) for each in range(6)]
     places[3:6] = [replace(place, is_superseded=True) for place in places[3:6]]
-    places += [_aborted(6, "s2"), _place(7, "s2")]
+    places += [_seal(6), _place(7)]
     assert _kept(places) == [0, 1, 2, 6, 7]
 
 
@@ -131,7 +143,7 @@ def test_superseded_but_uncommitted_is_settled_not_forgotten() -> None:
     """Left behind is still decided: it goes only once its committables are settled."""
     places = [_place(each) for each in range(6)]
     places[5] = replace(places[5], is_superseded=True, is_committed=False)
-    places += [_aborted(6, "s2"), *(_place(each, "s2") for each in range(7, 10))]
+    places += [_seal(6), *(_place(each) for each in range(7, 10))]
     assert _kept(places) == [0, 5, 6, 7, 8, 9]
 
 

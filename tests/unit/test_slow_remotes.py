@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from runtime.checkpoint.serial import SerialSink
+from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.contracts import CommitOutcome, Committer, SweepView
 from runtime.model import StateEntry
-from tests.fakes import FakeBroker, FakeSink, entry_of
+from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.unit.test_coordinator import Job
 from tests.waiting import wait_for
 
@@ -83,3 +83,12 @@ def test_a_job_that_waits_until_readers_see_its_end_can_be_stopped(job: Job) -> 
     stopping.join(WAIT_S)
     assert not stopping.is_alive()
     region.stop()
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_the_ends_of_a_source_are_the_same_behind_its_lock(*, bounded: bool) -> None:
+    """Whoever shares a bounded job's splits among regions goes by what each has to read in all."""
+    source = FakeSource("source", {0: 5, 1: 7}, bounded=bounded)
+    ends = SerialSource(source).fixed_ends()
+    assert ends == source.fixed_ends()
+    assert (ends is None) is not bounded

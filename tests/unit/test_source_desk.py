@@ -1,13 +1,15 @@
 """When sources are asked for new splits, and what a source that nobody could ask has not read."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from runtime.checkpoint.balance import LoadBalancer
 from runtime.checkpoint.desk import SourceDesk
 from runtime.checkpoint.messages import AskCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.errors import UnreachableError
-from runtime.model import SplitRange
+from runtime.model import SplitKey, SplitRange
+from tests.core_driver import split as core_split
 from tests.fakes import FakeSource, ManualClock
 
 AWAY = UnreachableError("no answer", {}, "Wait.")
@@ -129,3 +131,27 @@ def test_without_discovery_a_source_ends_with_what_it_began_with() -> None:
     assert not bench.discover()
     assert bench.looked.count == 0
     assert bench.is_finished()
+
+
+def test_what_lies_behind_a_cut_is_told_where_splits_may_move_and_the_source_knows() -> None:
+    """Else a region that cuts little at a time would look as idle as one with nothing to read."""
+
+    class Partly(FakeSource):
+        """Knows nothing of partition 1."""
+
+        def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+            known = all(split.partition != 1 for split in positions)
+            return super().lag_records(positions) if known else None
+
+    at = tuple(core_split(number, 0, 0) for number in (0, 1))
+    asked = AskCut(checkpoint_id=1, region="main", generation=0, positions=at, max_records=2)
+    source = Partly("source", {0: 9, 1: 9})
+
+    def waiting(settings: CheckpointSettings) -> Mapping[SplitKey, int]:
+        desk = SourceDesk({"source": source}, settings=settings, clock=ManualClock())
+        cut = desk.cut(asked, ["source"])
+        assert cut is not None
+        return cut.waiting
+
+    assert waiting(replace(SETTINGS, balancer=LoadBalancer())) == {at[0].key: 7}
+    assert waiting(SETTINGS) == {}

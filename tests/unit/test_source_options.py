@@ -118,6 +118,14 @@ def test_the_three_ways_to_subscribe() -> None:
     )
 
 
+def test_a_pattern_that_a_later_python_may_read_in_another_way_is_taken() -> None:
+    """Python warns of "[[", which is an error where a program makes warnings errors."""
+    options = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "[[a]+"}
+    assert SourceOptions.of(options, bounded=False, stream=True).subscription == Pattern(
+        regex="[[a]+"
+    )
+
+
 @pytest.mark.parametrize(
     "bad", ['{"a":', "[]", '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', "{}", '{"a":[true]}']
 )

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from runtime.checkpoint.assignment import Move, moved
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import Acknowledged, Publish, RegionFailed, SplitsDiscovered
 from runtime.checkpoint.plan import RegionPlan
@@ -139,3 +140,19 @@ def test_an_assignment_that_does_not_fit_its_positions_is_refused_before_anythin
     with pytest.raises(DamagedCheckpointError, match="do not name the same splits"):
         job.start(plan=_TWO_PLAN)
     assert job.store.records == before
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        Move(split=split(1, 0, 0).key, giver="main", taker="side"),
+        Move(split=split(0, 0, 0).key, giver="gone", taker="side"),
+        Move(split=split(0, 0, 0).key, giver="main", taker="gone"),
+    ],
+    ids=["what the giver lacks", "from nowhere", "to nowhere"],
+)
+def test_rule_9_a_move_that_would_lose_or_double_a_split_is_refused(move: Move) -> None:
+    """Before it becomes part of a decision, whoever has made it up."""
+    assignment = Assignment(version=1, regions={"main": _keys(0), "side": _keys(1)})
+    with pytest.raises(IllegalTransitionError, match="nothing was decided"):
+        moved(assignment, [move])

@@ -23,11 +23,12 @@ from connectors.hdfs.staging import (
     staging_root,
     without_scheme,
 )
-from connectors.hdfs.sweep import orphans
+from connectors.hdfs.sweep import StagingSweeper, orphans
 from runtime.contracts import RegisteredAttempt, SweepView
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.model import BatchKey, Redistribution, StateEntry
 from runtime.storage.opening import absolute_uri
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 VERSION_1 = Path(__file__).parent.parent / "data" / "staged-files-v1.json"
 ROOT = staging_root("orders", job_uid="job", operator_id="op")
@@ -171,6 +172,19 @@ class TestOrphans:
         assert self.gone(one, self.view(orphans=(declared,)))
         other_sink = dataclasses.replace(declared, operator_id="other")
         assert not self.gone(one, self.view(orphans=(other_sink,)))
+
+    def test_a_file_system_that_refuses_is_swept_next_time(self) -> None:
+        """Orphans cost room, and nobody reads them: no reason to end a job."""
+        disk = Disk()
+        path = f"{ROOT}/{attempt(generation=2).path}/part"
+        FakeFileSystem(disk).write_temporary(path, b"rows")
+        away = [Fault.REFUSED]
+        fs = FakeFileSystem(disk, fault=lambda _: away.pop() if away else Fault.NONE)
+        sweeper = StagingSweeper(fs, root=ROOT, operator_id="op")
+        assert sweeper.sweep(self.view()) == 0
+        assert list(disk.files) == [path]
+        assert sweeper.sweep(self.view()) == 1
+        assert not disk.files
 
     def test_what_a_decision_names_stays(self) -> None:
         one = attempt(generation=1)

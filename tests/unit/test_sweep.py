@@ -1,6 +1,7 @@
 """Which transactions a sweep may abort: protocol rules 4, 13 and 28."""
 
 import dataclasses
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 
 from connectors.kafka.handles import TransactionalId, TransactionIdentity
 from connectors.kafka.sweep import Sweeper, orphans
-from connectors.kafka.wire import TransactionDescription, TransactionState
+from connectors.kafka.wire import TransactionDescription, TransactionState, Wire
 from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.errors import AuthenticationError
 from runtime.model import BatchKey, Redistribution, StateEntry
 from tests.fake_kafka import Fault
 from tests.transaction_harness import JOB_UID, FakeHarness, committable
@@ -254,7 +256,7 @@ def test_rule_13_at_version_0_a_zombie_that_goes_on_is_swept_again() -> None:
     view = dataclasses.replace(VIEW, generations={"main": 2})
 
     for _ in range(3):
-        zombie.produce(1)
+        harness.broker.produce(zombie.identity, 1)
         assert sweeper.sweep(view, operator_id=None, timeout_s=1).aborted == 1
 
     assert harness.visible() == 0
@@ -269,3 +271,28 @@ def test_a_sweep_aborts_only_with_the_transactions_own_epoch() -> None:
     sweeper.sweep(view, operator_id=None, timeout_s=1)
 
     assert [(t, commit) for t, commit, _ in harness.broker.requests] == [(identity, False)]
+
+
+def test_rule_4_what_another_kind_of_sink_registered_is_passed_over() -> None:
+    """A sweep of all sinks finds a staging directory among the orphans, and a transaction."""
+    one = _open(NAME)
+    directory = dataclasses.replace(_declared(one), resource="file:/data/.staging/a")
+    view = dataclasses.replace(VIEW, orphans=(directory, _declared(one)))
+
+    assert orphans([one], view, prefix="orders", operator_id=None) == (one.identity,)
+
+
+def test_a_cluster_that_refuses_to_list_is_swept_next_time() -> None:
+    """Not only one that is away: whatever the brokers answer, a sweep never raises."""
+    harness, _ = _harness()
+    identity = _leave_open(harness, generation=1)
+
+    class Refusing:
+        def list_transactions(self, *_: object, **__: object) -> None:
+            raise AuthenticationError("no", {}, "Ask for DESCRIBE on the ids of the prefix.")
+
+    sweeper = Sweeper(cast("Wire", Refusing()), prefix=harness.prefix)
+    result = sweeper.sweep(VIEW, operator_id=None, timeout_s=1)
+
+    assert (result.aborted, result.missing) == (0, ("the cluster",))
+    assert identity not in harness.broker.discarded

@@ -61,7 +61,7 @@ def test_a_value_arrives_as_it_was_sent(value: object) -> None:
         ("generation", "7", TypeError),
         ("generation", -1, ConfigError),
         ("unknown", 1, KeyError),
-        ("restored", None, AttributeError),
+        ("restored", None, TypeError),
     ],
 )
 def test_what_is_not_such_a_value_is_refused(

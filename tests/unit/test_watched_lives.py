@@ -23,6 +23,7 @@ from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.model import Barrier
 from runtime.spark.lives import RegionLives
 from tests.coordinated_job import QUICK, Job
+from tests.fakes import ManualClock
 from tests.region_queries import ThreadRegions
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -38,6 +39,7 @@ class Watched:
         self.regions: ThreadRegions
         self.lives: RegionLives
         self.hold = threading.Event()
+        self.clock = ManualClock()
 
     def begin(self, *names: str, settings: CheckpointSettings = SETTINGS) -> None:
         self.job.regions = names
@@ -47,6 +49,7 @@ class Watched:
             self.coordinator,
             {name: self.regions.handle(name) for name in names},
             outage_limit_s=20.0,
+            clock=self.clock,
         )
         self.names = names
         self._started = started
@@ -323,3 +326,27 @@ def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched)
         return False
 
     wait_for(is_given_up, poll_s=0.005)
+
+
+def test_the_way_to_a_new_life_is_gone_without_pauses(watched: Watched) -> None:
+    """Whoever watches comes by more often as long as one is wanted, not while one is parked."""
+    watched.begin(
+        "left", "right", settings=replace(SETTINGS, on_region_failure=OnRegionFailure.PARK)
+    )
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    assert not watched.lives.is_restless
+    left = watched.regions.queries["left"][0]
+    wait_for(lambda: not left.is_active, poll_s=0.005)
+    watched.lives.watch()
+    assert watched.lives.is_restless
+    watched.clock.advance(5.0)
+    assert not watched.lives.is_restless, "what takes so long waits for something else"
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    assert not watched.lives.is_restless
+    error = DeliveryError("too large", {"topic": "t"}, "Make room.")
+    watched.coordinator.fail("left", watched.regions.generations["left"][-1], error)
+    wait_for(lambda: watched.coordinator.is_parked("left"), poll_s=0.005)
+    watched.lives.watch()
+    assert not watched.lives.is_restless

@@ -1,0 +1,50 @@
+"""What other runs of the job have done meanwhile, as the checkpoint directory tells it.
+
+A run may be paused for long at any point, and a start behind it commits what it decided, seals,
+and goes on. Asked last, right before something that only the newest run may do or believe.
+"""
+
+from runtime.contracts import MetadataStore
+from runtime.errors import FencedError
+from runtime.model import Verdict
+
+__all__ = ["is_settled", "is_taken_over", "taken_over"]
+
+
+def is_settled(store: MetadataStore, checkpoint_id: int) -> bool:
+    """Whether a decision is committed on record, by whichever run: then nothing of it is lost.
+
+    Asked behind a sink's answer, not before it. Once it is marked its ids may be used again, and
+    what the sink says is about something else (rule 5): at transaction.version 0 even an aborted
+    transaction of the same identity, begun by a late AddPartitions. A place without the decision
+    was retired, which only a committed one is: it is empty, or a start that slept has sealed it.
+    """
+    if store.is_committed(checkpoint_id):
+        return True
+    record = store.read(checkpoint_id)
+    return record is None or record.verdict is not Verdict.DECIDED
+
+
+def is_taken_over(store: MetadataStore, *, session: str, last: int) -> bool:
+    """Whether another run has sealed behind the last record that this session knows as its own.
+
+    That seal lies in the next place, and is never deleted (rule 6). One record is read, as a rule
+    one that is not there.
+    """
+    record = store.read(last + 1)
+    while record is not None and record.leader_session_id == session:
+        record = store.read(record.checkpoint_id + 1)
+    return record is not None
+
+
+def taken_over(checkpoint_id: int) -> FencedError:
+    """The error of a run that finds it.
+
+    Args:
+        checkpoint_id: the place where it shows.
+    """
+    return FencedError(
+        "another coordinator has taken over this job",
+        {"checkpoint_id": checkpoint_id},
+        "Nothing undecided was committed by this one; let the newer one run, or stop it first.",
+    )

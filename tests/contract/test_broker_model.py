@@ -1,0 +1,159 @@
+"""The model broker of the tests, held against real ones of every feature level.
+
+What it promises here, the simulated worlds of `tests/simulation` build on: the table of rule 5 for
+EndTxn that comes once, twice or too late, and who is shut out by what.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.wire import EndOutcome, TransactionState
+from tests.fake_kafka import Fenced
+from tests.kafka_fixture import BrokerByLevel
+from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness
+
+LEVELS = (0, 1, 2)
+KINDS = [
+    *(pytest.param(("fake", level), id=f"fake-{level}") for level in LEVELS),
+    *(
+        pytest.param(("real", level), id=f"real-{level}", marks=pytest.mark.integration)
+        for level in LEVELS
+    ),
+]
+_S = TransactionState
+_DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
+
+
+@pytest.fixture(params=KINDS)
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """A broker of one kind and level."""
+    kind, level = request.param
+    if kind == "fake":
+        yield FakeHarness(level)
+        return
+    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
+    real = RealHarness(brokers(level), level)
+    yield real
+    real.close()
+
+
+def _begun(harness: Harness, records: int = 2, *, timeout_s: float = 600.0) -> Attempt:
+    attempt = harness.open(timeout_s=timeout_s)
+    attempt.produce(records)
+    return attempt
+
+
+def _end(
+    harness: Harness, transaction: TransactionIdentity, *, commit: bool
+) -> tuple[EndOutcome, str]:
+    """One EndTxn, of the version that the broker's level asks for."""
+    (report,) = harness.wire.end([transaction], commit=commit, timeout_s=300)
+    return report.outcome, report.error
+
+
+def _state(harness: Harness, transaction: TransactionIdentity) -> tuple[TransactionState, int]:
+    """State, and by how much the epoch is above the transaction's."""
+    name = transaction.transactional_id
+    described = harness.wire.describe([name], timeout_s=300)[name]
+    assert described is not None
+    return described.state, described.producer_epoch - transaction.producer_epoch
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_an_equal_request_that_comes_again_changes_nothing(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule 5: the repetition is answered as the first one was; the opposite is refused."""
+    done = _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT
+    ours = _begun(harness).identity
+    assert _end(harness, ours, commit=commit) == _DONE
+    harness.await_state(ours, done)
+
+    assert _end(harness, ours, commit=commit) == _DONE
+    assert _end(harness, ours, commit=not commit) == (_REFUSED, "InvalidTxnStateError")
+
+    assert _state(harness, ours) == (done, 1 if harness.level >= 1 else 0)
+    assert harness.visible() == (2 if commit else 0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_a_raw_commit_behind_a_native_end(harness: Harness, commit: bool) -> None:
+    """Rule 5: version 5 refuses alike behind a native commit and a native abort, 4 tells."""
+    attempt = _begun(harness)
+    ours = attempt.identity
+    attempt.end_natively(commit=commit)
+    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+
+    tells = commit and harness.level == 0
+    wanted = _DONE if tells else (_REFUSED, "InvalidTxnStateError")
+    assert _end(harness, ours, commit=True) == wanted
+    assert harness.visible() == (2 if commit else 0)
+
+
+def test_rule_5_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> None:
+    """Rule 5: the timeout raises the epoch, and the two versions refuse in different words."""
+    ours = _begun(harness, timeout_s=1.0).identity
+    harness.await_state(ours, _S.COMPLETE_ABORT)
+
+    error = "InvalidTxnStateError" if harness.level >= 1 else "ProducerFencedError"
+    assert _end(harness, ours, commit=True) == (_REFUSED, error)
+    assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
+    assert harness.visible() == 0
+
+
+def test_rule_5_a_transaction_without_records_cannot_be_committed(harness: Harness) -> None:
+    """Rule 5: so a task that produced nothing returns no handle."""
+    ours = harness.open().identity
+
+    assert _end(harness, ours, commit=True) == (_REFUSED, "InvalidTxnStateError")
+    assert _state(harness, ours) == (_S.EMPTY, 0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_a_late_request_does_not_touch_the_ids_next_transaction(
+    harness: Harness, commit: bool
+) -> None:
+    """Rule 5: neither its commit nor its abort, once the id was initialised again."""
+    first = _begun(harness).identity
+    assert _end(harness, first, commit=True) == _DONE
+    harness.await_state(first, _S.COMPLETE_COMMIT)
+    later = harness.open(first.transactional_id)
+    later.produce(3)
+
+    assert _end(harness, first, commit=commit) == (_REFUSED, "ProducerFencedError")
+
+    assert _state(harness, later.identity) == (_S.ONGOING, 0)
+    assert _end(harness, later.identity, commit=True) == _DONE
+    harness.await_state(later.identity, _S.COMPLETE_COMMIT)
+    assert harness.visible() == 5
+
+
+def test_rule_4_initialising_an_id_aborts_what_was_open_under_it(harness: Harness) -> None:
+    """Rule 4: whoever asks; two epochs on, so that the first one's handle is about nothing."""
+    first = _begun(harness).identity
+    harness.open(first.transactional_id)
+
+    assert _state(harness, first) == (_S.EMPTY, 2)
+    assert _end(harness, first, commit=True) == (_REFUSED, "ProducerFencedError")
+    assert harness.visible() == 0
+
+
+def test_rule_13_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
+    harness: Harness,
+) -> None:
+    """Rule 13: to a partition that it wrote before; by its epoch, or as no transaction is open."""
+    zombie = _begun(harness)
+    ours = zombie.identity
+    assert _end(harness, ours, commit=True) == _DONE
+    harness.await_state(ours, _S.COMPLETE_COMMIT)
+
+    # A real producer tells by an exception, or by an error for each record alone.
+    with contextlib.suppress(Fenced, KafkaException, AssertionError):
+        zombie.produce(1)
+
+    assert _state(harness, ours)[0] is _S.COMPLETE_COMMIT
+    assert harness.visible() == 2

@@ -1,0 +1,183 @@
+"""What a client says of its transaction, on a real broker, by both ways of moving records.
+
+The pre-commit rests on it (rule 3, docs/adr/0015-the-client-tells-its-state.md): a later librdkafka
+that says it in other words, or takes another producer epoch within a transaction, fails here.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka._client import make_producer
+from connectors.kafka.delivery import DeliveryLog
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.library import library_for
+from connectors.kafka.native.producer import NativeProducer
+from connectors.kafka.records import RecordColumns
+from connectors.kafka.sending import RecordSender, flush
+from connectors.kafka.transactional_producer import (
+    Client,
+    TransactionalProducer,
+    TransactionStatus,
+    read_status,
+)
+from runtime.contracts import TaskScope
+from runtime.errors import DeliveryError, FencedError, StreamError
+from runtime.model import BatchKey
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import unique
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[..., TransactionalProducer]
+SCOPE = TaskScope(
+    job_uid="j",
+    operator_id="sink",
+    batch=BatchKey(region="r", generation=0, batch_id=0),
+    checkpoint_id=1,
+    committed_through=0,
+)
+
+
+class Watched:
+    """A client whose statistics are kept."""
+
+    def __init__(self, make: Callable[[Mapping[str, Any]], Client]) -> None:
+        self._make = make
+        self.seen: list[TransactionStatus] = []
+
+    def __call__(self, config: Mapping[str, Any]) -> Client:
+        tell = config["stats_cb"]
+
+        def kept(statistics: str) -> None:
+            status = read_status(statistics)
+            if status is not None:
+                self.seen.append(status)
+            tell(statistics)
+
+        return self._make({**config, "stats_cb": kept})
+
+
+@pytest.fixture
+def watched(hot_path: str) -> Watched:
+    if hot_path == "plain":
+        return Watched(make_producer)
+    library = library_for({}, HotPath.NATIVE)
+    assert library is not None
+    return Watched(partial(NativeProducer, library))
+
+
+@pytest.fixture
+def make(kafka: EmbeddedKafka, watched: Watched) -> Iterator[Make]:
+    """A producer that is ready; its id and settings may be given."""
+    made: list[TransactionalProducer] = []
+
+    def ready(transactional_id: str = "", **settings: object) -> TransactionalProducer:
+        config = {
+            "bootstrap.servers": kafka.bootstrap,
+            "delivery.report.only.error": True,
+            "log_level": 0,
+            **settings,
+        }
+        producer = TransactionalProducer(watched, config, transactional_id or unique("state"))
+        made.append(producer)
+        producer.prepare(topic=None, timeout_s=30)
+        return producer
+
+    yield ready
+    for producer in made:
+        producer.abort(timeout_s=10)
+        producer.release()
+
+
+def send(producer: TransactionalProducer, topic: str) -> None:
+    """One record into its queue."""
+    rows = pa.record_batch({"value": pa.array([b"value"])})
+    sender = RecordSender(producer.client, DeliveryLog(SCOPE), queue_full_timeout_s=10)
+    sender.send(rows, RecordColumns.of(rows.schema, topic))
+
+
+def flushed(producer: TransactionalProducer, topic: str) -> None:
+    """A transaction with a record that the broker has."""
+    producer.begin(lambda _: None)
+    send(producer, topic)
+    assert producer.client.flush(30) == 0
+
+
+def test_rule_3_an_open_transaction_is_confirmed_at_once(make: Make, topic: TopicFactory) -> None:
+    """However seldom the client gives its statistics, and as often as it is asked."""
+    producer = make()
+    flushed(producer, topic())
+    began_s = time.monotonic()
+    for _ in range(100):
+        producer.confirm()
+    assert time.monotonic() - began_s < 1
+    assert producer.commit(timeout_s=30), "asking has changed nothing"
+
+
+def test_rule_3_what_was_ended_or_never_begun_is_not_confirmed(
+    make: Make, topic: TopicFactory
+) -> None:
+    ended, unbegun = make(), make()
+    flushed(ended, topic())
+    assert ended.commit(timeout_s=30)
+    for producer in (ended, unbegun):
+        with pytest.raises(DeliveryError, match=r"not the one that was begun.*state=Ready"):
+            producer.confirm()
+
+
+def test_rule_3_a_fenced_transaction_is_not_confirmed(make: Make, topic: TopicFactory) -> None:
+    """The client learns of it by its next record."""
+    name = topic()
+    producer = make()
+    flushed(producer, name)
+    make(producer.transactional_id)
+    send(producer, name)
+    with suppress(FencedError):  # it may be told of by the record, or by the client's own error
+        flush(producer.client, DeliveryLog(SCOPE), timeout_s=30)
+    with pytest.raises(FencedError):
+        producer.confirm()
+
+
+def is_refused(producer: TransactionalProducer) -> bool:
+    """Whether a pre-commit would fail by the client's state."""
+    try:
+        producer.confirm()
+    except StreamError:
+        return True
+    return False
+
+
+def test_rule_3_another_producer_epoch_is_taken_only_behind_the_transaction(
+    kafka: EmbeddedKafka, make: Make, watched: Watched, topic: TopicFactory
+) -> None:
+    """Records that time out make librdkafka want a new epoch: from then on nothing is confirmed,
+    and the epoch changes with the abort, not before."""
+    name = topic()
+    producer = make(**{"message.timeout.ms": 1500, "linger.ms": 0})
+    flushed(producer, name)
+    kafka.pause()
+    try:
+        send(producer, name)
+        producer.client.flush(10)
+        # The delivery report tells first (rule 1), and a moment later the state does.
+        wait_for(lambda: is_refused(producer), timeout_s=5)
+        epoch = producer.identity.producer_epoch
+        seen = len(watched.seen)
+        wait_for(lambda: producer.keep_alive() and len(watched.seen) > seen + 10, timeout_s=30)
+        assert {status.producer_epoch for status in watched.seen[seen:]} == {epoch}
+    finally:
+        kafka.resume()
+    with pytest.raises(StreamError):
+        producer.confirm()
+    assert producer.abort(timeout_s=30)
+    wait_for(
+        lambda: producer.keep_alive() and watched.seen[-1].producer_epoch > epoch, timeout_s=30
+    )

@@ -1,0 +1,189 @@
+"""What is read back from a checkpoint directory, in any bytes: a value, or an error of ours.
+
+Three kinds of damage: rubbish; a whole file with some bytes changed, which its checksum tells; and
+the same with a checksum that fits, as a faulty writer or a stranger would leave it.
+"""
+
+import contextlib
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from connectors.hdfs.committables import decode_file_set
+from connectors.hdfs.held_files import decode_held_files
+from connectors.hdfs.partition_commit.state import decode_state
+from connectors.kafka.handles import decode_handle
+from connectors.kafka.owner import OwnerRecord
+from runtime.checkpoint.container import DIGEST_KEY
+from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore
+from runtime.checkpoint.metadata import decode, decode_repair
+from runtime.checkpoint.store import open_store
+from runtime.counts import decode_totals
+from runtime.drops import decode_drops
+from runtime.errors import DamagedCheckpointError, StreamError
+from runtime.model import StateEntry
+from runtime.service.command_file import COMMAND_FILE, command_address
+from runtime.storage.local_fs import LocalFileSystem
+from tests.checkpoint_records import committable, record
+from tests.mutations import json_texts, mutated_bytes, mutated_json
+
+_DATA = Path(__file__).parent.parent / "data"
+_READERS: dict[str, Callable[[bytes], object]] = {
+    "metadata-v1.avro": decode,
+    "metadata-v2.avro": decode,
+    "repair-v1.avro": decode_repair,
+}
+_CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
+    "kafka-transaction-v1.json": ("kafka-transaction", decode_handle),
+    "staged-files-v1.json": ("staged-files", decode_file_set),
+    "held-files-v1.json": ("held-files", decode_held_files),
+    "open-partitions-v1.json": ("open-partitions", decode_state),
+    "record-counts-v1.json": ("record-counts", decode_totals),
+    "dropped-ranges-v1.json": ("dropped-ranges", decode_drops),
+}
+_EACH_READER = pytest.mark.parametrize("name", _READERS)
+_EACH_CODEC = pytest.mark.parametrize("name", _CODECS)
+
+
+def resealed(data: bytes) -> bytes:
+    """The same with a checksum that fits, if there is still a place for one."""
+    mark = DIGEST_KEY.encode() + b"\x80\x01"
+    at = data.find(mark) + len(mark)
+    if at < len(mark) or len(data) < at + 64:
+        return data
+    blank = data[:at] + b"0" * 64 + data[at + 64 :]
+    return blank[:at] + hashlib.sha256(blank).hexdigest().encode() + blank[at + 64 :]
+
+
+@_EACH_READER
+@given(data=st.binary(max_size=300))
+def test_rubbish_is_damage(name: str, data: bytes) -> None:
+    """Also behind the first bytes of an Avro file."""
+    for prefix in (b"", b"Obj\x01", (_DATA / name).read_bytes()[:200]):
+        with pytest.raises(DamagedCheckpointError):
+            _READERS[name](prefix + data)
+
+
+@_EACH_READER
+@given(data=st.data())
+def test_changed_bytes_are_damage(name: str, data: st.DataObject) -> None:
+    """The checksum tells, wherever they stand."""
+    whole = (_DATA / name).read_bytes()
+    changed = data.draw(mutated_bytes(whole))
+    if changed == whole:
+        return
+    with pytest.raises(DamagedCheckpointError):
+        _READERS[name](changed)
+
+
+@_EACH_READER
+@settings(max_examples=300)
+@given(data=st.data())
+def test_changed_bytes_with_a_checksum_that_fits_are_a_record_or_an_error_of_ours(
+    name: str, data: st.DataObject
+) -> None:
+    """Schema, codec, lengths and values: whatever Avro's reader makes of them."""
+    changed = resealed(data.draw(mutated_bytes((_DATA / name).read_bytes())))
+    with contextlib.suppress(StreamError):
+        _READERS[name](changed)
+
+
+@_EACH_CODEC
+@given(data=st.data())
+def test_a_payload_is_what_its_kind_says_or_an_error_of_ours(
+    name: str, data: st.DataObject
+) -> None:
+    """Of every kind of committable and state: any JSON, its own with something else in one place,
+    and no JSON at all."""
+    kind, read = _CODECS[name]
+    golden = json.loads((_DATA / name).read_bytes())
+    payload = data.draw(
+        st.one_of(
+            st.binary(max_size=40),
+            json_texts.map(str.encode),
+            mutated_json(golden).map(lambda found: json.dumps(found).encode()),
+        )
+    )
+    entry = committable(payload, kind=kind)
+    with contextlib.suppress(StreamError):
+        value: Any = read(entry)
+        assert copy.copy(value) == value, "whole, and not something that fails when it is used"
+
+
+@_EACH_CODEC
+def test_the_golden_payload_is_read(name: str) -> None:
+    """Else the test above would try nothing but what is refused by kind."""
+    kind, read = _CODECS[name]
+    assert read(committable((_DATA / name).read_bytes(), kind=kind)) is not None
+
+
+@pytest.mark.parametrize("place", [-1, 2, True])
+def test_a_held_file_of_no_staging_directory_is_damage(place: object) -> None:
+    """Not an index out of range, and not the last directory of the list."""
+    kind, read = _CODECS["held-files-v1.json"]
+    content = json.loads((_DATA / "held-files-v1.json").read_bytes())
+    content["files"][0][1] = place
+    with pytest.raises(DamagedCheckpointError):
+        read(committable(json.dumps(content).encode(), kind=kind))
+
+
+_FILES = {
+    "format_version": 1,
+    "address": "http://127.0.0.1:1",
+    "token": "t",
+    "leader_session_id": "s",
+    "job_uid": "u",
+}
+_SMALL = st.one_of(
+    st.binary(max_size=40),
+    json_texts.map(str.encode),
+    mutated_json(_FILES).map(json.dumps).map(str.encode),
+)
+
+
+@given(data=_SMALL)
+@example(data=b"[" * 100_000)
+@example(data=b'{"format_version": Infinity}')
+@example(data=b'{"format_version": ' + b"9" * 5000 + b"}")
+def test_small_files_are_read_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    """The command file and who leads, which anybody may have edited."""
+    fs = LocalFileSystem(tmp_path_factory.getbasetemp() / "small-files")
+    for name, read in (
+        (COMMAND_FILE, lambda: command_address(fs)),
+        (LEADER_FILE, FileLeaderStore(fs).current),
+    ):
+        fs.replace(name, data)
+        with contextlib.suppress(StreamError):
+            read()
+
+
+@given(data=_SMALL)
+@example(data=b"[" * 100_000)
+@example(data=b'{"by": Infinity}')
+def test_a_mark_is_read_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    """``_committed`` of a decided checkpoint: that it is there says that all is committed."""
+    directory = tmp_path_factory.mktemp("mark")
+    store = open_store(str(directory))
+    store.publish(record(1), timeout_s=60.0)
+    (directory / "chk-000000000001" / "_committed").write_bytes(data)
+    with contextlib.suppress(StreamError):
+        assert store.is_committed(1)
+
+
+@given(text=st.text(max_size=40) | json_texts)
+@example(text="[" * 100_000)
+@example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
+def test_what_stands_in_place_of_an_owner_record_is_nobodys(text: str) -> None:
+    """Any client may commit offset metadata under any group."""
+    OwnerRecord.decode(text)

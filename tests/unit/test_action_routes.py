@@ -1,0 +1,136 @@
+"""What the end of a job waits for, and what a human is told of its checkpoints."""
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from runtime.checkpoint.loop import StepThread
+from runtime.checkpoint.messages import Action, Commit, EndJob, Progress, Report
+from runtime.checkpoint.progress import ListenerThread
+from runtime.checkpoint.routes import ActionRoutes
+from runtime.checkpoint.states import State
+from runtime.checkpoint.waiting import BatchWaiters, WakeUp
+from runtime.contracts import Committer
+from runtime.errors import AuthenticationError, UnreachableError
+from runtime.model import CheckpointKind, RecordCounts, StateEntry
+from tests.core_driver import split
+from tests.fakes import FakeBroker, FakeSink, FakeStore, ManualClock, entry_of
+from tests.unit.test_remote_steps import hands
+from tests.waiting import PATIENCE_S
+
+
+class Looking:
+    """A committer whose readers see the work after some looks; an error is raised."""
+
+    def __init__(self, inner: Committer, answers: Sequence[bool | Exception]) -> None:
+        self.commit, self.abort = inner.commit, inner.abort
+        self._answers = list(answers)
+
+    @property
+    def left(self) -> int:
+        """Looks that were not needed."""
+        return len(self._answers)
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        assert committables
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Bench:
+    """Routes around one sink."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.sink = FakeSink(FakeBroker())
+        self.looking = self.sink.committer = Looking(self.sink.committer, answers)
+        self.steps = StepThread(hands(FakeStore(), self.sink), lambda _: None)
+        self.routes = ActionRoutes(
+            steps=self.steps,
+            waiters=BatchWaiters(),
+            wake=WakeUp(),
+            listeners=ListenerThread([]),
+            sinks={"sink": self.sink},
+            sweep=lambda _: None,
+            visible_timeout_s=10.0,
+            clock=ManualClock(),
+        )
+        self.steps.start()
+
+    def finish(self, patience_s: float = PATIENCE_S) -> bool:
+        """A bounded job has committed its last checkpoint."""
+        entry = entry_of(self.sink.broker.init("fake/job/main.0/owner"))
+        last = Commit(checkpoint_id=1, committables=(entry,), after_crash=False, regions=())
+        actions: list[Action] = [last, EndJob(error=None, finished=True)]
+        self.routes.carry_out(actions)
+        try:
+            return self.routes.wait(patience_s)
+        finally:
+            self.steps.stop(timeout_s=PATIENCE_S)
+
+
+def test_rule_24_a_bounded_job_is_looked_after_until_readers_see_its_end() -> None:
+    """Committed is not visible yet: a marker may be on its way."""
+    bench = Bench(False, False, True)
+    assert bench.finish()
+    assert bench.looking.left == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("no broker answers", {}, "Start one."),
+        AuthenticationError("who reads may not look", {}, "Grant it."),
+        ValueError("a client's own bug"),
+    ],
+)
+def test_rule_24_an_end_that_could_not_be_looked_at_is_no_good_end(error: Exception) -> None:
+    """Everything is committed on record; that readers see it nobody has found out."""
+    with pytest.raises(type(error), match=str(error.args[0])):
+        Bench(error).finish(20.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        (RecordCounts(read=9, skipped=2, dead_lettered=1), ["skipped=2 dead_lettered=1"]),
+        (RecordCounts(read=9), []),
+    ],
+)
+def test_records_that_functions_failed_for_are_told_with_their_checkpoint(
+    counts: RecordCounts, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A human may want to look at them; of others nothing is said."""
+    progress = Progress(
+        checkpoint_id=3,
+        kind=CheckpointKind.CHECKPOINT,
+        asked_by="interval",
+        state=State.MARKED,
+        counts={"parse": counts},
+    )
+    bench = Bench()
+    with caplog.at_level(logging.WARNING):
+        bench.routes.carry_out([Report(progress=progress)])
+    bench.steps.stop(timeout_s=PATIENCE_S)
+    warned = [entry.getMessage() for entry in caplog.records]
+    assert len(warned) == len(told)
+    for line, words in zip(warned, told, strict=True):
+        assert "checkpoint_id=3 operator=parse read=9" in line
+        assert words in line
+
+
+def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Approximate recovery loses them on purpose, and never silently."""
+    progress = Progress(
+        checkpoint_id=3,
+        kind=CheckpointKind.CHECKPOINT,
+        asked_by="interval",
+        state=State.MARKED,
+        dropped=(split(0, 10, 15),),
+    )
+    bench = Bench()
+    bench.routes.carry_out([Report(progress=progress)])
+    bench.steps.stop(timeout_s=PATIENCE_S)
+    assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text

@@ -1,0 +1,55 @@
+"""The plan of the chaos bed: what a seed makes."""
+
+import pytest
+
+from runtime.errors import ConfigError
+from tests.bed.plan import KINDS, bursts, plan
+
+
+def test_a_seed_makes_the_same_faults_again() -> None:
+    """So a failed round can be run again, as far as the machine allows."""
+    assert plan(7, 200) == plan(7, 200)
+    assert plan(7, 200) != plan(8, 200)
+
+
+def test_a_shorter_plan_is_the_beginning_of_a_longer_one() -> None:
+    """A failure at fault 5 needs no more than 6 of them."""
+    assert plan(7, 200)[:6] == plan(7, 6)
+
+
+def test_every_kind_and_every_target_comes() -> None:
+    """None is left out by a slip of weights; each within its bounds."""
+    planned = plan(1, 3_000)
+    struck = {(fault.kind, fault.target) for fault in planned}
+    assert struck == {(name, target) for name, kind in KINDS.items() for target in kind.targets}
+    for fault in planned:
+        assert KINDS[fault.kind].least_s <= fault.hold_s <= KINDS[fault.kind].most_s
+        assert 0 <= fault.draw < 1
+
+
+def test_only_named_kinds_come_and_no_target_that_is_left_out() -> None:
+    """The soak leaves out the driver."""
+    planned = plan(1, 300, kinds=["kill", "zombie"], without=["driver"])
+    assert {fault.kind for fault in planned} == {"kill"}
+    assert "driver" not in {fault.target for fault in planned}
+
+
+def test_an_unknown_kind_and_an_empty_choice_are_refused_by_name() -> None:
+    """Else a misspelt kind would be a run without it."""
+    with pytest.raises(ConfigError, match="kinds=kil"):
+        plan(1, 1, kinds=["kil"])
+    with pytest.raises(ConfigError, match="no fault is left"):
+        plan(1, 1, kinds=["zombie"], without=["driver"])
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_faults_that_come_together_are_all_there_and_strike_different_machines(most: int) -> None:
+    """In the order of the plan; what needs a job that goes on comes alone."""
+    planned = plan(3, 500)
+    found = list(bursts(planned, most))
+    assert [fault for burst in found for fault in burst] == planned
+    assert max(len(burst) for burst in found) == most
+    for burst in found:
+        machines = [fault.target.partition("/")[0] for fault in burst]
+        assert len(set(machines)) == len(machines)
+        assert len(burst) == 1 or not any(KINDS[fault.kind].is_alone for fault in burst)

@@ -1,0 +1,95 @@
+"""The writer of sinks without transactions, over a fake cluster: what reaches the broker counts."""
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka.writer import Guarantee, PlainWriter
+from runtime.errors import UnreachableError
+from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
+from tests.unit.test_kafka_writer import SCOPE, letters, records, refuse_value
+
+
+def plain_writer(cluster: FakeCluster, guarantee: Guarantee) -> tuple[PlainWriter, list[str]]:
+    dropped: list[str] = []
+    client = FakeClient(cluster, {})
+    writer = PlainWriter(
+        client,
+        SCOPE,
+        "out",
+        guarantee=guarantee,
+        partition_count=None,
+        drop=lambda: dropped.append("client"),
+    )
+    return writer, dropped
+
+
+def test_at_least_once_reports_a_refused_record() -> None:
+    """A checkpoint never covers a record that Kafka does not have."""
+    cluster = FakeCluster(refuse=lambda _: kafka_error("_MSG_TIMED_OUT"))
+    writer, dropped = plain_writer(cluster, Guarantee.AT_LEAST_ONCE)
+    with pytest.raises(UnreachableError):
+        writer.write(records(b"a"))
+    writer.abort()
+    assert dropped == ["client"]
+
+
+def test_at_least_once_has_nothing_to_commit() -> None:
+    """Its records are visible at once."""
+    writer, _ = plain_writer(FakeCluster(), Guarantee.AT_LEAST_ONCE)
+    writer.write(records(b"a"))
+    assert writer.pre_commit() == []
+
+
+def test_no_guarantee_goes_on_behind_a_refused_record(caplog: pytest.LogCaptureFixture) -> None:
+    """The loss is counted in the log, and the records behind it are written."""
+    sent: list[FakeMessage] = []
+
+    def refuse(message: FakeMessage) -> object:
+        sent.append(message)
+        return kafka_error("_MSG_TIMED_OUT") if message.record_value == b"b" else None
+
+    cluster = FakeCluster(
+        refuse=refuse,  # type: ignore[arg-type]
+        refuse_at_produce=refuse_value(b"a", "MSG_SIZE_TOO_LARGE"),  # type: ignore[arg-type]
+    )
+    writer, _ = plain_writer(cluster, Guarantee.NONE)
+    writer.write(records(b"a", b"b", b"c"))
+    assert writer.pre_commit() == []
+    assert [m.record_value for m in sent] == [b"b", b"c"]
+    assert "records=2" in caplog.text
+
+
+def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[FakeMessage]]:
+    """A writer that knows how many partitions its topic has; and what reaches the cluster."""
+    cluster = FakeCluster()
+    seen: list[FakeMessage] = []
+    cluster.refuse = lambda message: seen.append(message)
+    writer = PlainWriter(
+        FakeClient(cluster, {}),
+        SCOPE,
+        "out",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        partition_count=partition_count,
+        drop=lambda: None,
+    )
+    return writer, seen
+
+
+def test_rule_30_dead_letters_keep_their_order_and_leave_partitions_to_the_client() -> None:
+    """The output's partitions, by which keyed records are put together, are not theirs."""
+    writer, seen = keyed_writer(partition_count=2)
+    given = letters(*(b"%d" % n for n in range(50)))
+    keys = pa.array([b"%d" % (n % 7) for n in range(50)], pa.binary())
+    writer.write_dead_letters("dead", given.set_column(0, "key", keys))
+    writer.pre_commit()
+    assert [m.record_value for m in seen] == [b"%d" % n for n in range(50)]
+    assert {m.record_partition for m in seen} == {-1}
+
+
+def test_a_sink_without_transactions_writes_dead_letters_as_it_writes_the_rest() -> None:
+    """At once, and checked as the rest is."""
+    writer, seen = keyed_writer(partition_count=None)
+    writer.write(records(b"a"))
+    writer.write_dead_letters("dead", letters(b"x"))
+    assert writer.pre_commit() == []
+    assert [(m.record_topic, m.record_value) for m in seen] == [("out", b"a"), ("dead", b"x")]

@@ -1,0 +1,115 @@
+"""Rule 7: each answer of the step that puts a record in its place, settled by looking."""
+
+import itertools
+
+import pytest
+
+from runtime.checkpoint.store import CheckpointStore
+from runtime.contracts import PublishOutcome
+from runtime.errors import StorageError
+from runtime.model import CheckpointRecord
+from tests.checkpoint_records import record
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
+
+OURS = record(5, leader_session_id="ours")
+THEIRS = record(5, leader_session_id="theirs")
+
+
+def store(disk: Disk, **faults: Fault) -> CheckpointStore:
+    """One whose steps of these names always end so; it gives up after three looks at the clock."""
+    clock = itertools.count()
+    return CheckpointStore(
+        FakeFileSystem(disk, fault=lambda step: faults.get(step, Fault.NONE)),
+        clock=lambda: next(clock),
+        pause=lambda _: None,
+    )
+
+
+def standing(disk: Disk) -> CheckpointRecord | None:
+    """What a reader finds."""
+    return store(disk).read(5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "stands"),
+    [
+        (Fault.NONE, PublishOutcome.OURS, OURS),
+        (Fault.ANSWER_LOST, PublishOutcome.OURS, OURS),
+        (Fault.REFUSED, PublishOutcome.UNKNOWN, None),
+        (Fault.LATE, PublishOutcome.UNKNOWN, None),
+    ],
+)
+def test_rule_7_an_error_is_no_answer(
+    fault: Fault, outcome: PublishOutcome, stands: CheckpointRecord | None
+) -> None:
+    """What stands there says that it happened; that nothing does says only: not yet."""
+    disk = Disk()
+    assert store(disk, place=fault).publish(OURS, timeout_s=3) is outcome
+    assert standing(disk) == stands
+    disk.land_late_steps()
+    assert standing(disk) in (stands, OURS)
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.REFUSED, Fault.LATE])
+def test_rule_7_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
+    """However the step answers, also if it lands later: it replaces nothing."""
+    disk = Disk()
+    assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
+    assert store(disk, place=fault).publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
+    disk.land_late_steps()
+    assert standing(disk) == THEIRS
+
+
+def test_rule_7_what_was_never_tried_is_certainly_not_there() -> None:
+    """The temporary file could not be written: an error says so, and the place is free."""
+    disk = Disk()
+    with pytest.raises(StorageError):
+        store(disk, write=Fault.REFUSED).publish(OURS, timeout_s=3)
+    disk.land_late_steps()
+    assert standing(disk) is None
+
+
+def test_rule_7_a_late_try_makes_a_later_error_no_answer_either() -> None:
+    """It may land any time, so an error of the next try does not say that nothing is there."""
+    disk = Disk()
+    clock = itertools.count()
+    steps = iter([Fault.NONE, Fault.LATE, *[Fault.REFUSED] * 9])
+    late = CheckpointStore(
+        FakeFileSystem(disk, fault=lambda _: next(steps)),
+        clock=lambda: next(clock),
+        pause=lambda _: None,
+    )
+    assert late.publish(OURS, timeout_s=3) is PublishOutcome.UNKNOWN
+    disk.land_late_steps()
+    assert standing(disk) == OURS
+
+
+def test_rule_7_a_store_that_says_taken_of_an_empty_place_is_asked_again() -> None:
+    """What it promises is that nothing is replaced; what stands there decides, and nothing does."""
+
+    class Lying(FakeFileSystem):
+        def place(self, temporary: str, path: str) -> bool:
+            return False
+
+    disk, clock = Disk(), itertools.count()
+    lying = CheckpointStore(Lying(disk), clock=lambda: next(clock), pause=lambda _: None)
+    assert lying.publish(OURS, timeout_s=3) is PublishOutcome.UNKNOWN
+    assert standing(disk) is None
+    assert store(disk).publish(OURS, timeout_s=3) is PublishOutcome.OURS
+
+
+def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
+    """Somebody was faster by a moment: the place is taken, and the next clean-up has the file."""
+    disk, clock = Disk(), itertools.count()
+
+    def fault(step: str) -> Fault:
+        if step == "write":
+            assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
+        return Fault.REFUSED if step == "delete" else Fault.NONE
+
+    late = CheckpointStore(
+        FakeFileSystem(disk, fault=fault), clock=lambda: next(clock), pause=lambda _: None
+    )
+    assert late.publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
+    assert standing(disk) == THEIRS
+    assert [path for path in disk.files if path.endswith(".tmp")]

@@ -1,0 +1,207 @@
+"""A start beside a coordinator that lives: found by the simulator, told again without it."""
+
+import pytest
+
+from runtime.checkpoint.messages import Commit, CommitReported
+from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.startup import Found, StartSequence
+from runtime.checkpoint.steps import Steps, drive
+from runtime.checkpoint.store import CheckpointStore, place_name
+from runtime.contracts import CommitOutcome, SinkCoordinator
+from runtime.errors import FencedError, StorageError
+from runtime.model import SEAL, Verdict
+from tests.core_driver import committable
+from tests.fake_file_system import Disk, FakeFileSystem
+from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore, ManualClock, identity_of
+from tests.starting_job import PLAN, Job, aborted, record
+
+
+def _up_to(steps: Steps[Found], point: str) -> None:
+    while next(steps) != point:
+        pass
+
+
+def _first_start(disk: Disk, session: str) -> Steps[Found]:
+    """A start of a new job, with the production store."""
+    clock = ManualClock()
+    sinks: dict[str, SinkCoordinator] = {"sink": FakeSink(FakeBroker())}
+    store = CheckpointStore(FakeFileSystem(disk), clock=clock, pause=clock.advance)
+    sequence = StartSequence(
+        plan=PLAN,
+        settings=CheckpointSettings(),
+        store=store,
+        sinks=sinks,
+        sources={"source": FakeSource("source", {0: 100})},
+        session=session,
+        clock=clock,
+        pause=clock.advance,
+        wall_ms=lambda: 0,
+    )
+    return sequence.run(timeout_s=60, restore_from=None)
+
+
+def test_rule_6_of_two_first_starts_the_slower_one_seals() -> None:
+    """Both found an empty directory and drew a job uid; it is one job, and the later one has it."""
+    disk = Disk()
+    slow = _first_start(disk, "slow")
+    _up_to(slow, "before-first")
+    fast = drive(_first_start(disk, "fast"))
+
+    found = drive(slow)
+
+    assert fast.is_new
+    assert not found.is_new
+    assert found.record.job_uid == fast.record.job_uid
+    seal = CheckpointStore(FakeFileSystem(disk)).read(1)
+    assert seal is not None
+    assert (seal.verdict, seal.leader_session_id) == (Verdict.ABORTED, "slow")
+
+
+def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_unknown() -> None:
+    """The older run commits its last decision behind our seal, marks it, and uses the id again:
+    the broker cannot tell any more what became of it, the mark does."""
+    job = Job()
+    entry = job.pre_commit("a")
+    job.store.records = {0: record(0), 1: record(1, entries=(entry,))}
+    steps = job.sequence().run(timeout_s=60, restore_from=None)
+    _up_to(steps, "before-commit")
+
+    job.broker.end(identity_of(entry), commit=True)
+    job.store.mark_committed(1)
+    job.broker.init(identity_of(entry)[0])
+
+    assert drive(steps).record.checkpoint_id == 1
+
+
+def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_lost() -> None:
+    """As above, and what the id carried next was aborted: at transaction.version 0 that looks as
+    if the decided one had been, and a repair would write its records twice."""
+    job = Job()
+    entry = job.pre_commit("a")
+    job.store.records = {0: record(0), 1: record(1, entries=(entry,))}
+    steps = job.sequence().run(timeout_s=60, restore_from=None)
+    _up_to(steps, "before-commit")
+
+    job.store.mark_committed(1)
+    job.broker.end(identity_of(entry), commit=False)  # the fake's words for such a verdict
+
+    assert drive(steps).record.checkpoint_id == 1
+
+
+def test_rule_5_behind_what_the_older_run_has_marked_the_next_decision_is_committed() -> None:
+    """The older run ends between its two decisions; the later one waits for nobody."""
+    job = Job()
+    first, second = job.pre_commit("a"), job.pre_commit("b")
+    job.store.records = {
+        0: record(0),
+        1: record(1, entries=(first,)),
+        2: record(2, entries=(second,)),
+    }
+    steps = job.sequence().run(timeout_s=60, restore_from=None)
+    _up_to(steps, "before-commit")
+
+    job.broker.end(identity_of(first), commit=True)
+    job.store.mark_committed(1)
+    job.broker.init(identity_of(first)[0])
+
+    assert drive(steps).record.checkpoint_id == 2
+    assert job.store.is_committed(2)
+
+
+def test_rule_5_what_a_start_has_marked_and_retired_meanwhile_is_not_lost() -> None:
+    """As above, by a start behind ours, which has gone on for so long that the place is empty."""
+    job = Job()
+    entry = job.pre_commit("a")
+    job.store.records = {0: record(0), 1: record(1, entries=(entry,))}
+    steps = job.sequence().run(timeout_s=60, restore_from=None)
+    _up_to(steps, "before-commit")
+
+    job.broker.end(identity_of(entry), commit=False)
+    del job.store.records[1]
+
+    assert drive(steps).record.checkpoint_id == 1
+
+
+def _aborted_behind_its_mark(job: Job) -> Commit:
+    """The late commit of a decision that a start has committed and marked; at transaction.version 0
+    a late AddPartitions began an empty transaction of the same identity, and a sweep ended that."""
+    entry = job.pre_commit("a")
+    decided = record(1, entries=(entry,))
+    job.store.records = {0: record(0), 1: decided}
+    job.store.mark_committed(1)
+    job.broker.end(identity_of(entry), commit=False)
+    return Commit(
+        checkpoint_id=1, committables=(entry,), after_crash=False, regions=decided.regions
+    )
+
+
+@pytest.mark.parametrize("place", ["marked", "retired", "sealed by a start that slept"])
+def test_rule_5_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it(
+    place: str,
+) -> None:
+    """A repair would write its records twice. Only a start behind it marks them: it is over."""
+    job = Job()
+    commit = _aborted_behind_its_mark(job)
+    if place != "marked":
+        del job.store.records[1]
+        job.store.committed.discard(1)
+    if place == "sealed by a start that slept":
+        job.store.records[1] = aborted(1, leader_session_id="slept", asked_by=SEAL)
+
+    with pytest.raises(FencedError, match="taken over"):
+        drive(job.hands(session="old", generation=0).perform(commit))
+
+
+class _Away(FakeStore):
+    """It does not answer whether a checkpoint is marked."""
+
+    def is_committed(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_committed`."""
+        raise StorageError("no answer", {"checkpoint_id": checkpoint_id}, "Retry.")
+
+
+def test_rule_5_nothing_is_lost_before_the_store_says_that_nobody_has_marked_it() -> None:
+    """It is asked again."""
+    job = Job()
+    commit = _aborted_behind_its_mark(job)
+    job.store = _Away()
+
+    told = drive(job.hands(session="old", generation=0).perform(commit))
+
+    assert isinstance(told, CommitReported)
+    assert [report.outcome for report in told.reports] == [CommitOutcome.PENDING]
+
+
+class _Retired(FakeFileSystem):
+    """A place goes, as a living run retires it, once its directory was listed."""
+
+    def __init__(self, disk: Disk, gone: str) -> None:
+        super().__init__(disk)
+        self._gone = gone
+
+    def read(self, path: str) -> bytes | None:
+        return None if path.startswith(self._gone) else super().read(path)
+
+
+def test_rule_29_a_place_that_is_retired_during_a_look_keeps_nothing() -> None:
+    """What was listed and is not there was committed, and nobody needs it any more."""
+    disk = Disk()
+    store = CheckpointStore(FakeFileSystem(disk))
+    for checkpoint_id in range(3):
+        store.publish(record(checkpoint_id), timeout_s=1.0)
+    looking = CheckpointStore(_Retired(disk, f"{place_name(1)}/"))
+    assert [facts.checkpoint_id for facts in looking.facts()] == [0, 2]
+
+
+def test_rule_11_a_repair_that_vanishes_during_a_look_is_no_answer() -> None:
+    """Without it a committable would be taken for lost that was written again: asked again."""
+    disk = Disk()
+    store = CheckpointStore(FakeFileSystem(disk))
+    lost, again = committable("lost"), committable("again")
+    decided = record(0, entries=(lost,))
+    store.publish(decided, timeout_s=1.0)
+    store.publish_repair(0, {lost.payload: again}, session="old")
+    assert store.effective_committables(decided) == (again,)
+    looking = CheckpointStore(_Retired(disk, f"{place_name(0)}/_repair"))
+    with pytest.raises(StorageError, match="vanished"):
+        looking.effective_committables(decided)

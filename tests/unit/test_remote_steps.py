@@ -1,0 +1,344 @@
+"""The steps that the coordinator's core asks for: what each of them makes of a remote's answer."""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.decided import DecidedWork, SharedCommitters
+from runtime.checkpoint.failpoints import RegionalStep
+from runtime.checkpoint.messages import (
+    AbortedWork,
+    AbortWork,
+    Commit,
+    CommitReported,
+    CoreEvent,
+    LostCommittables,
+    MarkCommitted,
+    Marked,
+    Publish,
+    Published,
+    Repair,
+    Repaired,
+    Retire,
+    TellPositions,
+)
+from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.repairs import Repairer
+from runtime.checkpoint.steps import (
+    Hands,
+    RemoteStep,
+    RunIdentity,
+    by_sink,
+    commit_all,
+    drive,
+    publish_record,
+)
+from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SplitEnumerator
+from runtime.errors import (
+    StorageError,
+    TransactionLostError,
+    UnreachableError,
+    WrongJobError,
+)
+from runtime.failpoints import VARIABLE
+from runtime.model import CheckpointRecord, SplitRange, StateEntry, Verdict
+from tests.core_driver import committable, split
+from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore, entry_of
+from tests.starting_job import JOB_UID, PLAN, record
+
+AWAY = StorageError("the store does not answer", {}, "Ask again.")
+
+
+def hands(
+    store: FakeStore,
+    sink: FakeSink | None = None,
+    *,
+    sources: Mapping[str, SplitEnumerator] | None = None,
+    repairer: Repairer | None = None,
+) -> Hands:
+    """Of a run behind one other."""
+    return Hands(
+        store=store,
+        sinks={"sink": sink or FakeSink(FakeBroker())},
+        sources=sources or {},
+        identity=RunIdentity(
+            plan=PLAN, job_uid=JOB_UID, session="new", generation=1, run_attempt=2, restored_from=0
+        ),
+        settings=CheckpointSettings(),
+        wall_ms=lambda: 0,
+        repairer=repairer,
+    )
+
+
+def done(of: Hands, action: RemoteStep) -> CoreEvent | None:
+    """Its answer to the core."""
+    return drive(of.perform(action))
+
+
+def refuse(_: str) -> None:
+    """A store that is away."""
+    raise AWAY
+
+
+# --- deciding -------------------------------------------------------------------------------------
+
+
+def test_rule_7_a_taken_place_in_which_nothing_stands_is_no_answer() -> None:
+    """Whose record it was cannot be told: neither a decision of ours nor another run's."""
+
+    class Emptied(FakeStore):
+        def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+            return PublishOutcome.TAKEN
+
+    assert publish_record(Emptied(), record(1), timeout_s=1.0) is PublishOutcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("standing", "outcome"),
+    [
+        (record(1, leader_session_id="ours"), PublishOutcome.OURS),
+        (record(1, leader_session_id="theirs"), PublishOutcome.TAKEN),
+        (record(1, leader_session_id="ours", verdict=Verdict.ABORTED), PublishOutcome.TAKEN),
+    ],
+)
+def test_rule_7_whose_record_stands_in_a_taken_place_is_looked_at(
+    standing: CheckpointRecord, outcome: PublishOutcome
+) -> None:
+    """A late try of ours may have landed; with the other verdict it is not what is published now.
+    Only the time of writing may differ."""
+    store = FakeStore(records={1: standing})
+    again = record(1, leader_session_id="ours", created_at_ms=7)
+    assert publish_record(store, again, timeout_s=1.0) is outcome
+
+
+# --- committing -----------------------------------------------------------------------------------
+
+
+def test_a_committable_of_a_sink_that_the_job_lacks_is_refused_by_name() -> None:
+    """Left out it would never become visible, though it is decided."""
+    sinks = {"sink": FakeSink(FakeBroker())}
+    with pytest.raises(WrongJobError, match="operator_id=gone"):
+        by_sink(sinks, [committable("a"), replace(committable("b"), operator_id="gone")])
+
+
+def test_a_commit_can_be_interrupted_between_two_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Armed by tests alone: all others commit at once. What was begun is finished by the next."""
+    broker = FakeBroker()
+    opened = [broker.init(f"fake/{JOB_UID}/main.0/{name}") for name in "ab"]
+    for transaction in opened:
+        broker.append(transaction, 0, transaction.transactional_id)
+    entries = tuple(entry_of(transaction) for transaction in opened)
+    regions = record(1, entries=entries).regions
+    decided = DecidedWork(checkpoint_id=1, regions=regions, entries=entries)
+    monkeypatch.setenv(VARIABLE, "mid-commit=kill")
+    committers = SharedCommitters({"sink": FakeSink(broker)}, PLAN)
+    steps = commit_all(committers, decided, timeout_s=1.0, after_crash=False)
+    while next(steps) != "mid-commit":
+        pass
+    assert len(broker.ongoing()) == 1
+    reports = drive_quietly(steps)
+    assert {report.outcome for report in reports} == {CommitOutcome.COMMITTED}
+    assert not broker.ongoing()
+
+
+def drive_quietly(steps: Iterable[str]) -> list[CommitReport]:
+    """To the end, without taking the failpoints on the way."""
+    iterator = iter(steps)
+    while True:
+        try:
+            next(iterator)
+        except StopIteration as end:
+            found: list[CommitReport] = end.value
+            return found
+
+
+def test_rule_5_a_loss_that_no_other_run_explains_is_told_as_one() -> None:
+    """The place is not marked: nobody behind this run has committed it."""
+    broker = FakeBroker()
+    gone = broker.init(f"fake/{JOB_UID}/main.0/gone")
+    broker.append(gone, 0, "gone")
+    broker.end(gone.identity, commit=False)
+    entry = entry_of(gone)
+    decided = record(1, entries=(entry,))
+    store = FakeStore(records={1: decided})
+    action = Commit(
+        checkpoint_id=1, committables=(entry,), after_crash=True, regions=decided.regions
+    )
+    event = done(hands(store, FakeSink(broker)), action)
+    assert isinstance(event, CommitReported)
+    assert [report.outcome for report in event.reports] == [CommitOutcome.ABORTED]
+
+
+def test_a_decision_that_moves_splits_is_committed_like_any_other() -> None:
+    """Tests interrupt it behind its commit; here nothing is armed."""
+    store = FakeStore()
+    mine = hands(store)
+    made = record(1)
+    publish = Publish(
+        checkpoint_id=1,
+        kind=made.kind,
+        verdict=Verdict.DECIDED,
+        asked_by="interval",
+        reason="",
+        regions=made.regions,
+        assignment=None,
+        steps=(RegionalStep.MOVE,),
+    )
+    done(mine, publish)
+    commit = Commit(checkpoint_id=1, committables=(), after_crash=False, regions=made.regions)
+    assert "mid-move" in list(mine.perform(commit))
+
+
+class _Blind(FakeStore):
+    """Whether others have taken over cannot be read."""
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """See `MetadataStore.read`."""
+        raise AWAY
+
+
+def test_rule_6_a_decision_counts_once_the_store_says_that_nobody_has_taken_over() -> None:
+    """A store that is away for a moment is asked again, and ends no job."""
+    made = record(1)
+    publish = Publish(
+        checkpoint_id=1,
+        kind=made.kind,
+        verdict=Verdict.DECIDED,
+        asked_by="interval",
+        reason="",
+        regions=made.regions,
+        assignment=None,
+        steps=(),
+    )
+    answer = done(hands(_Blind()), publish)
+    assert answer == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
+
+
+def test_positions_are_not_told_while_the_store_is_away() -> None:
+    """Lag tools wait for the next ones; the job goes on."""
+    source = FakeSource("input", {0: 10})
+    told = TellPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
+    done(hands(_Blind(), sources={"input": source}), told)
+    assert source.group == {}
+
+
+# --- behind the commit ----------------------------------------------------------------------------
+
+
+def test_a_mark_that_is_not_durable_is_asked_for_again() -> None:
+    """Callbacks do not return on the strength of a mark that a crash would take away."""
+    store = FakeStore(records={1: record(1)}, on_call=refuse)
+    mine = hands(store)
+    action = MarkCommitted(checkpoint_id=1, regions=record(1).regions)
+    assert done(mine, action) == Marked(checkpoint_id=1, durable=False)
+    store.on_call = lambda _: None
+    assert done(mine, action) == Marked(checkpoint_id=1, durable=True)
+    assert store.committed == {1}
+
+
+def test_an_abort_that_a_sink_does_not_answer_is_left_to_the_sweep() -> None:
+    """The record says that it is aborted: the job goes on, and the sweep comes back to it."""
+    sink = FakeSink(FakeBroker())
+
+    class Away:
+        def __init__(self) -> None:
+            self.commit = sink.committer.commit
+            self.await_visible = sink.committer.await_visible
+
+        def abort(
+            self, committables: Collection[StateEntry], *, timeout_s: float
+        ) -> list[CommitReport]:
+            raise UnreachableError("no broker answers", {}, "Start one.")
+
+    entry = entry_of(sink.broker.init(f"fake/{JOB_UID}/main.0/a"))
+    sink.committer = Away()
+    action = AbortWork(checkpoint_id=1, committables=(entry,))
+    assert done(hands(FakeStore(), sink), action) == AbortedWork(checkpoint_id=1)
+
+
+def test_positions_are_told_to_the_sources_they_are_of_and_to_all_though_one_fails() -> None:
+    """Lag tools read them, nothing else: no reason to end a job."""
+
+    class Broken(FakeSource):
+        def committed(self, positions: Iterable[SplitRange]) -> None:
+            raise ValueError("a client's own bug")
+
+    sources = {
+        "broken": Broken("broken", {0: 9}),
+        "source": FakeSource("source", {0: 9}),
+        "idle": FakeSource("idle", {0: 9}),
+    }
+    positions = (split(0, 0, 5, source_id="broken"), split(0, 0, 7))
+    done(hands(FakeStore(), sources=sources), TellPositions(checkpoint_id=1, positions=positions))
+    assert {name: source.group for name, source in sources.items()} == {
+        "broken": {},
+        "source": {0: 7},
+        "idle": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(AWAY, logging.WARNING), (ValueError("a client's own bug"), logging.ERROR)],
+)
+def test_what_cannot_be_retired_ends_no_job(
+    error: Exception, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next checkpoint tries again."""
+
+    class Stuck(FakeStore):
+        def retire(self, checkpoint_ids: Collection[int]) -> None:
+            raise error
+
+    assert done(hands(Stuck(records={0: record(0)})), Retire(retained=1)) is None
+    (told,) = [entry for entry in caplog.records if "could not be deleted" in entry.message]
+    assert told.levelno == level
+
+
+# --- repairing ------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_nobody_can_write_again_ends_with_its_ranges() -> None:
+    """The engine gave no repairer: better an error that names what is missing than a wait."""
+    entry = committable("lost")
+    (region,) = record(1, entries=(entry,)).regions
+    lost = LostCommittables(region=region, committables=(entry,))
+    with pytest.raises(TransactionLostError, match=r"input-0:\[0,10\)"):
+        done(hands(FakeStore()), Repair(checkpoint_id=1, lost=(lost,)))
+
+
+def test_rule_11_lost_work_is_written_again_once_though_its_record_is_not_confirmed() -> None:
+    """Another copy of it would stay open, and hold back readers, until the next run."""
+    written: list[StateEntry] = []
+
+    class Rewriter:
+        def repair(
+            self,
+            checkpoint_id: int,
+            lost: LostCommittables,
+            *,
+            job_uid: str,
+            generation: int,
+            timeout_s: float,
+        ) -> Mapping[bytes, StateEntry]:
+            written.append(committable(f"again-{len(written)}"))
+            return {entry.payload: written[-1] for entry in lost.committables}
+
+    entry = committable("lost")
+    (region,) = record(1, entries=(entry,)).regions
+    action = Repair(checkpoint_id=1, lost=(LostCommittables(region=region, committables=(entry,)),))
+    store = FakeStore(on_call=refuse)
+    mine = hands(store, repairer=Rewriter())
+    unknown = done(mine, action)
+    assert isinstance(unknown, Repaired)
+    assert unknown.outcome is PublishOutcome.UNKNOWN
+    store.on_call = lambda _: None
+    durable = done(mine, action)
+    assert isinstance(durable, Repaired)
+    assert durable.outcome is PublishOutcome.OURS
+    assert durable.replaced == {entry.payload: written[0]}
+    assert len(written) == 1

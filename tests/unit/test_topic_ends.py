@@ -1,0 +1,64 @@
+"""Where a topic ends is asked again, while its partitions change their leaders."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from connectors.kafka import history
+from connectors.kafka.history import topic_ends
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import StreamError
+
+_CONNECTION = KafkaConnection(bootstrap_servers="broker:9092")
+
+
+class _Admin:
+    """One partition that ends at 7; ``error`` is the answer to the first question."""
+
+    def __init__(self, error: int) -> None:
+        self._errors = [error]
+
+    def describe_topics(self, topics: Any, **_: object) -> Mapping[str, Future[Any]]:
+        return {"orders": _answer(SimpleNamespace(partitions=[SimpleNamespace(id=0)]))}
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **_: object) -> Mapping[Any, Future[Any]]:
+        error = self._errors.pop() if self._errors else None
+        return {at: _answer(SimpleNamespace(offset=7), error) for at in wanted}
+
+
+def _answer(value: object, error: int | None = None) -> Future[Any]:
+    answered: Future[Any] = Future()
+    if error is None:
+        answered.set_result(value)
+    else:
+        answered.set_exception(KafkaException(KafkaError(error)))
+    return answered
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    ],
+)
+def test_an_election_is_waited_for(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """The next answer counts."""
+    monkeypatch.setattr(history, "make_admin", lambda _: _Admin(code))
+    assert topic_ends(_CONNECTION, "orders").high == {0: 7}
+
+
+def test_another_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, with the topic."""
+    monkeypatch.setattr(
+        history, "make_admin", lambda _: _Admin(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    )
+    with pytest.raises(StreamError, match="topic=orders"):
+        topic_ends(_CONNECTION, "orders")
