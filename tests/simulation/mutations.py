@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.coordination import KafkaSinkCoordinator
 from runtime.checkpoint import (
     aligning,
     moving,
@@ -18,6 +20,7 @@ from runtime.checkpoint import (
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     BarrierPolled,
     Commit,
@@ -32,7 +35,10 @@ from runtime.checkpoint.states import Event
 from runtime.checkpoint.steps import Hands, commit_all
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from runtime.model import BatchKey, CheckpointKind, CheckpointRecord, RegionRecord, StateEntry
-from tests.fakes import FakeSink, FakeStore, identity_of
+from tests.fake_file_system import Disk
+from tests.fake_kafka import FakeBroker
+from tests.fakes import FakeStore
+from tests.simulation.kafka import identity_of
 from tests.simulation.process import Process
 from tests.simulation.spark import Life
 
@@ -142,17 +148,17 @@ def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
 
 def sweep_what_is_protected(patch: pytest.MonkeyPatch) -> None:
     """Rule 4: decided transactions are never swept, however old their generation."""
-    sweep = FakeSink.sweep
+    sweep = KafkaSinkCoordinator.sweep
     run = Settlement.run
 
-    def unprotected(self: FakeSink, view: SweepView, *, timeout_s: float) -> int:
+    def unprotected(self: KafkaSinkCoordinator, view: SweepView, *, timeout_s: float) -> int:
         return sweep(self, replace(view, protected=()), timeout_s=timeout_s)
 
     def sweep_first(self: Any, records: Any) -> Generator[str, None, None]:
         yield from self._sweep(())
         yield from run(self, records)
 
-    patch.setattr(FakeSink, "sweep", unprotected)
+    patch.setattr(KafkaSinkCoordinator, "sweep", unprotected)
     patch.setattr(Settlement, "run", sweep_first)
 
 
@@ -190,7 +196,7 @@ def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Process, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
         replaced = repair(self, *args, **kwargs)
         for entry in replaced.values():
-            self.world.broker.end(identity_of(entry), commit=True)
+            self.world.broker.end(identity_of(entry), commit=True, version=4)
         return replaced
 
     patch.setattr(Process, "repair", broken)
@@ -320,6 +326,51 @@ def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Book, "undecidable", broken)
 
 
+def end_without_a_verdict(patch: pytest.MonkeyPatch) -> None:
+    """Rule 5: after a crash EndTxn's own answer does not tell committed from aborted."""
+    end = KafkaCommitter._end  # noqa: SLF001 - broken on purpose
+
+    def broken(self: Any, identities: Any, *, commit: bool, reports: Any, deadline: float) -> None:
+        end(self, identities, commit=commit, reports=reports, deadline=deadline)
+        for identity in identities:
+            if reports[identity].outcome is CommitOutcome.PENDING:
+                reports[identity] = CommitReport(outcome=CommitOutcome.ABORTED, detail="broken")
+
+    patch.setattr(KafkaCommitter, "_end", broken)
+
+
+def end_too_new(patch: pytest.MonkeyPatch) -> None:
+    """Rule 2: EndTxn version 5 wedges the transaction where its level is not finalised."""
+    end = FakeBroker.end
+
+    def broken(self: FakeBroker, transaction: Any, *, commit: bool, version: int) -> str:
+        return end(self, transaction, commit=commit, version=5)
+
+    patch.setattr(FakeBroker, "end", broken)
+
+
+def sweep_by_name_alone(patch: pytest.MonkeyPatch) -> None:
+    """Rule 4: within a generation only what the coordinator declared is an orphan."""
+    patch.setattr(SweepView, "is_left_behind", lambda self, region, generation: True)
+
+
+def carry_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
+    """Section 5: a region that is carried too often stops being carried."""
+    patch.setattr(RegionalCheckpointHandler, "_may_carry", lambda self, alignment, carried: True)
+
+
+def rename_over(patch: pytest.MonkeyPatch) -> None:
+    """Rule 7: a rename that replaces lets two coordinators decide one place."""
+
+    def broken(self: Disk, temporary: str, path: str) -> bool:
+        if temporary not in self.files:
+            return False
+        self.files[path] = self.files.pop(temporary)
+        return True
+
+    patch.setattr(Disk, "place", broken)
+
+
 _LONG_RUNS: Mapping[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
@@ -357,7 +408,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
             "fail_region": 0.02,
             "regional": True,
             "max_concurrent": 2,
-            "steps": 700,
+            "steps": 200,
             **_LONG_RUNS,
         },
     ),
@@ -368,7 +419,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
             "partitions": 5,
             "park": True,
             "fail_region": 0.01,
-            "steps": 700,
+            "steps": 200,
             **_LONG_RUNS,
         },
     ),
@@ -389,6 +440,14 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
         abort_all_that_a_life_tells,
         {"regional": True, "regions": 3, "fail_region": 0.05},
     ),
+    "end without a verdict": (end_without_a_verdict, {"unanswered": 0.2, "kill": 0.03}),
+    "end too new": (end_too_new, {"level": 0}),
+    "sweep by name alone": (sweep_by_name_alone, {}),
+    "carry beyond the limit": (
+        carry_beyond_the_limit,
+        {"regional": True, "regions": 3, "fail_region": 0.03},
+    ),
+    "rename over": (rename_over, {"disk": True, "pause": 0.03, "start": 0.06}),
     "write decided batches again": (write_decided_batches_again, {"external": True, "kill": 0.03}),
 }
 """Each broken rule, with a world rough enough in the right way to show it soon."""

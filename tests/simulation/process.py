@@ -1,7 +1,7 @@
 """A driver process: the coordinator's production code without threads, and its regions."""
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
 
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore
@@ -38,19 +38,11 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
 )
-from runtime.errors import (
-    ConfigError,
-    StorageError,
-    StreamError,
-    UnreachableError,
-)
+from runtime.errors import ConfigError, StreamError
 from runtime.model import BatchKey, RegionRecord, StateEntry
-from tests.fakes import (
-    FakeSink,
-    FakeSource,
-    entry_of,
-    transactional_id,
-)
+from tests.fake_file_system import SimulatedCrashError
+from tests.fakes import FakeSource
+from tests.simulation.kafka import entry_of, make_sink, transactional_id
 from tests.simulation.spark import Life
 
 if TYPE_CHECKING:
@@ -60,6 +52,8 @@ __all__ = ["Process", "RegionBrokenError"]
 
 _REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
 _START_S = 60.0
+_IDLE_S = 0.1
+_SELDOM = 0.12
 
 
 class RegionBrokenError(Exception):
@@ -83,13 +77,8 @@ class Process:
         self.core: CoordinatorCore
         self.found: Found
         self.source = FakeSource("source", world.ends, bounded=False)
-        self._sinks: dict[str, SinkCoordinator] = {
-            "sink": FakeSink(
-                world.broker,
-                may_reach=lambda: not world.fault(world.profile.unreached),
-                is_answered=lambda: not world.fault(world.profile.unanswered),
-            )
-        }
+        self._sinks: dict[str, SinkCoordinator] = {"sink": make_sink(world)}
+        self._store = world.open_store()
         self._sources: dict[str, SplitEnumerator] = (
             {} if world.profile.external else {"source": self.source}
         )
@@ -102,6 +91,8 @@ class Process:
         self._sweeps_begun: list[SweepOrphans] = []
         self._restarting: set[str] = set()
         self._session = f"session-{number}"
+        # Threads that have something to do whenever they like.
+        self._seldom = (self._tick, self._tick, self._tick, self._tick, self._sweep, self._renew)
         self._begin = self._start()
         self.running = False
 
@@ -111,12 +102,12 @@ class Process:
         sequence = StartSequence(
             plan=self._plan,
             settings=self.world.settings,
-            store=self.world.store,
+            store=self._store,
             sinks=self._sinks,
             sources=self._sources,
             session=self._session,
             clock=self.world.clock,
-            pause=self.world.clock.advance,
+            pause=self.world.nap,
             wall_ms=lambda: self.number,
             repairer=self,
         )
@@ -139,7 +130,7 @@ class Process:
             draw=self.world.random.random,
         )
         self._hands = Hands(
-            store=self.world.store,
+            store=self._store,
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
@@ -175,28 +166,53 @@ class Process:
             if not self.running:
                 next(self._begin, None)
                 return
-            self.world.random.choice(self._movers())()
-        except (StorageError, UnreachableError) as err:
-            self.error = err
-            self.dead = True
+            self._move()
         except StreamError as err:
             self.error = err
             self.dead = True
+            self.world.note(f"coordinator {self.number} ends: {err.args[0]}")
+            self.world.require_no_violation(self)
+        except SimulatedCrashError:
+            self.world.kill(self)
 
-    def _movers(self) -> list[Any]:
+    def _move(self) -> None:
+        """Whoever of its threads has something to do; the clock when nobody has, and at times."""
+        world = self.world
         living = [life for life in self.lives if not life.dead]
-        movers: list[Any] = [life.step for life in living] * 2
-        movers += [self._work] * 3
-        movers += [lambda: self.tell(Tick()), self._sweep, self._restart_dead]
-        if living and self.world.roll(self.world.profile.fail_region):
-            life = self.world.random.choice(living)
-            movers = [lambda: self._fail(life)]
-        elif self._is_commanded():
-            movers = [self._command]
-        return movers
+        if living and world.roll(world.profile.fail_region):
+            self._fail(world.random.choice(living))
+            return
+        if world.profile.park and self._is_commanded():
+            self._command()
+            return
+        drawn = world.random.random()
+        if drawn < _SELDOM:
+            self._seldom[int(drawn / _SELDOM * len(self._seldom))]()
+            return
+        now_s = world.clock()
+        ready: list[Callable[[], None]] = [life.step for life in living if life.is_awake(now_s)]
+        if self._working is not None or self._queue:
+            ready += (self._work, self._work)
+        if self._sweeping is not None or self._sweeps_asked:
+            ready.append(self._sweep)
+        if len(living) < len(self.lives):
+            ready.append(self._restart_dead)
+        if ready:
+            world.random.choice(ready)()
+        else:
+            world.clock.advance(_IDLE_S)
+            self._tick()
+
+    def _tick(self) -> None:
+        self.tell(Tick())
+
+    def _renew(self) -> None:
+        for sink in self._sinks.values():
+            sink.renew()
 
     def _fail(self, life: Life) -> None:
         """A failure, at times one that would come again."""
+        self.world.note(f"region {life.region} fails")
         is_for_good = self.world.profile.park and self.world.roll(0.3)
         error = RegionBrokenError("no use") if is_for_good else RuntimeError("failed four times")
         life.fail(error, permanent=is_for_good)
@@ -204,7 +220,7 @@ class Process:
     def _is_commanded(self) -> bool:
         """Whether somebody types `sluice job restart` now; in the calm he does so in every other
         world."""
-        if not self.world.profile.park or self.core.is_over:
+        if self.core.is_over:
             return False
         if self.world.calm:
             is_watched = self.world.seed % 2 and any(map(self.core.is_parked, self._names))
@@ -299,6 +315,8 @@ class Process:
         elif isinstance(action, EndJob):
             self.error = action.error
             self.finished = action.finished and action.error is None
+            self.world.note(f"the job of coordinator {self.number} ends: {action.error or 'whole'}")
+            self.world.require_no_violation(self)
 
     def repair(
         self,
@@ -314,10 +332,11 @@ class Process:
         for entry in lost.committables:
             batch = BatchKey(region=lost.region.region, generation=generation, batch_id=0)
             owner = f"repair-{next(self.world.names)}"
-            transaction = self.world.broker.init(transactional_id(job_uid, batch, owner))
+            name = transactional_id(job_uid, batch, owner, 0)
+            transaction = self.world.initialise(name, hand=owner)
             for record in self.world.records_of(lost.region.splits):
                 self.world.broker.append(transaction, *record)
-            replaced[entry.payload] = entry_of(transaction)
+            replaced[entry.payload] = entry_of(transaction, checkpoint_id, lost.region.splits)
         self.world.repairs += 1
         return replaced
 

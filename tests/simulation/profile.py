@@ -7,15 +7,20 @@ __all__ = ["Profile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How rough a world is; each rate is the chance per step.
+    """How rough a world is; each rate is the chance per move, or per step inside one.
 
     Attributes:
         kill, pause, resume, start: of whole coordinator processes.
         fail_region, fail_task: of what Spark runs.
         lost_answer, refused: of the store; unreached, unanswered: of the broker.
         processes: at most so many coordinators are ever started before the calm.
-        steps: before the calm.
+        steps: moves before the calm.
         expire: of open transactions, by the broker's own timeout; what was decided is repaired.
+        lost_stops: it is not repaired, the job stops with the ranges.
+        late: of requests to the broker that come late, or twice, and of renames that do.
+        markers: the broker's markers wait for a step of their own.
+        level: the broker's ``transaction.version``; None: by the seed.
+        disk: checkpoints lie on a model file system, in the production store.
         max_concurrent: checkpoints under way at once.
         stateful: regions take part in every interval, and Spark replays their last batch.
         external: the drop-in: batches trigger checkpoints, Spark replays its own log.
@@ -39,10 +44,15 @@ class Profile:
     unreached: float = 0.03
     unanswered: float = 0.03
     processes: int = 6
-    steps: int = 400
+    steps: int = 120
     regions: int = 2
     partitions: int = 3
     expire: float = 0.0
+    lost_stops: bool = False
+    late: float = 0.02
+    markers: bool = False
+    level: int | None = None
+    disk: bool = False
     max_concurrent: int = 1
     stateful: bool = False
     external: bool = False

@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from connectors.kafka.handles import TransactionIdentity
 from runtime.checkpoint.messages import (
     Acknowledged,
     AskCut,
@@ -26,14 +27,8 @@ from runtime.model import (
     SplitRange,
     StateSnapshot,
 )
-from tests.fakes import (
-    FakeBroker,
-    FencedWriterError,
-    Transaction,
-    attempt_of,
-    entry_of,
-    transactional_id,
-)
+from tests.fake_kafka import FakeBroker, Fenced
+from tests.simulation.kafka import attempt_of, entry_of, transactional_id
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -58,11 +53,11 @@ class SparkLog:
 class Writer:
     """A task attempt: it may outlive the driver that started it."""
 
-    transaction: Transaction
+    transaction: TransactionIdentity
     records: Iterator[tuple[int, object]]
 
     def write(self, broker: FakeBroker, count: int) -> bool:
-        """Write some; True when all are written. FencedWriterError when the broker refuses."""
+        """Write some; True when all are written. Fenced when the broker refuses."""
         for _ in range(count):
             item = next(self.records, None)
             if item is None:
@@ -82,12 +77,23 @@ class Life:
         self.batch_id = first_batch
         self._owner = f"w{next(process.world.names)}"
         self._slots: dict[int, int] = {}
-        self._ready: tuple[int, Transaction] | None = None
+        self._ready: tuple[int, TransactionIdentity] | None = None
         self._through = 0
         self.writer: Writer | None = None
         self.dead = False
         self.open: tuple[OpenWork, ...] = ()
+        self._awaited: BatchKey | None = None
+        self._sleeps_until_s = 0.0
         self._steps = self._run()
+
+    def is_awake(self, now_s: float) -> bool:
+        """Whether it has something to do."""
+        if self._awaited is not None:
+            return self._awaited in self._process.results
+        return now_s >= self._sleeps_until_s
+
+    def _sleep(self) -> None:
+        self._sleeps_until_s = self._world.clock() + self._world.random.choice((0.05, 0.2, 0.3))
 
     def step(self) -> None:
         """Go on to the next point."""
@@ -95,7 +101,7 @@ class Life:
             next(self._steps)
         except FencedError:
             self.dead = True
-        except FencedWriterError as err:
+        except Fenced as err:
             self.fail(err)
         except StreamError as err:
             self.fail(err)
@@ -116,6 +122,7 @@ class Life:
     def orphan(self) -> None:
         """Its driver is gone; a task on another machine does not know yet."""
         if self.writer is not None:
+            self._world.note(f"a task of {self.region} goes on without its driver")
             self._world.zombies.append(self.writer)
             self.writer = None
 
@@ -126,9 +133,12 @@ class Life:
                 yield from self._returned()
                 continue
             yield from self._write(batch, *(yield from self._plan()))
+            if self._world.roll(0.5):
+                self._make_ready()  # while this one waits for its commit
+            self._awaited = batch
             while batch not in self._process.results:
                 yield
-                self._make_ready()
+            self._awaited = None
             error = self._process.results.pop(batch)
             if error is not None:
                 raise error
@@ -144,13 +154,15 @@ class Life:
     def _plan(self) -> Generator[None, None, tuple[tuple[SplitRange, ...], Barrier | None]]:
         if self._world.profile.external:
             while (splits := self._world.planned(self.batch_id)) is None:
+                self._sleep()
                 yield
             return splits, None
         while True:
             yield
             barrier = yield from self._poll()
-            if barrier is not None and not self._world.roll(0.05):  # Spark may ask again
+            if barrier is not None and not self._world.roll(0.15):  # Spark may ask again
                 return barrier.splits, barrier
+            self._sleep()
 
     def _discover(self) -> None:
         found = self._process.source.discover(timeout_s=1)
@@ -195,7 +207,8 @@ class Life:
             # As tasks are told, also when a late batch is tried again, long behind its label.
             through = self._process.core.settled_through if hint is None else hint - 1
             transaction = yield from self._write_records(batch, splits, through)
-            committables.append(entry_of(transaction))
+            label = self._process.core.settled_through + 1 if hint is None else hint
+            committables.append(entry_of(transaction, label, splits))
             self.open = (OpenWork(batch=batch, committables=tuple(committables)),)
         yield
         record = RegionRecord(
@@ -213,13 +226,15 @@ class Life:
 
     def _write_records(
         self, batch: BatchKey, splits: tuple[SplitRange, ...], through: int
-    ) -> Generator[None, None, Transaction]:
+    ) -> Generator[None, None, TransactionIdentity]:
         self.writer = yield from self._open(batch, splits, through)
         while True:
             yield
-            if self._world.roll(self._world.profile.fail_task):
+            if self._world.fault(self._world.profile.fail_task, "a task fails and is tried again"):
                 self.orphan()
                 self.writer = yield from self._open(batch, splits, through)
+            if self._world.fault(self._world.profile.late / 2, "AddPartitions will come once more"):
+                self._world.repeat_add(self.writer.transaction)
             if self.writer.write(self._world.broker, self._world.random.randint(1, 4)):
                 transaction, self.writer = self.writer.transaction, None
                 return transaction
@@ -229,9 +244,9 @@ class Life:
     ) -> Generator[None, None, Writer]:
         """Begin a transaction; it is registered before its first record (rule 4)."""
         self._through = through
-        if self._ready is None:
+        while self._ready is None:
             yield
-            self._ready = self._initialise()
+            self._make_ready()
         (slot, transaction), self._ready = self._ready, None
         self._slots[slot] = through + 1
         yield
@@ -244,16 +259,19 @@ class Life:
         return used <= self._through
 
     def _make_ready(self) -> None:
-        """Initialise the next transaction's id while this one waits for its commit."""
-        if self._ready is None and self._world.roll(0.5):
-            self._ready = self._initialise()
+        """Initialise the next transaction's id, also while this one waits for its commit.
 
-    def _initialise(self) -> tuple[int, Transaction]:
-        """A slot of this worker, used again only when its checkpoint is settled (rule 5)."""
+        A slot of this worker is used again only when its checkpoint is settled (rule 5).
+        """
+        if self._ready is not None:
+            return
         free = [slot for slot, used in self._slots.items() if self.is_over(used)]
         slot = free[0] if free else len(self._slots)
         self._slots[slot] = _NOT_USED_YET
         place = BatchKey(region=self.region, generation=self.generation, batch_id=0)
         job_uid = self._process.found.record.job_uid
-        name = transactional_id(job_uid, place, f"{self._owner}-{slot}")
-        return slot, self._world.broker.init(name)
+        name = transactional_id(job_uid, place, self._owner, slot)
+        try:
+            self._ready = slot, self._world.initialise(name, hand=self._owner)
+        except Fenced:  # the markers of its last transaction are still being written
+            self._slots[slot] = 0

@@ -1,11 +1,11 @@
 """Whole jobs under random crashes, pauses, second coordinators and lost answers; and the proof
 that the worlds would notice a broken rule.
 
-``SLUICE_SIMULATION_SEEDS=2000`` runs more of them; a failure prints the seed and the profile.
+``make simulate`` runs short ones by the million; ``SLUICE_SIMULATION_SEEDS=200`` runs more of the
+long ones here; a failure prints the seed and the profile.
 """
 
 import os
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,97 +24,11 @@ from runtime.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
 from tests.simulation.profile import Profile
+from tests.simulation.profiles import PROFILES
 from tests.simulation.world import World
 
-SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "30"))
+SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "10"))
 MUTANT_SEEDS = 200
-
-_LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
-
-PROFILES = {
-    "ordinary": Profile(),
-    "stateful": Profile(stateful=True),
-    "drop-in": Profile(external=True),
-    "three checkpoints at once": Profile(max_concurrent=3),
-    "many kills": Profile(kill=0.05, start=0.1, processes=12),
-    "paused coordinators wake up": Profile(pause=0.05, resume=0.02, start=0.1, processes=10),
-    "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
-    "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
-    "one output for three regions": Profile(regions=3, shared_output=True),
-    "failed and late regions are carried": Profile(
-        regions=3, regional=True, fail_region=0.03, fail_task=0.1
-    ),
-    "carried regions of one output": Profile(
-        regions=4, partitions=5, regional=True, fail_region=0.02, shared_output=True
-    ),
-    "stateful regions are carried": Profile(
-        regions=3, regional=True, stateful=True, fail_region=0.03
-    ),
-    "regions come back after delays": Profile(
-        regions=3, delayed=True, fail_region=0.05, fail_task=0.1
-    ),
-    "others go on without regions that come back after delays": Profile(
-        regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
-    ),
-    "regions are parked": Profile(
-        regions=4, partitions=5, park=True, command=0.003, fail_region=0.01, steps=700, **_LONG_RUNS
-    ),
-    "parked beside carried regions of one output": Profile(
-        regions=4,
-        partitions=5,
-        park=True,
-        command=0.005,
-        fail_region=0.02,
-        regional=True,
-        max_concurrent=2,
-        shared_output=True,
-        steps=700,
-        **_LONG_RUNS,
-    ),
-    "stateful regions are parked": Profile(
-        regions=3, park=True, command=0.01, fail_region=0.02, stateful=True, steps=700, **_LONG_RUNS
-    ),
-    "splits move past parked regions": Profile(
-        regions=4,
-        partitions=6,
-        park=True,
-        command=0.005,
-        fail_region=0.01,
-        move=0.6,
-        steps=700,
-        **_LONG_RUNS,
-    ),
-    "transactions expire and are repaired": Profile(expire=0.05, kill=0.03, processes=8),
-    "splits move": Profile(regions=3, partitions=4, move=0.6, steps=800),
-    "splits move, many kills": Profile(
-        regions=3, partitions=4, move=0.6, steps=800, kill=0.03, start=0.1, processes=12
-    ),
-    "splits move between regions of one output": Profile(
-        regions=3, partitions=4, move=0.6, steps=800, shared_output=True, pause=0.03, start=0.1
-    ),
-    "splits move beside carried regions": Profile(
-        regions=4, partitions=6, move=0.6, steps=800, regional=True, fail_region=0.02
-    ),
-    "splits move, transactions expire": Profile(
-        regions=3, partitions=4, move=0.6, steps=800, expire=0.03, kill=0.02, lost_answer=0.1
-    ),
-    "other numbers of regions": Profile(
-        rescale=4, partitions=5, kill=0.03, start=0.1, processes=12
-    ),
-    "other numbers of regions, answers are lost": Profile(
-        rescale=4, partitions=5, start=0.1, pause=0.03, lost_answer=0.2, unanswered=0.2
-    ),
-    "other numbers of regions, one output": Profile(
-        rescale=3, partitions=4, kill=0.02, start=0.1, processes=10, shared_output=True
-    ),
-    "other numbers of regions beside carried ones": Profile(
-        rescale=4, partitions=6, kill=0.02, processes=10, regional=True, fail_region=0.02
-    ),
-    "other numbers of regions, splits move and transactions expire": Profile(
-        rescale=4, partitions=5, kill=0.03, processes=10, move=0.5, expire=0.02
-    ),
-    "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
-}
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -130,10 +44,10 @@ def test_worlds_are_rough() -> None:
     worlds = [World(seed, PROFILES["transactions expire and are repaired"]) for seed in range(30)]
     for world in worlds:
         world.run()
-    records = [record for world in worlds for record in world.store.history]
+    records = [record for world in worlds for record in world.history]
     asked_by = [record.asked_by for record in records]
     assert asked_by.count("seal") > 60
-    assert asked_by.count("interval") > 150
+    assert asked_by.count("interval") > 100
     assert asked_by.count("restart") > 1
     assert asked_by.count("end") > 20
     assert sum(world.repairs for world in worlds) > 10
@@ -144,7 +58,7 @@ def test_worlds_carry_regions() -> None:
     worlds = [World(seed, PROFILES["failed and late regions are carried"]) for seed in range(30)]
     for world in worlds:
         world.run()
-    regions = [region for w in worlds for record in w.store.history for region in record.regions]
+    regions = [region for w in worlds for record in w.history for region in record.regions]
     carried = [region for region in regions if region.status is RegionStatus.CARRIED]
     assert len(carried) > 50
     assert all(region.carried_from is not None and not region.committables for region in carried)
@@ -164,8 +78,8 @@ def test_worlds_bring_regions_back() -> None:
                 status = process.core.status(now_s=world.clock(), now_ms=0)
                 attempts += [found for region in status.regions for found in region.attempts]
     away_s = [found.committed_after_s for found in attempts if found.committed_after_s is not None]
-    assert len(away_s) > 20
-    assert sum(seconds > 0.2 for seconds in away_s) > 10, "the shortest delay is 0.1 s"
+    assert len(away_s) > 8
+    assert sum(seconds > 0.2 for seconds in away_s) > 4, "the shortest delay is 0.1 s"
 
 
 def test_worlds_park_regions() -> None:
@@ -187,7 +101,7 @@ def test_rule_9_worlds_move_splits() -> None:
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
         for world in worlds:
             world.run()
-        assert sum(world.moves for world in worlds) > 60
+        assert sum(world.watch.moves for world in worlds) > 30
 
 
 def test_rule_9_worlds_go_on_with_other_numbers_of_regions() -> None:
@@ -196,7 +110,7 @@ def test_rule_9_worlds_go_on_with_other_numbers_of_regions() -> None:
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
         for world in worlds:
             world.run()
-        assert sum(world.rescales for world in worlds) > 6
+        assert sum(world.watch.rescales for world in worlds) > 6
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -285,7 +199,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_a_prefix(self) -> None:
-        """At every moment."""
+        """At every moment; the watch looks at each step."""
         if hasattr(self, "world"):
             self.world.check_readers()
 

@@ -1,0 +1,158 @@
+"""The model Kafka as a simulated process reaches it: requests that get lost, come late, come twice.
+
+What sits on it is production code: committer, verdicts, sweep and owner claim.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.handles import (
+    SourceRange,
+    TransactionHandle,
+    TransactionIdentity,
+    decode_handle,
+    encode_handle,
+)
+from connectors.kafka.owner import OwnerRecord
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.wire import Listing, TransactionDescription
+from runtime.contracts import RegisteredAttempt
+from runtime.errors import UnreachableError
+from runtime.model import BatchKey, SplitRange, StateEntry
+from tests.fake_kafka import FakeWire, Fault
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["attempt_of", "entry_of", "identity_of", "make_sink", "transactional_id"]
+
+_PREFIX = "simulated"
+_TOPIC = "output"
+_CONNECTION = KafkaConnection(bootstrap_servers="model:1")
+
+
+class _Wire(FakeWire):
+    """One process's requests."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world.broker, topics=(_TOPIC,))
+        self._world = world
+        self._back_at_s = 0.0
+
+    def _is_away(self) -> bool:
+        """Whether nobody answers: for one request, or for as long as an outage lasts."""
+        world = self._world
+        if world.clock() < self._back_at_s and not world.calm:
+            return True
+        if world.fault(world.profile.unreached, "the broker does not answer"):
+            self._back_at_s = world.clock() + world.random.choice((0.0, 0.1, 1.0))
+            return True
+        return False
+
+    def next_fault(self) -> Fault | None:
+        """See `FakeWire.next_fault`."""
+        world, profile = self._world, self._world.profile
+        if self._is_away():
+            return Fault.LOSE_REQUEST
+        if world.fault(profile.unanswered, "EndTxn is not answered"):
+            return Fault.LOSE_ANSWER
+        if world.fault(profile.late, "EndTxn comes late"):
+            return Fault.LATE
+        if world.fault(profile.late, "EndTxn will come once more"):
+            return Fault.REPEATED
+        return None
+
+    def describe(
+        self, transactional_ids: Sequence[str], *, timeout_s: float
+    ) -> Mapping[str, TransactionDescription | None]:
+        """See `Wire.describe`."""
+        if self._is_away():
+            return {}
+        return super().describe(transactional_ids, timeout_s=timeout_s)
+
+    def list_transactions(
+        self, prefix: str, *, timeout_s: float, open_only: bool = False
+    ) -> Listing:
+        """See `Wire.list_transactions`."""
+        found = super().list_transactions(prefix, timeout_s=timeout_s, open_only=open_only)
+        if self._world.fault(self._world.profile.unreached, "a broker is missing in a sweep"):
+            return Listing(transactions=found.transactions[1:], missing=("broker 2",))
+        return found
+
+
+class _OwnerStore:
+    """The owner record, in the world's memory."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def read(self) -> OwnerRecord | None:
+        """See `OwnerStore.read`."""
+        self._ask()
+        return self._world.owner
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """See `OwnerStore.write`."""
+        self._ask()
+        self._world.owner = record
+
+    def close(self) -> None:
+        """See `OwnerStore.close`."""
+
+    def _ask(self) -> None:
+        if self._world.fault(self._world.profile.unreached / 4, "the owner record is out of reach"):
+            raise UnreachableError("the owner record is out of reach", {}, "Ask again.")
+
+
+def make_sink(world: "World") -> KafkaSinkCoordinator:
+    """The driver's side of the sink, for one process."""
+    return KafkaSinkCoordinator(
+        _CONNECTION,
+        transactional_id_prefix=_PREFIX,
+        transaction_timeout_s=None,
+        topics=(_TOPIC,),
+        connect=lambda _: _Wire(world),
+        open_owner_store=lambda *_, **__: _OwnerStore(world),
+        clock=world.clock,
+        sleep=world.nap,
+    )
+
+
+def transactional_id(job_uid: str, batch: BatchKey, owner: str, slot: int) -> str:
+    """As `connectors.kafka.handles.TransactionalId` writes it."""
+    return f"{_PREFIX}/{job_uid}/{batch.region}.{batch.generation}/{owner}/{slot}"
+
+
+def entry_of(
+    transaction: TransactionIdentity, checkpoint_id: int, splits: Sequence[SplitRange]
+) -> StateEntry:
+    """The committable of a pre-committed transaction."""
+    ranges = [split for split in splits if not split.is_empty]
+    handle = TransactionHandle(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        checkpoint_id=checkpoint_id,
+        record_count=sum(split.end_offset - split.start_offset for split in ranges),
+        sources=tuple(
+            SourceRange(
+                topic=split.topic,
+                partition=split.partition,
+                start_offset=split.start_offset,
+                end_offset=split.end_offset,
+            )
+            for split in ranges
+        ),
+    )
+    return encode_handle(handle, operator_id="sink")
+
+
+def identity_of(entry: StateEntry) -> TransactionIdentity:
+    """The transaction that a committable names."""
+    return decode_handle(entry).identity
+
+
+def attempt_of(transaction: TransactionIdentity, batch: BatchKey) -> RegisteredAttempt:
+    """What a task registers before its first record."""
+    return RegisteredAttempt(batch=batch, operator_id="sink", resource=transaction.resource)

@@ -1,0 +1,125 @@
+"""The worlds there are, and which of them a seed is."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.profile import Profile
+
+__all__ = ["PROFILES", "profile_of"]
+
+_LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
+
+PROFILES: Mapping[str, Profile] = {
+    "ordinary": Profile(),
+    "stateful": Profile(stateful=True),
+    "drop-in": Profile(external=True),
+    "three checkpoints at once": Profile(max_concurrent=3),
+    "many kills": Profile(kill=0.05, start=0.1, processes=12),
+    "paused coordinators wake up": Profile(pause=0.05, resume=0.02, start=0.1, processes=10),
+    "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
+    "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
+    "one output for three regions": Profile(regions=3, shared_output=True),
+    "failed and late regions are carried": Profile(
+        regions=3, regional=True, fail_region=0.03, fail_task=0.1
+    ),
+    "carried regions of one output": Profile(
+        regions=4, partitions=5, regional=True, fail_region=0.02, shared_output=True
+    ),
+    "stateful regions are carried": Profile(
+        regions=3, regional=True, stateful=True, fail_region=0.03
+    ),
+    "regions come back after delays": Profile(
+        regions=3, delayed=True, fail_region=0.05, fail_task=0.1
+    ),
+    "others go on without regions that come back after delays": Profile(
+        regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
+    ),
+    "regions are parked": Profile(
+        regions=4, partitions=5, park=True, command=0.003, fail_region=0.01, steps=200, **_LONG_RUNS
+    ),
+    "parked beside carried regions of one output": Profile(
+        regions=4,
+        partitions=5,
+        park=True,
+        command=0.005,
+        fail_region=0.02,
+        regional=True,
+        max_concurrent=2,
+        shared_output=True,
+        steps=200,
+        **_LONG_RUNS,
+    ),
+    "stateful regions are parked": Profile(
+        regions=3, park=True, command=0.01, fail_region=0.02, stateful=True, steps=200, **_LONG_RUNS
+    ),
+    "splits move past parked regions": Profile(
+        regions=4,
+        partitions=6,
+        park=True,
+        command=0.005,
+        fail_region=0.01,
+        move=0.6,
+        steps=200,
+        **_LONG_RUNS,
+    ),
+    "transactions expire and are repaired": Profile(expire=0.05, kill=0.03, processes=8),
+    "splits move": Profile(regions=3, partitions=4, move=0.6, steps=200),
+    "splits move, many kills": Profile(
+        regions=3, partitions=4, move=0.6, steps=200, kill=0.03, start=0.1, processes=12
+    ),
+    "splits move between regions of one output": Profile(
+        regions=3, partitions=4, move=0.6, steps=200, shared_output=True, pause=0.03, start=0.1
+    ),
+    "splits move beside carried regions": Profile(
+        regions=4, partitions=6, move=0.6, steps=200, regional=True, fail_region=0.02
+    ),
+    "splits move, transactions expire": Profile(
+        regions=3, partitions=4, move=0.6, steps=200, expire=0.03, kill=0.02, lost_answer=0.1
+    ),
+    "other numbers of regions": Profile(
+        rescale=4, partitions=5, kill=0.03, start=0.1, processes=12
+    ),
+    "other numbers of regions, answers are lost": Profile(
+        rescale=4, partitions=5, start=0.1, pause=0.03, lost_answer=0.2, unanswered=0.2
+    ),
+    "other numbers of regions, one output": Profile(
+        rescale=3, partitions=4, kill=0.02, start=0.1, processes=10, shared_output=True
+    ),
+    "other numbers of regions beside carried ones": Profile(
+        rescale=4, partitions=6, kill=0.02, processes=10, regional=True, fail_region=0.02
+    ),
+    "other numbers of regions, splits move and transactions expire": Profile(
+        rescale=4, partitions=5, kill=0.03, processes=10, move=0.5, expire=0.02
+    ),
+    "requests come late, or twice": Profile(late=0.2, kill=0.02, start=0.05, processes=8),
+    "late requests and transactions that expire": Profile(
+        late=0.15, expire=0.05, kill=0.02, processes=8
+    ),
+    "markers wait": Profile(markers=True, kill=0.02, late=0.05, regions=3, shared_output=True),
+    "an old broker": Profile(level=0, late=0.1, kill=0.03, pause=0.02, start=0.1, processes=10),
+    "an old broker, transactions expire and are repaired": Profile(
+        level=0, late=0.1, expire=0.01, kill=0.02, pause=0.03, resume=0.02, start=0.1, processes=10
+    ),
+    "what expires is told": Profile(expire=0.05, lost_stops=True, kill=0.03, processes=8),
+    "on a file system": Profile(disk=True, kill=0.02, pause=0.02, start=0.1, processes=8),
+    "a file system with late renames": Profile(
+        disk=True, late=0.2, refused=0.1, lost_answer=0.1, pause=0.03, start=0.1, processes=10
+    ),
+    "regions on a file system": Profile(
+        disk=True, regions=3, regional=True, fail_region=0.02, late=0.1, move=0.3, kill=0.02
+    ),
+    "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
+}
+
+
+def profile_of(seed: int) -> tuple[str, Profile]:
+    """The name and the profile of the schedule that a seed stands for: short, as a rule.
+
+    A few moves reach most of what can go wrong, and thousands of short worlds see more of it than
+    a hundred long ones.
+    """
+    dice = random.Random(seed)
+    name = dice.choice(list(PROFILES))
+    return name, replace(PROFILES[name], steps=dice.randint(5, 30))

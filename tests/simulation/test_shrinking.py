@@ -1,0 +1,120 @@
+"""A seed stands for one schedule for ever, and one that breaks a promise is told briefly."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.profile import Profile
+from tests.simulation.profiles import PROFILES, profile_of
+from tests.simulation.schedule import Kind
+from tests.simulation.shrink import Failure, find, shrink, story
+from tests.simulation.world import World
+from tests.waiting import PATIENCE_S
+
+_TRACE = """
+import logging
+logging.disable(logging.CRITICAL)
+from tests.simulation.profiles import profile_of
+from tests.simulation.world import World
+for seed in range(20):
+    world = World(seed, profile_of(seed)[1])
+    world.run()
+    print(seed, hash(tuple(move.seed for move in world.made)), world.clock(), world.watch.read,
+          [(r.checkpoint_id, r.verdict.value, r.asked_by) for r in world.history])
+"""
+
+
+def _first_failure(profile: Profile, *, seeds: int = 200) -> Failure:
+    found = next(filter(None, (find(seed, profile) for seed in range(seeds))), None)
+    assert found is not None, f"no failure in {seeds} worlds"
+    return found
+
+
+def _broken(name: str, monkeypatch: pytest.MonkeyPatch) -> Failure:
+    mutation, rough = MUTATIONS[name]
+    mutation(monkeypatch)
+    return _first_failure(Profile(**{"processes": 8, **rough}))
+
+
+@pytest.mark.parametrize("name", ["mark before commit", "settle nothing at start"])
+def test_a_broken_rule_is_told_in_a_few_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The story breaks the same promise, in at most a dozen moves, and names who did what."""
+    failure = _broken(name, monkeypatch)
+
+    small = shrink(failure)
+
+    assert small.what == failure.what
+    assert len(small.moves) <= 12
+    told = story(small)
+    assert told.startswith("1. ")
+    assert "place 1: decided by session-1" in told
+    assert told.splitlines()[-1].startswith(f"ViolationError: {small.what}")
+
+
+def test_given_moves_make_the_same_world_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the moves are drawn or read, the same promise breaks in the same words."""
+    failure = _broken("sweep open batches", monkeypatch)
+
+    again = find(failure.seed, failure.profile, failure.moves)
+
+    assert again is not None
+    assert again.moves == failure.moves
+    assert again.detail.partition(";")[0] == failure.detail.partition(";")[0]
+
+
+def test_a_seed_is_the_same_schedule_in_every_process() -> None:
+    """Also where Python hashes text differently: no set's order decides anything."""
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", _TRACE],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        ).stdout
+        for seed in ("0", "7")
+    }
+    assert len(traces) == 1
+
+
+def test_the_command_runs_schedules_and_tells_what_they_did(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whole worlds of two processes: counts of moves, checkpoints and faults, and no failure."""
+    assert main(["--schedules", "60", "--workers", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "60 of 60 schedules" in told
+    assert "0 failures" in told
+    assert "checkpoints by seal" in told
+
+
+def test_the_command_prints_seed_and_story_of_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seed alone makes it happen again."""
+    MUTATIONS["sweep open batches"][0](monkeypatch)
+    assert main(["--schedules", "200", "--workers", "1"]) == 1
+    seed = capsys.readouterr().out.split()[1].rstrip(":")
+
+    assert main(["--seed", seed, "--whole"]) == 1
+
+    told = capsys.readouterr().out
+    assert f"seed {seed} " in told
+    assert "a decision names an aborted one" in told or "a decided transaction is aborted" in told
+
+
+def test_schedules_are_of_every_kind_and_rough() -> None:
+    """All profiles, all levels of the broker; each kind of move is drawn."""
+    worlds = [World(seed, profile_of(seed)[1]) for seed in range(300)]
+    assert {profile_of(seed)[0] for seed in range(500)} == set(PROFILES)
+    assert {world.broker.level for world in worlds} == {0, 1, 2}
+    for world in worlds[:100]:
+        world.run()
+    kinds = {move.kind for world in worlds for move in world.made}
+    assert kinds >= {Kind.GO, Kind.START, Kind.KILL, Kind.PAUSE, Kind.RESUME, Kind.RECORDS}
+    assert kinds >= {Kind.EXPIRE, Kind.LATE, Kind.MARKERS, Kind.PARTITION, Kind.ZOMBIE}

@@ -1,0 +1,233 @@
+"""What must hold after every step of a simulated world, judged by facts that no process sees."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.wire import TransactionState
+from runtime.checkpoint.assignment import hand_over
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.model import (
+    Assignment,
+    CheckpointKind,
+    CheckpointRecord,
+    RegionStatus,
+    StateEntry,
+    Verdict,
+)
+from tests.fake_kafka import Written
+from tests.simulation.kafka import identity_of
+from tests.simulation.moves import owners
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["ViolationError", "Watch"]
+
+_S = TransactionState
+_OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
+_COMMITTED = frozenset({_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT})
+_ABORTED = frozenset({_S.PREPARE_ABORT, _S.COMPLETE_ABORT})
+
+
+class ViolationError(AssertionError):
+    """A promise is broken: ``what`` names the promise, the rest is this world's."""
+
+    def __init__(self, what: str, story: str) -> None:
+        super().__init__(f"{what}; {story}")
+        self.what = what.partition(":")[0]
+
+
+class Watch:
+    """The promises, and the facts they are about. Called by broker, store and tasks as it happens.
+
+    Attributes:
+        history: every record that was ever put in its place.
+        read: next offset that a read_committed reader will see, by input partition.
+        moves, rescales: how often decisions moved splits, or dealt them anew.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.history: list[CheckpointRecord] = []
+        self.read: dict[int, int] = {}
+        self.moves = 0
+        self.rescales = 0
+        self._places: set[int] = set()
+        self._marked: set[int] = set()
+        self._named: dict[TransactionIdentity, int] = {}
+        self._replaced: set[TransactionIdentity] = set()
+        self._expired: set[TransactionIdentity] = set()
+        self._ended: dict[TransactionIdentity, Written] = {}
+        self._seen: dict[int, int] = {}  # by output partition: records behind which nothing changes
+        self._hands: dict[str, str] = {}
+        self._last_of: dict[str, TransactionIdentity] = {}
+        self._ends: dict[int, int] = {}
+        self._carried: dict[tuple[str, str], int] = {}
+        self._assignment: Assignment | None = None
+
+    def _require(self, holds: object, what: str) -> None:
+        if not holds:
+            raise ViolationError(what, self._world.facts())
+
+    # --- the broker -------------------------------------------------------------------------------
+
+    def initialised(self, transactional_id: str, hand: str, made: TransactionIdentity) -> None:
+        """Rules 4 and 5: an id has one owner, and is initialised only when nobody needs it."""
+        holder = self._hands.setdefault(transactional_id, hand)
+        self._require(holder == hand, "a transactional id is in two hands")
+        last = self._last_of.get(transactional_id)
+        at = None if last is None else self._named.get(last)
+        if at is not None and last not in self._replaced:
+            self._require(at in self._marked, "an id is used again before the committed mark")
+        self._last_of[transactional_id] = made
+
+    def expires(self, transaction: TransactionIdentity) -> None:
+        """The broker is about to abort it for its age: nobody's fault."""
+        self._expired.add(transaction)
+
+    def ended(self, written: Written) -> None:
+        """A transaction's end is certain, or its markers are written."""
+        identity, state = written.identity, written.state
+        if state is _S.PREPARE_COMMIT:
+            self._world.note(f"commits {identity.resource}")
+            self._require(identity in self._named, "visible before its decision")
+        elif state is _S.PREPARE_ABORT:
+            self._world.note(f"aborts {identity.resource}")
+            is_lost = identity in self._named and identity not in self._expired
+            is_first = identity not in self._ended
+            self._require(not (is_lost and is_first), "a decided transaction is aborted")
+        self._ended.setdefault(identity, written)
+        if state not in _OPEN:
+            for partition in written.partitions:
+                self._read_on(partition)
+
+    def _read_on(self, partition: int) -> None:
+        """A reader sees a prefix: nothing twice, nothing missing before it, in order."""
+        log = self._world.broker.logs.get(partition, [])
+        at = self._seen.get(partition, 0)
+        while at < len(log) and log[at][1].state not in _OPEN:
+            value, written = log[at]
+            at += 1
+            if written.state is _S.COMPLETE_COMMIT:
+                assert isinstance(value, tuple)
+                source, offset = value
+                due = self.read.get(source, 0)
+                self._require(offset >= due, f"doubled: {source}-{offset}, seen up to {due}")
+                self._require(offset == due, f"lost or reordered: {source}-{offset} before {due}")
+                self.read[source] = due + 1
+        self._seen[partition] = at
+
+    # --- the checkpoint directory -----------------------------------------------------------------
+
+    def placed(self, record: CheckpointRecord, *, is_over: bool = False) -> None:
+        """A record stands in its place; over another one, which was not retired, if ``is_over``."""
+        at = record.checkpoint_id
+        self._world.note(
+            f"place {at}: {record.verdict.value} by {record.leader_session_id} ({record.asked_by})"
+        )
+        if not is_over and any(record == known for known in self.history):
+            return  # its writer was not answered, asked again, and the place had been retired
+        self._require(at not in self._places, "a place holds two records")
+        self._require(not at or at - 1 in self._places, "a place is published before the one below")
+        self._places.add(at)
+        self.history.append(record)
+        if record.verdict is Verdict.DECIDED:
+            self._name(at, record.committables)
+            self._check_ranges(record)
+            self._check_carried(record)
+            self._check_assignment(record)
+
+    def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
+        for identity in map(identity_of, entries):
+            self._named[identity] = at
+            ended = self._ended.get(identity)
+            if ended is not None and identity not in self._expired:
+                self._require(ended.state not in _ABORTED, "a decision names an aborted one")
+
+    def repaired(
+        self, at: int, replaced: Mapping[bytes, StateEntry], old: CheckpointRecord
+    ) -> None:
+        """A repair stands: its transactions are in the place of lost ones."""
+        self._world.note(f"a repair of place {at}: {len(replaced)} transactions")
+        earlier = {entry.payload: entry for entry in old.committables}
+        for payload, entry in replaced.items():
+            if payload in earlier:
+                lost = identity_of(earlier[payload])
+                self._require(
+                    lost in self._ended and self._ended[lost].state in _ABORTED,
+                    "a repair replaces what is not lost",
+                )
+                self._replaced.add(lost)
+            self._name(at, [entry])
+
+    def marked(self, at: int, effective: Callable[[], Iterable[StateEntry]]) -> None:
+        """Rule 5: the mark says that all it names is committed."""
+        if at in self._marked:
+            return
+        self._marked.add(at)
+        for identity in map(identity_of, effective()):
+            ended = self._ended.get(identity)
+            self._require(
+                ended is not None and ended.state in _COMMITTED, "marked before it is committed"
+            )
+
+    def _check_ranges(self, record: CheckpointRecord) -> None:
+        """Rule 9: what a decision completes begins where the one before it ended."""
+        for region in record.regions:
+            for split in region.splits:
+                due = self._ends.get(split.partition, 0)
+                goes_on = split.start_offset == due or split.end_offset == due
+                self._require(goes_on, f"a decided range does not go on: {split}, decided to {due}")
+                if region.status is RegionStatus.CARRIED:
+                    self._require(split.end_offset == due, "a carried region has moved on")
+        for region in record.regions:
+            for split in region.splits:
+                self._ends[split.partition] = split.end_offset
+
+    def _check_carried(self, record: CheckpointRecord) -> None:
+        """Section 5: regions are carried within the limits that the job has; parked ones aside."""
+        handler = self._world.settings.handler
+        carried = {r.region for r in record.regions if r.status is RegionStatus.CARRIED}
+        if self._world.profile.park:
+            return  # parked regions are carried for as long as they stand
+        session = record.leader_session_id
+        for region in record.regions:
+            key = (session, region.region)
+            self._carried[key] = self._carried.get(key, 0) + 1 if region.region in carried else 0
+        if not carried:
+            return
+        self._require(isinstance(handler, RegionalCheckpointHandler), "carried by a global handler")
+        assert isinstance(handler, RegionalCheckpointHandler)
+        is_ordinary = record.kind is CheckpointKind.CHECKPOINT
+        self._require(is_ordinary, "a region is carried in a checkpoint that is for all")
+        most = handler.max_failed_ratio * len(record.regions)
+        self._require(len(carried) <= most, "more regions are carried than the limit")
+        in_a_row = max(self._carried[session, name] for name in carried)
+        self._require(in_a_row <= handler.max_carried_in_a_row, "a region is carried too often")
+
+    def _check_assignment(self, record: CheckpointRecord) -> None:
+        """Each decision gives every split to one region, and none takes a split from the job."""
+        now, last = record.assignment, self._assignment
+        if now is None:
+            return
+        hand_over(record.regions, now)  # raises unless whole
+        self._assignment = now
+        if last is None:
+            return
+        before, after = owners(last), owners(now)
+        self._require(before.keys() <= after.keys(), "a split was lost")
+        if last.regions.keys() != now.regions.keys():
+            self.rescales += 1
+            self._require(now.version > last.version, "the assignment's version does not tell")
+            return
+        status = {region.region: region.status for region in record.regions}
+        moved = {key for key, name in before.items() if after[key] != name}
+        self.moves += len(moved)
+        for key in moved:
+            both = {status[before[key]], status[after[key]]}
+            self._require(both == {RegionStatus.COMPLETED}, "a carried region's split moved")
+        is_newer = now.version > last.version
+        self._require(
+            is_newer == (now.regions != last.regions), "the assignment's version does not tell"
+        )
