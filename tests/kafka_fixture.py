@@ -15,6 +15,7 @@ import pytest
 from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityProtocol
 from connectors.kafka.native.library import built_file
 from tests.kafka_records import create_topic
+from tests.older_kafka import older_kafka_jars
 
 __all__ = [
     "BrokerByLevel",
@@ -24,6 +25,7 @@ __all__ = [
     "kafka",
     "kafka_by_level",
     "leveled_kafka",
+    "older_kafka",
     "require_native",
     "secure_kafka",
     "topic",
@@ -79,6 +81,15 @@ def kafka_by_level() -> Iterator[BrokerByLevel]:
 def kafka(kafka_by_level: BrokerByLevel) -> EmbeddedKafka:
     """The session's broker (``transaction.version`` 2); tests must not stop or reconfigure it."""
     return kafka_by_level(2)
+
+
+@pytest.fixture(scope="session")
+def older_kafka() -> Iterator[EmbeddedKafka]:
+    """A broker of the older release that is tried, too; it has ``transaction.version`` 0."""
+    with EmbeddedKafka(
+        transaction_version=0, properties=_PROPERTIES, jars=older_kafka_jars()
+    ) as broker:
+        yield broker
 
 
 @pytest.fixture(params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")

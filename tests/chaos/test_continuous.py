@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from tests.chaos.beds import CHAINS, CONTINUOUS, kills, twice
+from tests.chaos.beds import CONTINUOUSLY, kills, twice
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
@@ -15,28 +15,31 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _CONTINUOUS = {"ENGINE": "continuous"}
-_ABSENT = {"after-epoch-rewound", "mid-commit"}  # no split moves, and an epoch is one transaction
-EVERY = tuple(
-    name
-    for name in (*(name for chain in CHAINS.values() for name in chain), *CONTINUOUS)
-    if name not in _ABSENT
+
+
+@pytest.mark.parametrize(
+    "failpoints",
+    [
+        ("after-epoch-begun", "after-decision", "before-commit"),
+        pytest.param(
+            ("after-pre-commit", "after-epoch-ack", "before-mark"), marks=pytest.mark.long
+        ),
+    ],
+    ids=["begun, decided", "flushed, told, committed"],
 )
-
-
-def test_rule_18_kills_around_the_end_of_an_epoch(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_rule_18_kills_around_the_end_of_an_epoch(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoints: tuple[str, ...]
+) -> None:
     """The next epoch is being written already when this one is flushed, told, decided, committed
     and marked: after each kill both are thrown away, or this one is finished, and nothing else."""
     setting = Setting(environment=_CONTINUOUS, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
-        for kill in kills(
-            ("after-epoch-begun", "after-pre-commit", "after-epoch-ack", "after-decision"), hit=3
-        ):
-            scenario.kill_at(kill)
-        for kill in kills(("before-commit", "before-mark"), hit=3):
+        for kill in kills(failpoints, hit=3):
             scenario.kill_at(kill)
         scenario.finish()
 
 
+@pytest.mark.extended
 def test_rule_5_kills_around_a_native_commit(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """The tasks have been asked, have heard it, have committed, have said so: what was decided is
     finished by the next start, once, whoever had begun."""
@@ -48,6 +51,7 @@ def test_rule_5_kills_around_a_native_commit(kafka: EmbeddedKafka, tmp_path: Pat
         scenario.finish()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("failpoint", ["before-native-commit", "after-native-commit"])
 def test_rule_5_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
@@ -66,6 +70,7 @@ def test_rule_5_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
         scenario.finish()
 
 
+@pytest.mark.extended
 def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -83,6 +88,7 @@ def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
         scenario.finish()
 
 
+@pytest.mark.extended
 def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -99,6 +105,7 @@ def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
         scenario.finish(arguments=("--engine", "continuous"))
 
 
+@pytest.mark.extended
 def test_rule_18_tasks_that_die_alone_come_back_and_the_others_go_on(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -119,6 +126,7 @@ def test_rule_18_tasks_that_die_alone_come_back_and_the_others_go_on(
         scenario.finish()
 
 
+@pytest.mark.extended
 def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Stopped in the middle of an open transaction until its checkpoint expires: its region begins
     a new life, with ids of its own, and readers do not wait for the old one."""
@@ -136,7 +144,7 @@ def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("failpoint", EVERY)
+@pytest.mark.parametrize("failpoint", CONTINUOUSLY)
 def test_continuous_copy_survives_two_kills_in_a_row_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
