@@ -12,7 +12,7 @@ from tests.kafka_records import (
     values,
 )
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 
 def _numbers(start: int, stop: int) -> list[bytes]:

@@ -22,7 +22,7 @@ from tests.kafka_records import await_stable, create_topic, produce_transaction,
 from tests.waiting import PATIENCE_S, wait_for
 from tests.webhdfs import read_file, write_file
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def _content(files: FileSystem, path: str) -> bytes | None:
         return None
 
 
+@pytest.mark.long
 def test_files_survive_a_stopped_name_node(hdfs_cluster: HdfsCluster, client: Any) -> None:
     """While it is away that is a typed error; afterwards the files are there, in their names."""
     files = open_file_system(_root(hdfs_cluster), client)
@@ -98,7 +99,8 @@ def test_kafka_and_hdfs_live_in_one_network(
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("away_s", [30, pytest.param(120, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("away_s", [30, 120])
 def test_rule_19_a_topic_and_files_outlive_a_stopped_name_node(
     cluster: KafkaCluster,
     hdfs_cluster: HdfsCluster,

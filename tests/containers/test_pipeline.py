@@ -11,7 +11,7 @@ from tests.containers.kafka_cluster import KafkaCluster
 from tests.kafka_records import end_offsets
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 _PROGRESS_S = 600.0
 
@@ -46,6 +46,7 @@ def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
     )
 
 
+@pytest.mark.long
 def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -63,6 +64,7 @@ def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
         scenario.finish_running(program)
 
 
+@pytest.mark.long
 def test_killed_pipeline_recovers_while_a_broker_is_down(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -1,0 +1,256 @@
+"""The kinds of faults: how each is injected into the bed, and how it is healed."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.bed.containers import Container
+from tests.bed.host import Link
+from tests.bed.pipeline import BedFailureError, Pipeline
+from tests.bed.plan import BROKERS, PlannedFault
+from tests.chaos.beds import AT_START, CHAINS, ELSEWHERE
+
+__all__ = ["RECOVERY_S", "Fault", "make_fault"]
+
+RECOVERY_S = 600.0
+"""Bound of one recovery, on a machine with other work."""
+
+_JUMP_S = 600
+_NARROW_KBIT = 128
+_STOP_S = 60
+_REACHED_S = 180.0
+_PARTS = {"executor": "CoarseGrainedExecutorBackend", "python": "daemon"}
+_FIRST_ONLY = frozenset({"before-first", "after-first"})
+_FILE_STEPS = ("before-rename", "mid-rename", "after-rename")
+_MOST_HITS = 3
+
+Step = Callable[[], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """One fault, ready to be injected, held, and healed.
+
+    Attributes:
+        inject, heal: in this order, once each. What was struck may be gone at healing.
+        name: of what was struck: a container, or a part of one.
+        struck: False: it turned out that there was nothing to strike; it does not count.
+    """
+
+    inject: Step
+    heal: Step
+    name: str
+    struck: bool = True
+
+
+def make_fault(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """The fault that a plan asks for, of the pipeline as it is now."""
+    return _MAKERS[planned.kind](pipeline, planned)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _target(pipeline: Pipeline, planned: PlannedFault) -> Container:
+    return pipeline.bed.containers[pipeline.resolve(planned.target)]
+
+
+def _kill(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    target = _target(pipeline, planned)
+    return _down(pipeline, target, target.kill)
+
+
+def _outage(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    target = _target(pipeline, planned)
+
+    def stop() -> None:
+        target.stop(timeout_s=_STOP_S)
+
+    return _down(pipeline, target, stop)
+
+
+def _down(pipeline: Pipeline, target: Container, end: Step) -> Fault:
+    def inject() -> None:
+        pipeline.expected_down.add(target.name)
+        end()
+
+    def heal() -> None:
+        target.start()
+        pipeline.expected_down.discard(target.name)
+
+    return Fault(inject=inject, heal=heal, name=target.name)
+
+
+def _kill_part(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    name, _, part = planned.target.partition("/")
+    container = pipeline.bed.containers[name]
+    fault = Fault(inject=_nothing, heal=_nothing, name=planned.target)
+
+    def inject() -> None:
+        found = [pid for pid, command in container.processes() if _PARTS[part] in command]
+        fault.struck = bool(found)
+        for pid in found:
+            # Between the list and the signal it may have ended with another one of the list.
+            if os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
+                os.kill(pid, signal.SIGKILL)
+
+    fault.inject = inject
+    return fault
+
+
+def _pause(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    target = _target(pipeline, planned)
+    return Fault(inject=target.pause, heal=target.resume, name=target.name)
+
+
+def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """The second driver takes over while the first is frozen; the first must end by itself."""
+    first, second = pipeline.driver, pipeline.bed.containers[pipeline.standby]
+    name = first.name
+
+    def inject() -> None:
+        first.pause()
+        pipeline.active = second.name
+        second.start()
+        pipeline.await_progress(timeout_s=RECOVERY_S, what="progress of the second driver")
+
+    def heal() -> None:
+        first.resume()
+        pipeline.wait(
+            lambda: not first.runs, timeout_s=RECOVERY_S, what=f"{name}, fenced, to end by itself"
+        )
+        pipeline.restarts.append(f"{name}, fenced, ended with {first.exit_code}")
+
+    return Fault(inject=inject, heal=heal, name=name)
+
+
+def _failpoint(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """The driver is started anew, and kills itself at a step."""
+    driver = pipeline.driver
+    names = [step for chain in CHAINS.values() for step in chain]
+    names = [step for step in names if step not in ELSEWHERE | _FIRST_ONLY]
+    if pipeline.kind == "both":
+        names += _FILE_STEPS
+    choice = int(planned.draw * len(names) * _MOST_HITS)
+    step = names[choice // _MOST_HITS]
+    hit = 1 if step in AT_START else 1 + choice % _MOST_HITS
+    fault = Fault(inject=_nothing, heal=_nothing, name=f"driver at {step}@{hit}")
+    armed = pipeline.bed.directory / f"{driver.name}.failpoints"
+
+    def inject() -> None:
+        pipeline.expected_down.add(driver.name)
+        driver.kill()
+        armed.write_text(f"{step}=kill@{hit}", encoding="utf-8")
+        driver.start()
+        fault.struck = pipeline.wait(
+            lambda: not driver.runs, timeout_s=_REACHED_S, what=step, required=False
+        )
+
+    def heal() -> None:
+        armed.unlink(missing_ok=True)
+        if fault.struck:
+            code = driver.exit_code
+            if code != 128 + signal.SIGKILL:
+                raise BedFailureError(f"{code} instead of a kill at {step}\n{pipeline.story()}")
+            driver.start()
+        pipeline.expected_down.discard(driver.name)
+
+    fault.inject, fault.heal = inject, heal
+    return fault
+
+
+def _cut(*, incoming: bool, outgoing: bool) -> Callable[[Pipeline, PlannedFault], Fault]:
+    def make(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+        link = _LinkOf(_target(pipeline, planned))
+        return link.fault(
+            lambda of: of.cut(incoming=incoming, outgoing=outgoing), lambda of: of.mend()
+        )
+
+    return make
+
+
+def _slow(*, incoming: bool, outgoing: bool) -> Callable[[Pipeline, PlannedFault], Fault]:
+    def make(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+        link = _LinkOf(_target(pipeline, planned))
+        return link.fault(
+            lambda of: of.slow(incoming=incoming, outgoing=outgoing, kbit=_NARROW_KBIT),
+            lambda of: of.hasten(),
+        )
+
+    return make
+
+
+class _LinkOf:
+    """A container's link in the life that it has now."""
+
+    def __init__(self, target: Container) -> None:
+        self._target = target
+        self._pid = target.pid
+
+    def fault(self, inject: Callable[[Link], None], heal: Callable[[Link], None]) -> Fault:
+        def end() -> None:
+            # A container that ended, and was started again, has a new network.
+            if self._target.runs and self._target.pid == self._pid:
+                heal(Link(self._pid))
+
+        return Fault(inject=lambda: inject(Link(self._pid)), heal=end, name=self._target.name)
+
+
+def _disk_full(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    name = planned.target
+    disk = pipeline.bed.disks[name]
+
+    def inject() -> None:
+        pipeline.expected_down.add(name)  # a broker ends when it cannot write
+        disk.fill()
+
+    def heal() -> None:
+        disk.clear()
+        pipeline.expected_down.discard(name)
+
+    return Fault(inject=inject, heal=heal, name=name)
+
+
+def _clock(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    name = _target(pipeline, planned).name
+    clock = pipeline.bed.clocks[name]
+    jump_s = _JUMP_S if planned.draw < 0.5 else -_JUMP_S
+    return Fault(
+        inject=lambda: clock.jump(jump_s),
+        heal=lambda: clock.jump(0),
+        name=f"{name} by {jump_s:+d} s",
+    )
+
+
+def _rolling_restart(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    def inject() -> None:
+        for name in BROKERS:
+            broker = pipeline.bed.containers[name]
+            pipeline.expected_down.add(name)
+            broker.stop(timeout_s=_STOP_S)
+            broker.start()
+            pipeline.expected_down.discard(name)
+            pipeline.wait(pipeline.bed.answers, timeout_s=RECOVERY_S, what=name)
+
+    return Fault(inject=inject, heal=_nothing, name=planned.target)
+
+
+_MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
+    "kill": _kill,
+    "kill-part": _kill_part,
+    "pause": _pause,
+    "zombie": _zombie,
+    "failpoint": _failpoint,
+    "cut": _cut(incoming=True, outgoing=True),
+    "cut-in": _cut(incoming=True, outgoing=False),
+    "cut-out": _cut(incoming=False, outgoing=True),
+    "slow": _slow(incoming=True, outgoing=True),
+    "slow-in": _slow(incoming=True, outgoing=False),
+    "slow-out": _slow(incoming=False, outgoing=True),
+    "disk-full": _disk_full,
+    "clock": _clock,
+    "rolling-restart": _rolling_restart,
+    "outage": _outage,
+}

@@ -1,0 +1,60 @@
+"""The job that the bed breaks: a copy in two regions, into a topic or into topic and files.
+
+A line of its output that begins with ``checkpoint=`` is a checkpoint that is committed on record.
+"""
+
+import argparse
+import os
+
+from pyspark.sql import SparkSession
+
+from connectors.hdfs import HdfsSink
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.job import Job
+from runtime.spark.region_lines import RegionLines
+from tests.chaos.command_line import exclaim
+
+_COLUMNS = ["key", "value", "topic", "partition", "offset"]
+_TOLERABLE = 1_000_000  # the bed goes on, however often regions fail
+_EPOCH_TIMEOUT_S = 60.0
+
+
+def main() -> None:
+    """Parse the command line and run the job until it is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("bootstrap", "input", "output", "checkpoint", "master", "engine"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--path", help="directory of files; none: into the topic alone")
+    args = parser.parse_args()
+    spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
+    lines = RegionLines()
+    job = Job(
+        "bed",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        engine=args.engine,
+        interval_s=0.5,
+        timeout_s=_EPOCH_TIMEOUT_S,
+        regions=2,
+        checkpoint_handler=RegionalCheckpointHandler(),
+        tolerable_failures=_TOLERABLE,
+        on_lost="repair",
+        host=os.environ["BED_HOST"],
+        listeners=[lines],
+    )
+    source = KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], name="in")
+    sink = KafkaSink(
+        bootstrap_servers=args.bootstrap,
+        topic=args.output,
+        transactional_id_prefix=f"bed-{args.output}",
+    )
+    copy = job.source(source).map_batches(exclaim).sink(sink)
+    if args.path:
+        copy.sink(HdfsSink(args.path, columns=_COLUMNS))
+    with lines:
+        job.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What runs of the bed leave: one JSON line for each fault, and one for each round's verdict."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FaultEntry", "Journal", "RoundEntry", "read_journal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultEntry:
+    """A fault that the job recovered from.
+
+    Attributes:
+        seed, number: of the round, and of the fault in it, from 0.
+        pipeline: a key of `tests.bed.pipeline.ENGINES`.
+        kind, name: what was done to what.
+        hold_s: from injection to healing, as it was.
+        outage_s: from the injection until each partition had shown a record sent after it.
+        checkpoint_s: from the healing to the next checkpoint committed on record.
+        visible_s: from the healing until each partition had shown a record sent after it.
+        restarts: what ended meanwhile and was started again, beyond what was struck.
+        together: faults that were in force at the same time, this one among them; then the healing
+            is that of the last one, and restarts are those of all.
+    """
+
+    seed: int
+    number: int
+    pipeline: str
+    kind: str
+    name: str
+    hold_s: float
+    outage_s: float
+    checkpoint_s: float
+    visible_s: float
+    restarts: tuple[str, ...] = ()
+    together: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEntry:
+    """The end of a round.
+
+    Attributes:
+        seed, pipeline: as in `FaultEntry`.
+        faults: that it recovered from.
+        planned: that it was to recover from.
+        records: sent; each must be in each output once.
+        outputs: how many.
+        elapsed_s: from the first record on.
+        wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other.
+    """
+
+    seed: int
+    pipeline: str
+    faults: int
+    planned: int
+    records: int
+    outputs: int
+    elapsed_s: float
+    wrong: str = ""
+
+
+Entry = FaultEntry | RoundEntry
+
+
+class Journal:
+    """A file of JSON lines, appended to; what is written there outlives a killed run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, entry: Entry) -> None:
+        """Add an entry, at once."""
+        with self._path.open("a", encoding="utf-8") as file:
+            kind = "fault" if isinstance(entry, FaultEntry) else "round"
+            file.write(json.dumps({"entry": kind, **asdict(entry)}) + "\n")
+
+
+def read_journal(paths: Iterable[Path]) -> list[Entry]:
+    """All entries of several journals, in their order."""
+    found: list[Entry] = []
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            words: dict[str, Any] = json.loads(line)
+            if words.pop("entry") == "fault":
+                words["restarts"] = tuple(words["restarts"])
+                found.append(FaultEntry(**words))
+            else:
+                found.append(RoundEntry(**words))
+    return found

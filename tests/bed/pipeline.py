@@ -1,0 +1,281 @@
+"""One life of the job on the bed: fed, watched, kept running, and judged at the end."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from connectors.kafka.history import await_readable, read_history
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import Payload, check_prefix
+from runtime.storage.opening import open_file_system
+from tests.bed.cluster import DRIVERS, Bed
+from tests.bed.containers import Container
+from tests.bed.witness import Witness
+from tests.chaos.feeder import Feeder
+from tests.chaos.programs import BOTH, COPY, Topics
+from tests.chaos.published_files import PublishedFiles
+from tests.kafka_records import create_topic, unique
+
+__all__ = ["ENGINES", "BedFailureError", "Pipeline", "RoundVerdict"]
+
+ENGINES = {"copy": "continuous", "both": "micro-batch"}
+"""Pipelines, and the engine that runs each: into a topic, and into topic and files."""
+
+PARTITIONS = 4
+_POLL_S = 0.1
+_SETTLE_S = 300.0
+_STOP_S = 120
+_PRELOAD = 100
+_MOST_RESTARTS = 12
+_ENDED_IN_ORDER = 128 + 15
+_TAIL_LINES = 60
+
+
+class BedFailureError(AssertionError):
+    """The job did not come back, or its output is not what it must be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundVerdict:
+    """What the checker says of one round's output.
+
+    Attributes:
+        records: that were sent, and must be in each output once.
+        outputs: 1, or 2 with files.
+        faults: what is wrong, for people; empty: lost 0, doubled 0, reordered 0, foreign 0, and
+            what a reader saw at any time was a prefix of what is there.
+    """
+
+    records: int
+    outputs: int
+    faults: str
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Checkpoints that were committed on record, as the drivers' logs tell."""
+
+    paths: dict[str, Path]
+    read: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+
+    def look(self) -> None:
+        for name, path in self.paths.items():
+            if not path.exists():
+                continue
+            with path.open("rb") as file:
+                file.seek(self.read.get(name, 0))
+                new = file.read()
+            whole = new.rfind(b"\n") + 1
+            self.read[name] = self.read.get(name, 0) + whole
+            lines = new[:whole].splitlines()
+            self.count += sum(line.startswith(b"checkpoint=") for line in lines)
+
+
+class Pipeline:
+    """Topics, drivers, feeder and witness of one round. Used by one thread.
+
+    As a context manager the job runs and is fed; at any end its drivers are gone.
+
+    Args:
+        bed: up.
+        kind: a key of `ENGINES`.
+        hadoop: a JVM with Hadoop's client on the host, for files.
+    """
+
+    def __init__(self, bed: Bed, kind: str, hadoop: Any) -> None:
+        self.bed = bed
+        self.kind = kind
+        self.active = DRIVERS[0]
+        self.expected_down: set[str] = set()
+        self.restarts: list[str] = []
+        self.connection = KafkaConnection(bootstrap_servers=bed.bootstrap)
+        self.output = create_topic(bed.bootstrap, unique("bed-out"), partitions=PARTITIONS)
+        self.source = create_topic(bed.bootstrap, unique("bed-in"), partitions=PARTITIONS)
+        root = f"{bed.hdfs_uri}/{self.source}"
+        self._checkpoint = f"{root}/checkpoint"
+        self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")
+        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS)
+        self.feeder = Feeder(bed.bootstrap, payload)
+        self.witness = Witness(self.connection, self.output, partitions=PARTITIONS)
+        logs = {name: bed.directory / f"{name}.log" for name in DRIVERS}
+        self._marks = _Marks(logs)
+        self._restarts_left = _MOST_RESTARTS
+
+    def __enter__(self) -> Self:
+        self._marks.look()  # what former rounds have said
+        self.feeder.send(_PRELOAD)
+        self.feeder.flush()
+        self.feeder.__enter__()
+        self.witness.__enter__()
+        for name in DRIVERS:
+            self.bed.make_driver(name, self._arguments())
+        self.driver.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.bed.remove_drivers()
+        finally:
+            self.witness.close()
+            if error is None:
+                self.feeder.stop()
+
+    @property
+    def driver(self) -> Container:
+        """The one that is in charge, also when it does not run at the moment."""
+        return self.bed.containers[self.active]
+
+    @property
+    def prefix(self) -> str:
+        """Of the job's transactional ids."""
+        return f"bed-{self.output}"
+
+    @property
+    def standby(self) -> str:
+        """The place of a driver that is not in charge."""
+        return next(name for name in DRIVERS if name != self.active)
+
+    @property
+    def marks(self) -> int:
+        """Checkpoints committed on record since the round began."""
+        self._marks.look()
+        return self._marks.count
+
+    def resolve(self, target: str) -> str:
+        """The container's name: of ``driver``, the one in charge."""
+        return self.active if target == "driver" else target
+
+    def wait(
+        self, done: Callable[[], bool], *, timeout_s: float, what: str, required: bool = True
+    ) -> bool:
+        """Wait, and meanwhile start again what ended without being told to.
+
+        Raises:
+            BedFailureError: not in time, and ``required``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            self._supervise()
+            if time.monotonic() > deadline:
+                if not required:
+                    return False
+                raise BedFailureError(f"not within {timeout_s:.0f} s: {what}\n{self.story()}")
+            time.sleep(_POLL_S)  # for something that other machines do
+        return True
+
+    def rest(self, seconds: float) -> None:
+        """Let the job, and the fault that is in force, go on for so long."""
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, timeout_s=2 * seconds + 60, what="time")
+
+    def await_progress(self, *, timeout_s: float, what: str) -> tuple[float, float]:
+        """Seconds to the next checkpoint committed on record, and until all partitions go on.
+
+        Both begin with the call: a partition goes on with a record that was sent after it.
+        """
+        began_s = time.monotonic()
+        marks, sent = self.marks, self.feeder.sent
+        marked_s: list[float] = []
+
+        def both() -> bool:
+            if not marked_s and self.marks > marks:
+                marked_s.append(time.monotonic() - began_s)
+            return bool(marked_s) and self.witness.seen_at(_by_partition(sent)) is not None
+
+        self.wait(both, timeout_s=timeout_s, what=what)
+        return marked_s[0], self.seen_at(sent) - began_s
+
+    def seen_at(self, sent: int) -> float:
+        """When, on the monotonic clock, each partition had shown a record behind the first
+        ``sent`` ones; they must have by now."""
+        found = self.witness.seen_at(_by_partition(sent))
+        assert found is not None
+        return found
+
+    def story(self) -> str:
+        """What helps to understand a failure."""
+        log = self.bed.directory / f"{self.active}.log"
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n".join(
+            [
+                f"sent {self.feeder.sent}, seen {self.witness.total}, marks {self.marks}",
+                *self.restarts[-_TAIL_LINES:],
+                f"{self.active}:",
+                *tail,
+            ]
+        )
+
+    def finish(self, *, timeout_s: float) -> RoundVerdict:
+        """Feed no more, wait for the rest, end the job in order, and judge what it left."""
+        self.feeder.stop()
+        self.wait(
+            lambda: self.witness.total >= self.feeder.sent,
+            timeout_s=timeout_s,
+            what="the rest of the records",
+        )
+        code = self.driver.stop(timeout_s=_STOP_S)
+        if code != _ENDED_IN_ORDER:
+            raise BedFailureError(f"exit code {code} of a job ended by SIGTERM\n{self.story()}")
+        return self._judge()
+
+    def restart_budget(self, *, faults: int) -> None:
+        """Begin to count restarts anew: each fault may cost `_MOST_RESTARTS`."""
+        self._restarts_left = faults * _MOST_RESTARTS
+
+    def await_running(self, target: str) -> None:
+        """Until what a fault is to strike runs: another fault in force may have ended it."""
+        container = self.bed.containers.get(self.resolve(target.partition("/")[0]))
+        if container is not None:
+            self.wait(lambda: container.runs, timeout_s=_SETTLE_S, what=f"{container.name} to run")
+
+    def _judge(self) -> RoundVerdict:
+        await_readable(self.connection, self.output, timeout_s=_SETTLE_S)
+        topics = Topics(
+            connection=self.connection, source=self.source, output=self.output, files=self._files
+        )
+        subject = BOTH if self.kind == "both" else COPY
+        verdict = subject.judge(topics)
+        final = read_history(self.connection, self.output)
+        self.wait(
+            lambda: self.witness.total >= len(final), timeout_s=_SETTLE_S, what="a reader's sight"
+        )
+        self.witness.close()
+        prefix = check_prefix(self.witness.seen, final)
+        wrong = [str(found) for found in (verdict, prefix) if not found.is_clean]
+        if len(final) != self.feeder.sent:
+            wrong.append(f"{self.feeder.sent} records were sent, {len(final)} are there")
+        outputs = 2 if self.kind == "both" else 1
+        return RoundVerdict(records=self.feeder.sent, outputs=outputs, faults="; ".join(wrong))
+
+    def _supervise(self) -> None:
+        """What a cluster manager does: start again what has ended."""
+        for name, container in self.bed.containers.items():
+            if container.runs or name in self.expected_down or name == self.standby:
+                continue
+            self.restarts.append(f"{name} ended with {container.exit_code}, started again")
+            self._restarts_left -= 1
+            if self._restarts_left < 0:
+                raise BedFailureError(f"{name} ends again and again\n{self.story()}")
+            container.start()
+
+    def _arguments(self) -> list[str]:
+        files = ["--path", self._files.uri] if self.kind == "both" else []
+        return [
+            *("--bootstrap", self.bed.bootstrap, "--input", self.source, "--output", self.output),
+            *("--checkpoint", self._checkpoint, "--master", self.bed.master_url),
+            *("--engine", ENGINES[self.kind], *files),
+        ]
+
+
+def _by_partition(sent: int) -> list[int]:
+    """How many of the first ``sent`` records each partition has: they go round."""
+    return [(sent - partition + PARTITIONS - 1) // PARTITIONS for partition in range(PARTITIONS)]

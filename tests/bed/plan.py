@@ -1,0 +1,235 @@
+"""Which fault comes when: a seed makes the whole list. Pure."""
+
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.errors import ConfigError
+
+__all__ = ["KINDS", "Kind", "PlannedFault", "bursts", "plan"]
+
+BROKERS = ("kafka-1", "kafka-2", "kafka-3")
+HDFS = ("namenode", "datanode")
+WORKERS = ("worker-1", "worker-2")
+DRIVER = "driver"
+_MACHINES = (*BROKERS, *HDFS, *WORKERS, DRIVER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        targets: what it may strike.
+        least_s, most_s: how long it lasts.
+        weight: how often it comes, beside the others.
+        says: in the report.
+        is_alone: the job must be able to go on before it is healed, so none is beside it.
+    """
+
+    targets: tuple[str, ...]
+    least_s: float
+    most_s: float
+    weight: int
+    says: str
+    is_alone: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    "kill": Kind(
+        targets=(*_MACHINES, "master"),
+        least_s=0.0,
+        most_s=8.0,
+        weight=4,
+        says="`kill -9` of a container, started again on its disk",
+    ),
+    "kill-part": Kind(
+        targets=("worker-1/executor", "worker-2/executor", "worker-1/python", "worker-2/python"),
+        least_s=0.0,
+        most_s=0.0,
+        weight=3,
+        says="`kill -9` of an executor's JVM or of all Python workers of a host",
+    ),
+    "pause": Kind(
+        targets=_MACHINES,
+        least_s=2.0,
+        most_s=16.0,
+        weight=4,
+        says="frozen (cgroup freezer), then let go on: shorter and longer than the time-outs",
+    ),
+    "zombie": Kind(
+        targets=(DRIVER,),
+        least_s=0.0,
+        most_s=0.0,
+        weight=1,
+        says="a frozen driver, a second one started in its place, the first let go on",
+        is_alone=True,
+    ),
+    "failpoint": Kind(
+        targets=(DRIVER,),
+        least_s=0.0,
+        most_s=0.0,
+        weight=2,
+        says="the driver kills itself at a named step of the protocol",
+        is_alone=True,
+    ),
+    "cut": Kind(
+        targets=_MACHINES,
+        least_s=2.0,
+        most_s=14.0,
+        weight=3,
+        says="cut off the network, both directions: packets are dropped, connections stay open",
+    ),
+    "cut-in": Kind(
+        targets=_MACHINES,
+        least_s=2.0,
+        most_s=14.0,
+        weight=2,
+        says="cut off, incoming packets only",
+    ),
+    "cut-out": Kind(
+        targets=_MACHINES,
+        least_s=2.0,
+        most_s=14.0,
+        weight=2,
+        says="cut off, outgoing packets only",
+    ),
+    "slow": Kind(
+        targets=_MACHINES,
+        least_s=4.0,
+        most_s=14.0,
+        weight=2,
+        says="delay, both directions: a link of 128 kbit/s with a queue of 10 s",
+    ),
+    "slow-in": Kind(
+        targets=_MACHINES, least_s=4.0, most_s=14.0, weight=1, says="delay, incoming packets only"
+    ),
+    "slow-out": Kind(
+        targets=_MACHINES, least_s=4.0, most_s=14.0, weight=1, says="delay, outgoing packets only"
+    ),
+    "disk-full": Kind(
+        targets=(*BROKERS, "datanode"),
+        least_s=3.0,
+        most_s=10.0,
+        weight=2,
+        says="not one byte left; then room again",
+    ),
+    "clock": Kind(
+        targets=_MACHINES,
+        least_s=3.0,
+        most_s=10.0,
+        weight=3,
+        says="the wall clock jumps by 10 minutes, ahead or back, and later to where it was",
+    ),
+    "rolling-restart": Kind(
+        targets=("brokers",),
+        least_s=0.0,
+        most_s=0.0,
+        weight=1,
+        says="each broker in turn is stopped in good order and started again",
+        is_alone=True,
+    ),
+    "outage": Kind(
+        targets=("namenode",),
+        least_s=20.0,
+        most_s=45.0,
+        weight=1,
+        says="the NameNode is stopped in good order, and away for longer",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFault:
+    """One fault of a run.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        target: one of its targets.
+        after_s: from the recovery of the fault before it to its injection.
+        hold_s: from its injection to its healing.
+        draw: in [0, 1): what else a kind has to choose.
+    """
+
+    kind: str
+    target: str
+    after_s: float
+    hold_s: float
+    draw: float
+
+
+def plan(
+    seed: int,
+    count: int,
+    *,
+    kinds: Collection[str] = (),
+    without: Collection[str] = (),
+    gap_s: float = 2.0,
+) -> Sequence[PlannedFault]:
+    """The faults of a run; the same seed, kinds and targets make the same list, and a shorter
+    list is the beginning of a longer one.
+
+    Args:
+        seed: any.
+        count: how many.
+        kinds: of these only; none named: of all.
+        without: targets that this run does not have; a kind with no other target is left out.
+        gap_s: the longest `PlannedFault.after_s`.
+    Raises:
+        ConfigError: a kind is not known, or none is left.
+    """
+    unknown = sorted(set(kinds) - set(KINDS))
+    if unknown:
+        raise ConfigError(
+            "there is no such kind of fault",
+            {"kinds": ", ".join(unknown)},
+            f"Choose from {', '.join(KINDS)}.",
+        )
+    targets = {
+        name: [target for target in kind.targets if target not in without]
+        for name, kind in KINDS.items()
+        if not kinds or name in kinds
+    }
+    names = [name for name in targets if targets[name]]
+    if not names:
+        raise ConfigError(
+            "no fault is left to inject",
+            {"kinds": ", ".join(kinds), "without": ", ".join(without)},
+            "Name a kind that has a target in this run.",
+        )
+    dice = random.Random(seed)  # not for secrets
+    weights = [KINDS[name].weight for name in names]
+    planned = []
+    for _ in range(count):
+        (name,) = dice.choices(names, weights)
+        kind = KINDS[name]
+        planned.append(
+            PlannedFault(
+                kind=name,
+                target=dice.choice(targets[name]),
+                after_s=round(dice.uniform(0.0, gap_s), 3),
+                hold_s=round(dice.uniform(kind.least_s, kind.most_s), 3),
+                draw=dice.random(),
+            )
+        )
+    return planned
+
+
+def bursts(planned: Sequence[PlannedFault], most: int) -> Iterator[Sequence[PlannedFault]]:
+    """The same faults in the same order, in groups that are in force at the same time.
+
+    Args:
+        planned: as `plan` made them.
+        most: in a group; each of its faults strikes another machine.
+    """
+    burst: list[PlannedFault] = []
+    for fault in planned:
+        others = [each.target.partition("/")[0] for each in burst]
+        is_alone = any(KINDS[each.kind].is_alone for each in (fault, *burst))
+        fits = len(burst) < most and fault.target.partition("/")[0] not in others
+        if burst and (is_alone or not fits):
+            yield burst
+            burst = []
+        burst.append(fault)
+    if burst:
+        yield burst

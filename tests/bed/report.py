@@ -1,0 +1,120 @@
+"""The tables of ``docs/reliability.md``, from journals. Pure but for reading and writing files."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from runtime.errors import ConfigError
+from tests.bed.journal import Entry, FaultEntry, RoundEntry
+from tests.bed.plan import KINDS
+
+__all__ = ["put", "summary", "table"]
+
+
+def table(entries: Iterable[Entry]) -> str:
+    """Faults of clean rounds by kind, as Markdown; kinds that never came are named too.
+
+    Seconds are those of faults that came alone.
+    """
+    clean = _clean(entries)
+    faults: dict[str, list[FaultEntry]] = defaultdict(list)
+    for entry in clean:
+        if isinstance(entry, FaultEntry):
+            faults[entry.kind].append(entry)
+    lines = [
+        "| fault | what it is | survived | with others | first sight, s "
+        "| healed to checkpoint, s | healed to visible, s |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, kind in KINDS.items():
+        mine = [fault for fault in faults[name] if fault.together == 1]
+        spreads = [
+            _spread([fault.outage_s for fault in mine]),
+            _spread([fault.checkpoint_s for fault in mine]),
+            _spread([fault.visible_s for fault in mine]),
+        ]
+        counts = f"{len(faults[name])} | {len(faults[name]) - len(mine)}"
+        lines.append(f"| {name} | {kind.says} | {counts} | {' | '.join(spreads)} |")
+    return "\n".join(lines)
+
+
+def summary(entries: Iterable[Entry]) -> str:
+    """Totals, of clean rounds and of others."""
+    every = list(entries)
+    rounds = [entry for entry in every if isinstance(entry, RoundEntry)]
+    clean = _clean(every)
+    faults = sum(isinstance(entry, FaultEntry) for entry in clean)
+    good = [entry for entry in rounds if not entry.wrong]
+    sent = sum(entry.records for entry in good)
+    checked = sum(entry.records * entry.outputs for entry in good)
+    hours = sum(entry.elapsed_s for entry in good) / 3600
+    lines = [
+        f"- rounds: {len(rounds)}, of which {len(good)} came to their end with a clean verdict "
+        f"({', '.join(_pipelines(good)) or 'none'})",
+        f"- faults survived: {faults}, in {hours:.1f} hours",
+        f"- records sent: {sent}; records checked in topics and files: {checked}",
+    ]
+    if good:
+        lines.append("- lost 0, doubled 0, reordered 0, foreign or torn 0")
+    lines += [
+        f"- round with seed {entry.seed} ({entry.pipeline}) ended after {entry.faults} of "
+        f"{entry.planned} faults: {entry.wrong.splitlines()[0]}"
+        for entry in rounds
+        if entry.wrong
+    ]
+    return "\n".join(lines)
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Replace what stands between ``<!-- name -->`` and ``<!-- /name -->`` of a page.
+
+    Raises:
+        ConfigError: the page has no such place.
+    """
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    if not begin or not end:
+        raise ConfigError(
+            "a page has no place for a table", {"page": page, "place": name}, "Add its two marks."
+        )
+    page.write_text(f"{before}{begin}{text}\n{end}{after}", encoding="utf-8")
+
+
+def _clean(entries: Iterable[Entry]) -> Sequence[Entry]:
+    """Rounds with a clean verdict, and their faults; a journal holds one round after the other.
+
+    Not those of rounds that were killed, and have no verdict: they begin again at number 0.
+    """
+    kept: list[Entry] = []
+    pending: list[FaultEntry] = []
+    for entry in entries:
+        if isinstance(entry, FaultEntry):
+            goes_on = pending and _round(pending[-1]) == _round(entry)
+            if not goes_on or entry.number <= pending[-1].number:
+                pending = []
+            pending.append(entry)
+            continue
+        if not entry.wrong:
+            kept += [fault for fault in pending if _round(fault) == _round(entry)]
+            kept.append(entry)
+        pending = []
+    return kept
+
+
+def _round(entry: Entry) -> tuple[int, str]:
+    return entry.seed, entry.pipeline
+
+
+def _pipelines(rounds: Iterable[RoundEntry]) -> list[str]:
+    counts: dict[str, int] = defaultdict(int)
+    for entry in rounds:
+        counts[entry.pipeline] += entry.faults
+    return [f"{name}: {count} faults" for name, count in sorted(counts.items())]
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """Median and longest."""
+    if not seconds:
+        return "-"
+    return f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"

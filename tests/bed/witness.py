@@ -1,0 +1,98 @@
+"""A read_committed reader that runs all along, and knows when each record became visible."""
+
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+
+from connectors.kafka.history import reading_consumer, record_of
+from connectors.kafka.security import KafkaConnection
+from runtime.checker import History
+
+__all__ = ["Witness"]
+
+_RECORDS = 5_000
+_WAIT_S = 0.05
+_STOP_S = 120.0
+_PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's documented code
+
+
+class Witness:
+    """Reads a topic from its first record on, in a thread of its own, outside all that is broken.
+
+    As a context manager; `seen` may be read once it is closed.
+    """
+
+    def __init__(self, connection: KafkaConnection, topic: str, *, partitions: int) -> None:
+        self.seen = History()
+        self._connection = connection
+        self._topic = topic
+        self._times_s = [array("d") for _ in range(partitions)]
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def total(self) -> int:
+        """Records seen so far; raises what has ended the reader, if anything did."""
+        if self._error is not None:
+            raise self._error
+        return sum(map(len, self._times_s))
+
+    def seen_at(self, counts: Sequence[int]) -> float | None:
+        """When, on the monotonic clock, every partition had shown more than so many records.
+
+        Args:
+            counts: by partition.
+        Returns:
+            None: not yet.
+        """
+        if self._error is not None:
+            raise self._error
+        if any(len(times) <= count for times, count in zip(self._times_s, counts, strict=True)):
+            return None
+        return max(times[count] for times, count in zip(self._times_s, counts, strict=True))
+
+    def close(self) -> None:
+        """Stop reading. Safe to repeat."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        consumer = reading_consumer(self._connection, group="bed-witness")
+        try:
+            partitions = range(len(self._times_s))
+            consumer.assign([TopicPartition(self._topic, p, OFFSET_BEGINNING) for p in partitions])
+            while not self._stopping.is_set():
+                self._see(consumer.consume(_RECORDS, _WAIT_S))
+        except Exception as err:  # noqa: BLE001  handed over to whoever asks next
+            self._error = err
+        finally:
+            consumer.close()
+
+    def _see(self, messages: Sequence[Message]) -> None:
+        now_s = time.monotonic()
+        for message in messages:
+            error, partition = message.error(), message.partition()
+            if error is None and partition is not None:
+                self.seen.append(record_of(message))
+                self._times_s[partition].append(now_s)
+            elif error is not None and error.code() != _PARTITION_EOF and not error.retriable():
+                raise AssertionError(f"the witness of {self._topic} cannot read: {error}")

@@ -1,0 +1,258 @@
+"""The chaos bed does to containers what it says, and a short run of it comes to a clean verdict."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.embedded.ports import free_ports
+from runtime.spark.jvm import hadoop_jvm
+from tests.bed.cluster import BARE_IMAGE, Bed
+from tests.bed.containers import Container, ContainerSpec, Engine
+from tests.bed.host import Clock, Disk, Link, build_clock, require_tools
+from tests.bed.journal import FaultEntry, Journal, RoundEntry, read_journal
+from tests.bed.plan import PlannedFault
+from tests.bed.rounds import Round, run_round
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.containers,
+    pytest.mark.extended,
+    pytest.mark.long,
+    pytest.mark.timeout(2400),
+]
+
+_KILLED = 128 + 9
+_TALKER = """
+exec 3>/dev/udp/{gateway}/{port}
+nc -u -l -p 5000 >/bed/heard &
+while sleep 0.1; do
+  echo hello >&3
+  printf '%(%s)T' -1 >/bed/clock.new && mv /bed/clock.new /bed/clock
+  if echo more 2>/dev/null >>/disk/file; then echo room; else echo full; fi >/bed/disk-state
+done
+"""
+_BULK_BYTES = 100_000
+_KBIT = 128
+
+
+@pytest.fixture
+def directory(engine: None, tmp_path: Path) -> Path:
+    """For what a container writes; needs root and its tools."""
+    require_tools()
+    build_clock(tmp_path / "clock.so")
+    return tmp_path
+
+
+@pytest.fixture
+def disk(directory: Path) -> Iterator[Disk]:
+    """A small one."""
+    made = Disk(directory / "disk", size_mib=4, owner=0)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """What a container says to the host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.bind(("0.0.0.0", free_ports(1)[0]))  # the network's own address comes later
+        made.settimeout(1.0)
+        yield made
+
+
+@pytest.fixture
+def clock(directory: Path) -> Clock:
+    """Of the container."""
+    return Clock(directory / "talker.clock")
+
+
+@pytest.fixture
+def talker(
+    directory: Path, disk: Disk, clock: Clock, listener: socket.socket
+) -> Iterator[Container]:
+    """It talks, listens, looks at its clock and writes to its disk, ten times a second."""
+    with Engine(subnet="10.231.78") as engine:
+        script = _TALKER.format(gateway=engine.address(1), port=listener.getsockname()[1])
+        made = engine.create(
+            ContainerSpec(
+                name="talker",
+                image=BARE_IMAGE,
+                number=11,
+                command=["bash", "-c", script],
+                environment={"LD_PRELOAD": "/bed/clock.so", "BED_CLOCK": "/bed/talker.clock"},
+                mounts=[(str(directory), "/bed", "rw"), (str(disk.directory), "/disk", "rw")],
+                user="0",
+            )
+        )
+        made.start()
+        wait_for(lambda: (directory / "disk-state").exists() and _hears(listener), what="its voice")
+        yield made
+
+
+def _hears(listener: socket.socket) -> bool:
+    """Whether something new is said; what was said before does not count."""
+    with contextlib.suppress(BlockingIOError):
+        listener.setblocking(False)
+        while listener.recv(100):
+            pass
+    listener.settimeout(1.0)
+    with contextlib.suppress(TimeoutError):
+        return bool(listener.recv(100))
+    return False
+
+
+def _is_heard(directory: Path, talker: Container, voice: socket.socket) -> bool:
+    """Whether what the host says gets into the container."""
+    file = directory / "heard"
+    before = file.stat().st_size if file.exists() else 0
+    for _ in range(10):
+        with contextlib.suppress(OSError):  # nobody listens yet
+            voice.sendto(b"hello\n", (talker.address, 5000))
+        time.sleep(0.1)
+        if file.exists() and file.stat().st_size > before:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("incoming", [True, False])
+@pytest.mark.parametrize("outgoing", [True, False])
+def test_a_cut_drops_one_direction_or_both_until_it_is_mended(
+    talker: Container, directory: Path, listener: socket.socket, incoming: bool, outgoing: bool
+) -> None:
+    """Each direction is looked at by itself."""
+    wait_for(lambda: _is_heard(directory, talker, listener), what="the host's voice")
+    link = Link(talker.pid)
+    link.cut(incoming=incoming, outgoing=outgoing)
+    assert _hears(listener) is not outgoing
+    assert _is_heard(directory, talker, listener) is not incoming
+    link.mend()
+    wait_for(lambda: _hears(listener), what="its voice")
+    wait_for(lambda: _is_heard(directory, talker, listener), what="the host's voice")
+
+
+def test_a_slow_link_delays_and_goes_fast_again(directory: Path, engine: None) -> None:
+    """A hundred kilobytes take as long as the link's rate says, in the slow direction alone."""
+    bulk = directory / "bulk"
+    bulk.write_bytes(bytes(_BULK_BYTES))
+    script = "while :; do nc -l -p 5000 </bed/bulk; done"
+    with Engine(subnet="10.231.78") as made:
+        container = made.create(
+            ContainerSpec(
+                name="bulk",
+                image=BARE_IMAGE,
+                number=11,
+                command=["bash", "-c", script],
+                mounts=[(str(directory), "/bed", "rw")],
+                user="0",
+            )
+        )
+        container.start()
+        wait_for(lambda: _download_s(container.address), what="a download")
+        link, least_s = Link(container.pid), 0.8 * _BULK_BYTES * 8 / (_KBIT * 1000)
+        link.slow(incoming=True, outgoing=True, kbit=_KBIT)
+        assert wait_for(lambda: _download_s(container.address), what="a download") > least_s
+        link.hasten()
+        wait_for(
+            lambda: 0 < _download_s(container.address) < least_s, what="a download at full speed"
+        )
+
+
+def _download_s(address: str) -> float:
+    """Seconds it took; 0 where nobody was there."""
+    began_s = time.monotonic()
+    try:
+        with socket.create_connection((address, 5000), timeout=60) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            size = 0
+            while part := connection.recv(1 << 16):
+                size += len(part)
+    except OSError:
+        return 0.0
+    return time.monotonic() - began_s if size == _BULK_BYTES else 0.0
+
+
+def test_a_full_disk_takes_no_byte_until_it_is_cleared(
+    talker: Container, directory: Path, disk: Disk
+) -> None:
+    """What was written before is still there."""
+
+    def told() -> str:
+        return (directory / "disk-state").read_text(encoding="utf-8").strip()
+
+    wait_for(lambda: told() == "room", what="room")
+    before = (disk.directory / "file").read_bytes()
+    disk.fill()
+    wait_for(lambda: told() == "full", what="a full disk")
+    disk.clear()
+    wait_for(lambda: told() == "room", what="room again")
+    assert (disk.directory / "file").read_bytes().startswith(before)
+
+
+def test_a_clock_jumps_and_comes_back(talker: Container, directory: Path, clock: Clock) -> None:
+    """Ahead and back, at once, by ten minutes."""
+
+    def off_s() -> float:
+        return int((directory / "clock").read_text(encoding="utf-8")) - time.time()
+
+    for jump_s in (600, -600, 0):
+        clock.jump(jump_s)
+        wait_for(lambda jump_s=jump_s: abs(off_s() - jump_s) < 60, what=f"{jump_s}")  # type: ignore[misc]
+
+
+def test_a_paused_container_is_silent_and_lives(talker: Container, listener: socket.socket) -> None:
+    """And goes on where it was."""
+    talker.pause()
+    assert not _hears(listener)
+    assert talker.runs
+    talker.resume()
+    wait_for(lambda: _hears(listener), what="its voice")
+
+
+def test_a_killed_container_starts_again_on_its_disk(
+    talker: Container, listener: socket.socket, disk: Disk
+) -> None:
+    """With another first process, and so another network."""
+    first, before = talker.pid, (disk.directory / "file").read_bytes()
+    talker.kill()
+    assert not talker.runs
+    assert talker.exit_code == _KILLED
+    talker.start()
+    assert talker.pid != first
+    wait_for(lambda: _hears(listener), what="its voice")
+    assert (disk.directory / "file").read_bytes().startswith(before)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("pipeline", "faults"),
+    [
+        ("copy", [("kill", "kafka-1"), ("kill-part", "worker-1/executor"), ("zombie", "driver")]),
+        (
+            "both",
+            [("kill", "driver"), ("cut", "namenode"), ("clock", "kafka-2"), ("pause", "worker-2")],
+        ),
+    ],
+)
+def test_a_short_round_has_a_clean_verdict(
+    engine: None, tmp_path: Path, pipeline: str, faults: list[tuple[str, str]]
+) -> None:
+    """Every fault is struck and recovered from, and every record is in its place once."""
+    planned = [
+        PlannedFault(kind=kind, target=target, after_s=0.0, hold_s=3.0, draw=0.1)
+        for kind, target in faults
+    ]
+    journal = tmp_path / "faults.jsonl"
+    made = Round(seed=1, pipeline=pipeline, faults=planned)
+    with hadoop_jvm() as hadoop, Bed(tmp_path / "bed") as bed:
+        run_round(bed, made, Journal(journal), hadoop, lambda _: None)
+    *struck, verdict = read_journal([journal])
+    assert [entry.kind for entry in struck if isinstance(entry, FaultEntry)] == [
+        kind for kind, _ in faults
+    ]
+    assert isinstance(verdict, RoundEntry)
+    assert not verdict.wrong
+    assert verdict.records
