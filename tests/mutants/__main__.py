@@ -1,0 +1,58 @@
+"""``python -m tests.mutants [NAME ...]``: every mutant must be caught; without names the page is
+written, too."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutants.page import PAGE, page
+from tests.mutants.patches import Mutant, load_all
+from tests.mutants.running import Fate, Nursery, Outcome, copy_tree, require_green, run
+from tests.simulation.mutations import MUTATIONS
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _run_all(mutants: Sequence[Mutant]) -> list[Outcome]:
+    workspace = Path(tempfile.mkdtemp(prefix="sluice-mutants-"))
+    try:
+        tree = copy_tree(_ROOT, workspace / "tree")
+        with Nursery(workspace, warm=True) as nursery:
+            catchers = [catcher for mutant in mutants for catcher in mutant.catchers]
+            require_green(nursery, catchers, tree)
+            return [_told(run(nursery, mutant, tree, workspace)) for mutant in mutants]
+    finally:
+        shutil.rmtree(workspace)
+
+
+def _told(outcome: Outcome) -> Outcome:
+    _say(f"{outcome.fate.value:9} {outcome.mutant.name}  {outcome.test} {outcome.kind}")
+    if outcome.fate is not Fate.CAUGHT:
+        _say(outcome.text)
+    return outcome
+
+
+def main(names: Sequence[str]) -> int:
+    """0 when every mutant was caught."""
+    known = {mutant.name: mutant for mutant in load_all()}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        _say(f"no such mutant: {', '.join(unknown)}; there are {', '.join(known)}")
+        return 2
+    outcomes = _run_all([known[name] for name in names] if names else list(known.values()))
+    missed = [outcome.mutant.name for outcome in outcomes if outcome.fate is not Fate.CAUGHT]
+    if not names:
+        PAGE.write_text(page(outcomes, {n: broken for n, (broken, _) in MUTATIONS.items()}))
+    _say(f"{len(outcomes) - len(missed)} of {len(outcomes)} mutants caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
