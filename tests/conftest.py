@@ -1,6 +1,8 @@
 """Fixtures of all tests; each kind of server has its own module.
 
-What is marked ``long`` runs on demand: ``SLUICE_CHAOS=long pytest …``.
+What is marked ``extended`` runs for every change, by ``make test-more`` behind ``make test``, which
+has fifteen minutes on two cores; what is marked ``long`` runs on demand:
+``SLUICE_CHAOS=long pytest …``.
 """
 
 import os
@@ -9,7 +11,15 @@ import pytest
 from hypothesis import settings
 
 from tests.hdfs_fixture import hadoop_client, hdfs
-from tests.kafka_fixture import hot_path, kafka, kafka_by_level, leveled_kafka, secure_kafka, topic
+from tests.kafka_fixture import (
+    hot_path,
+    kafka,
+    kafka_by_level,
+    leveled_kafka,
+    older_kafka,
+    secure_kafka,
+    topic,
+)
 from tests.scratch import close_scratch, open_scratch
 from tests.spark_fixture import spark
 
@@ -20,6 +30,7 @@ __all__ = [
     "kafka",
     "kafka_by_level",
     "leveled_kafka",
+    "older_kafka",
     "secure_kafka",
     "spark",
     "topic",

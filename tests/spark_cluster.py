@@ -19,6 +19,7 @@ __all__ = ["SparkCluster"]
 
 _HOME = Path(pyspark.__file__).parent
 _MASTER = "org.apache.spark.deploy.master.Master"
+_EXECUTOR = "CoarseGrainedExecutorBackend"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
@@ -80,6 +81,11 @@ class SparkCluster:
                 process.kill()
         self._workers[number].kill()
 
+    def executor(self, number: int) -> psutil.Process | None:
+        """The JVM of a worker's newest executor; None when there is none at the moment."""
+        found = [process for process in self._processes(number) if _is_executor(process)]
+        return found[-1] if found else None
+
     def freeze(self, number: int) -> list[psutil.Process]:
         """Stop a worker and all below it as a host that hangs; returns what `thaw` lets go on."""
         frozen = list(self._processes(number))
@@ -120,6 +126,13 @@ class SparkCluster:
                 ready_text=ready_text,
             )
         )
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        alive = process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return alive and any(_EXECUTOR in word for word in process.cmdline())
+    return False
 
 
 def _scala_version() -> str:

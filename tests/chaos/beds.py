@@ -13,10 +13,12 @@ __all__ = [
     "AT_START",
     "CHAINS",
     "CONTINUOUS",
+    "CONTINUOUSLY",
     "DAILY",
     "DROP_IN_ABSENT",
     "ELSEWHERE",
     "FILES",
+    "IN_BATCHES",
     "MARKS",
     "REGIONAL",
     "REPAIR",
@@ -104,6 +106,17 @@ CONTINUOUS = (
     *("after-tasks-asked", "before-native-commit", "after-native-commit", "after-tasks-answered"),
 )
 """Reached in continuous tasks, or where they are asked to commit (`test_continuous`)."""
+
+IN_BATCHES = tuple(name for chain in CHAINS.values() for name in chain)
+"""Every failpoint that a chained copy of several partitions reaches in micro-batches."""
+
+CONTINUOUSLY = tuple(
+    name
+    for name in (*IN_BATCHES, *CONTINUOUS)
+    # No split moves, and an epoch is one transaction.
+    if name not in ("after-epoch-rewound", "mid-commit")
+)
+"""The same for a continuous copy in one region."""
 
 RETRIES = ("publish-retry", "settle-retry")
 """Reached when disk or broker do not answer: the simulation crashes between any two steps."""

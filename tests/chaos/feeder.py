@@ -32,7 +32,7 @@ class Feeder:
                 "log_level": 0,
             }
         )
-        self._errors: list[KafkaError] = []
+        self._errors: list[KafkaError | Exception] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
 
@@ -47,8 +47,8 @@ class Feeder:
                 partition=record.partition,
                 on_delivery=self._delivered,
             )
+            self.sent += 1
             self._producer.poll(0)
-        self.sent += count
 
     def flush(self) -> None:
         """Wait until everything sent is acknowledged."""
@@ -73,11 +73,15 @@ class Feeder:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_ACKNOWLEDGED_S)
+            assert not self._thread.is_alive(), "the feeder does not end"
         self.flush()
 
     def _run(self) -> None:
-        while not self._stopping.wait(_PAUSE_S):
-            self.send(_CHUNK_RECORDS)
+        try:
+            while not self._stopping.wait(_PAUSE_S):
+                self.send(_CHUNK_RECORDS)
+        except Exception as err:  # noqa: BLE001  told by whoever stops this thread
+            self._errors.append(err)
 
     def _delivered(self, error: KafkaError | None, _: object) -> None:
         if error is not None:

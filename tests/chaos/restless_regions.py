@@ -1,7 +1,8 @@
 """A copy in regions where everything regional happens all the time: regions fail, are late, and
 exchange splits with each checkpoint.
 
-``DOOM`` names the directory in which deaths are asked for (`benchmarks.mortal_sink`).
+``DOOM`` names the directory in which deaths are asked for (`benchmarks.mortal_sink`); a transaction
+timeout and ``on_lost`` may be chosen, as in `tests.chaos.mortal_copy`.
 """
 
 import os
@@ -50,16 +51,19 @@ def main() -> None:
         checkpoint_handler=RegionalCheckpointHandler(region_timeout_s=_LATE_S),
         tolerable_failures=_TOLERABLE,
         load_balancer=Restless(),
+        on_lost=os.environ.get("ON_LOST", "fail"),
     )
     source = KafkaSource(
         bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end, name="in"
     )
+    timeout_s = os.environ.get("TRANSACTION_TIMEOUT_S")
     sink = MortalSink(
         doom=Doom(Path(os.environ["DOOM"])),
         records_per_s={"in-1": _SLOW_PER_S},
         bootstrap_servers=args.bootstrap,
         topic=args.output,
         transactional_id_prefix=f"restless-regions-{args.output}",
+        transaction_timeout_s=None if timeout_s is None else float(timeout_s),
     )
     job.source(source).map_batches(exclaim).sink(sink)
     job.run()

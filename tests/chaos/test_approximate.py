@@ -12,7 +12,7 @@ from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 _MASTER = ["--master", "local[2,4]"]
 _SETTING = Setting(interval_s=0.5, environment={"MOST_DROPPED": "1000000", "RETAINED": "100000"})

@@ -19,6 +19,7 @@ from tests.chaos.beds import (
     CONTINUOUS,
     DAILY,
     FILES,
+    IN_BATCHES,
     MARKS,
     REGIONAL,
     REPAIR,
@@ -33,7 +34,6 @@ from tests.chaos.scenario import survive
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _ROOT = Path(__file__).parents[2]
-EVERY = tuple(name for chain in CHAINS.values() for name in chain)
 BEFORE_THE_DECISION = ("start and cut", "write and acknowledge")
 IN_A_ROW = "mid-commit"
 
@@ -44,9 +44,10 @@ def test_every_failpoint_of_the_source_is_killed_here() -> None:
     files = [*(_ROOT / "runtime").rglob("*.py"), *(_ROOT / "connectors").rglob("*.py")]
     named = {name for file in files for name in literal.findall(file.read_text("utf-8"))}
     elsewhere = {*REPAIR, *RETRIES, *ROLLING, *MARKS, *REGIONAL, *CONTINUOUS}
-    assert {*named, *FAILPOINTS} - {*EVERY, *FILES} <= elsewhere
+    assert {*named, *FAILPOINTS} - {*IN_BATCHES, *FILES} <= elsewhere
 
 
+@pytest.mark.long
 def test_copy_survives_a_kill_at_each_step_before_the_decision(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -54,6 +55,7 @@ def test_copy_survives_a_kill_at_each_step_before_the_decision(
     survive(COPY_IN_BATCHES, kafka, tmp_path, kills(_daily(BEFORE_THE_DECISION)))
 
 
+@pytest.mark.extended
 def test_copy_survives_a_kill_at_each_step_from_the_decision_on(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -68,7 +70,7 @@ def _daily(chains: Iterable[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("failpoint", EVERY)
+@pytest.mark.parametrize("failpoint", IN_BATCHES)
 def test_copy_survives_two_kills_in_a_row_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:

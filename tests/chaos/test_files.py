@@ -18,6 +18,7 @@ from tests.chaos.programs import BOTH, FILES_DROP_IN, ROLLING_COPY
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import START_S, Kill, Scenario, survive
 from tests.hdfs_admin import safe_mode, space_quota
+from tests.waiting import wait_for
 
 INTERRUPTED_S = 600.0
 
@@ -33,6 +34,7 @@ def test_rules_19_and_20_a_topic_and_files_show_an_epoch_both_or_neither(
     survive(BOTH, kafka, tmp_path, kills(names))
 
 
+@pytest.mark.long
 def test_rule_20_files_on_hdfs_survive_a_kill_and_every_outage(
     kafka: EmbeddedKafka, tmp_path: Path, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:
@@ -43,7 +45,10 @@ def test_rule_20_files_on_hdfs_survive_a_kill_and_every_outage(
     files = PublishedFiles(fs=open_file_system(root, hadoop_client), name="files")
     with Scenario(BOTH, kafka.bootstrap, tmp_path, files=files) as scenario:
         scenario.kill_at(Kill(failpoint="mid-rename", hit=2))
+        killed_at = _newest_checkpoint(tmp_path)
         program = scenario.start()
+        # A start does not wait for a file system; behind its seal it is over with a decision.
+        wait_for(lambda: _newest_checkpoint(tmp_path) > killed_at + 1, what="a decision")
         await_more_files(scenario, program)
         for outage in (_safe_mode(hdfs, hadoop_client), _lost_data_node(hdfs), _stopped(hdfs)):
             waits = program.log().count("\nwaiting for")
@@ -58,6 +63,7 @@ def test_rule_20_files_on_hdfs_survive_a_kill_and_every_outage(
         scenario.finish()
 
 
+@pytest.mark.long
 def test_files_of_a_drop_in_survive_a_kill_where_the_truth_changes_hands(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -66,6 +72,7 @@ def test_files_of_a_drop_in_survive_a_kill_where_the_truth_changes_hands(
     survive(FILES_DROP_IN, kafka, tmp_path, kills(names))
 
 
+@pytest.mark.extended
 def test_rule_19_held_files_survive_a_kill_in_a_merge_and_where_they_are_published(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -73,6 +80,7 @@ def test_rule_19_held_files_survive_a_kill_in_a_merge_and_where_they_are_publish
     survive(ROLLING_COPY, kafka, tmp_path, kills(("mid-merge", "mid-rename")))
 
 
+@pytest.mark.long
 def test_a_full_hdfs_ends_the_job_with_what_to_do_and_the_next_start_is_exact(
     kafka: EmbeddedKafka, tmp_path: Path, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:
@@ -87,6 +95,10 @@ def test_a_full_hdfs_ends_the_job_with_what_to_do_and_the_next_start_is_exact(
         assert "StorageError: there is no room to write the staged files" in program.log()
         assert f"staging={root}/.sluice-staging-files/" in program.log()
         scenario.finish()
+
+
+def _newest_checkpoint(directory: Path) -> int:
+    return max(int(path.name.partition("-")[2]) for path in directory.glob("checkpoint/chk-*"))
 
 
 def _safe_mode(hdfs: EmbeddedHdfs, jvm: Any) -> AbstractContextManager[None]:

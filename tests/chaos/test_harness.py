@@ -37,7 +37,11 @@ def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "failpoint"),
-    [("duplicate", "after-commit"), ("lose", "before-commit"), ("dirty", "after-flush")],
+    [
+        ("duplicate", "after-commit"),
+        pytest.param("lose", "before-commit", marks=pytest.mark.extended),
+        pytest.param("dirty", "after-flush", marks=pytest.mark.extended),
+    ],
 )
 def test_a_broken_pipeline_is_caught(
     kafka: EmbeddedKafka, tmp_path: Path, fault: str, failpoint: str

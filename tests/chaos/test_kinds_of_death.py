@@ -25,6 +25,7 @@ def start_and_see(scenario: Scenario) -> Program:
     return program
 
 
+@pytest.mark.extended
 def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A Python worker, then Spark's JVM: the program ends by itself with an error, or goes on;
     either way the result is exact."""
@@ -42,6 +43,7 @@ def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Pa
         scenario.finish()
 
 
+@pytest.mark.extended
 def test_workers_that_die_again_and_again_lose_nothing(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -68,6 +70,7 @@ def is_progressing(scenario: Scenario) -> bool:
     return True
 
 
+@pytest.mark.extended
 def test_everything_dies_in_the_middle_of_writing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """``kill -9`` of all processes at any moment."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
@@ -78,6 +81,7 @@ def test_everything_dies_in_the_middle_of_writing(kafka: EmbeddedKafka, tmp_path
         scenario.finish()
 
 
+@pytest.mark.extended
 def test_a_new_run_may_start_before_the_old_one_is_gone(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -88,6 +92,7 @@ def test_a_new_run_may_start_before_the_old_one_is_gone(
         scenario.finish_running(start_and_see(scenario))
 
 
+@pytest.mark.extended
 def test_rule_4_readers_are_unblocked_by_the_restart(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A transaction that a killed run left open holds readers back until the start's own sweep,
     and not until the next one or its time-out: killed behind the sweep, nobody else can free

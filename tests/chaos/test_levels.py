@@ -9,7 +9,7 @@ from tests.chaos.programs import COPY
 from tests.chaos.scenario import Scenario
 from tests.kafka_fixture import BrokerByLevel
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize(

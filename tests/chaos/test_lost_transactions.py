@@ -16,7 +16,7 @@ from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
 _REGIONS = 3

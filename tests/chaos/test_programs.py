@@ -26,11 +26,13 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 @pytest.mark.parametrize(
     ("subject", "failpoints"),
     [
-        (COUNT, ("after-flush", "mid-commit")),
-        (DROP_IN, ("after-flush", "mid-commit")),
-        (TWO_REGIONS, ("before-decision", "mid-commit")),
+        pytest.param(COUNT, ("after-flush", "mid-commit"), marks=pytest.mark.long),
+        (DROP_IN, ("mid-commit",)),
+        pytest.param(DROP_IN, ("after-flush",), marks=pytest.mark.long),
+        pytest.param(TWO_REGIONS, ("mid-commit",), marks=pytest.mark.long),
+        pytest.param(TWO_REGIONS, ("before-decision",), marks=pytest.mark.long),
     ],
-    ids=["count", "drop-in", "two regions"],
+    ids=["count", "drop-in", "drop-in, flushed", "two regions", "two regions, before"],
 )
 def test_others_survive_a_kill_where_the_truth_changes_hands(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoints: tuple[str, ...]
@@ -38,14 +40,16 @@ def test_others_survive_a_kill_where_the_truth_changes_hands(
     survive(subject, kafka, tmp_path, kills(failpoints))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("subject", "failpoints"),
     [
-        (WINDOWED, ("before-decision", "after-decision")),
+        (WINDOWED, ("before-decision",)),
+        (WINDOWED, ("after-decision",)),
         (WINDOWED_DROP_IN, ("after-decision",)),
-        pytest.param(WINDOWED_DROP_IN, ("before-decision",), marks=pytest.mark.long),
+        (WINDOWED_DROP_IN, ("before-decision",)),
     ],
-    ids=["job", "drop-in", "drop-in, before"],
+    ids=["job", "job, after", "drop-in", "drop-in, before"],
 )
 def test_windows_survive_kills_around_the_decision(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoints: tuple[str, ...]
@@ -54,6 +58,7 @@ def test_windows_survive_kills_around_the_decision(
     survive(subject, kafka, tmp_path, kills(failpoints, hit=3))
 
 
+@pytest.mark.long
 def test_at_least_once_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Killed before it decides, it writes again what is there already."""
     setting = Setting(environment={"GUARANTEE": "at-least-once"})

@@ -25,7 +25,7 @@ from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 _CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
 _MOST_RECORDS = 400  # two seconds of the feeder's

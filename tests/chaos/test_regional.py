@@ -12,7 +12,7 @@ from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2400)]
 
 _CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
 
@@ -35,7 +35,6 @@ def test_rule_9_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_re
     survive(kafka, tmp_path, [Kill(failpoint="mid-move", hit=2)])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("failpoint", beds.REGIONAL)
 def test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
@@ -43,7 +42,6 @@ def test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step(
     survive(kafka, tmp_path, [Kill(failpoint=failpoint)] * 2)
 
 
-@pytest.mark.long
 def test_rule_17_workers_that_die_again_and_again_are_carried(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -82,7 +80,6 @@ def test_rule_9_killed_with_two_regions_then_with_three_it_goes_on_with_one(
     _survive(kafka, tmp_path, kills)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "failpoint",
     ["after-seal", "before-sweep", "after-sweep", "before-decision", "mid-commit", "before-mark"],

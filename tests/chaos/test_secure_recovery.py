@@ -10,7 +10,7 @@ from tests.chaos.programs import SECURE_COPY, SECURE_DROP_IN, Subject
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_fixture import SecureKafka
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 
 def setting(kafka: SecureKafka, password: str) -> Setting:
@@ -49,6 +49,7 @@ def test_recovery_over_sasl_ssl_is_exact_and_leaks_nothing(
     assert not leaks(tmp_path, secure_kafka.password)
 
 
+@pytest.mark.long
 def test_the_drop_in_over_sasl_ssl_is_exact_and_leaks_nothing(
     secure_kafka: SecureKafka, tmp_path: Path
 ) -> None:

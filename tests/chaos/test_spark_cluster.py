@@ -22,7 +22,7 @@ from tests.chaos.spark_start import spark_environment
 from tests.spark_cluster import SparkCluster
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 _LOST_AFTER_S = 10

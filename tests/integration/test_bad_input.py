@@ -156,6 +156,7 @@ def test_a_missing_topic_is_named_and_not_created(case: Case) -> None:
     assert missing in str(error)
 
 
+@pytest.mark.extended
 def test_an_unreachable_broker_is_named(case: Case) -> None:
     (port,) = free_ports(1)
     error = refused(case, case.job(bootstrap=f"{HOST}:{port}"), UnreachableError)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
@@ -139,6 +140,49 @@ def test_rule_5_tasks_commit_their_own_epochs_of_every_sink(
     }
     by_tasks = {name.split("/")[0] for name, how in ended.items() if how in natively}
     assert len(by_tasks) == len(sinks), ended
+
+
+def telling_the_task(directory: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Leaves the number of its Spark task there, and lets several epochs pass."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        context = TaskContext.get()
+        assert context is not None
+        (directory / str(context.taskAttemptId())).touch()
+        return slowly(batch)
+
+    return run
+
+
+def test_a_job_that_says_nothing_has_one_long_task_for_each_core(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Two cores and four partitions: two regions, and each is one task for all epochs."""
+    source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    numbers = [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)]
+    produce(kafka.bootstrap, source, numbers)
+    (tasks := tmp_path / "tasks").mkdir()
+    checkpoint = str(tmp_path / "checkpoint")
+    job = Job("usual", spark, checkpoint_dir=checkpoint, interval_s=0.1, retained=1_000)
+    job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    ).map_batches(telling_the_task(tasks)).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("usual")
+        )
+    )
+    job.run()
+
+    assert Counter(found.value for found in read(kafka.bootstrap, sink)) == Counter(
+        record.value for record in numbers
+    )
+    store = open_store(checkpoint)
+    records = [found for place in store.places() if (found := store.read(place)) is not None]
+    assignment = records[-1].assignment
+    assert assignment is not None
+    assert sorted(map(len, assignment.regions.values())) == [2, 2]
+    assert len(records) > 3, "several epochs"
+    assert len(list(tasks.iterdir())) == 2, "a task for each region"
 
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -55,6 +55,7 @@ def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path
     assert {row(log, name) for name in ("lost", "duplicated", "reordered")} == {"0"}
 
 
+@pytest.mark.extended
 def test_the_demo_of_a_pipeline_that_doubles_fails(tmp_path: Path) -> None:
     """Exit code 1, and the table says what is wrong."""
     with Demo(tmp_path, fault="stutter") as demo:

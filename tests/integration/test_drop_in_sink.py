@@ -175,12 +175,22 @@ def change_nothing(location: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "options", "error"),
     [
-        (damage, {}, "DamagedCheckpointError"),
-        (forget_the_query, {}, "WrongJobError"),
-        (change_nothing, {"topic": "no-such-topic"}, "ConfigError|SourceChangedError"),
-        (change_nothing, {"kafka.bootstrap.servers": "127.0.0.1:1"}, "UnreachableError"),
+        pytest.param(damage, {}, "DamagedCheckpointError", id="truncated record"),
+        pytest.param(forget_the_query, {}, "WrongJobError", id="another query's directory"),
+        pytest.param(
+            change_nothing,
+            {"topic": "no-such-topic"},
+            "ConfigError|SourceChangedError",
+            id="missing topic",
+        ),
+        pytest.param(
+            change_nothing,
+            {"kafka.bootstrap.servers": "127.0.0.1:1"},
+            "UnreachableError",
+            id="unreachable",
+            marks=pytest.mark.extended,
+        ),
     ],
-    ids=["truncated record", "another query's directory", "missing topic", "unreachable"],
 )
 def test_bad_input_is_a_typed_error_in_time_and_changes_nothing(
     session: SparkSession,

@@ -9,7 +9,7 @@ from runtime.embedded.ports import free_ports, is_free
 from runtime.errors import MissingRequirementError
 from tests.webhdfs import read_file, write_file
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 
 def test_killed_hdfs_comes_back_with_its_ports_and_files(tmp_path: Path) -> None:

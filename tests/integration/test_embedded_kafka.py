@@ -42,7 +42,7 @@ def test_committed_and_aborted_transactions_are_told_apart(
 def test_open_transaction_is_invisible_until_it_ends(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """The helpers of other tests rely on it: an open transaction hides what follows it."""
+    """Other tests rely on it: an open transaction hides what follows it."""
     name = topic()
     producer = abandon_transaction(kafka.bootstrap, name, [b"1"])
     produce(kafka.bootstrap, name, [b"2"])

@@ -70,6 +70,7 @@ def test_session_uses_the_archive_and_the_daemon(tmp_path: Path) -> None:
     assert not [entry for entry in seen["search_path"] if entry.endswith("pyspark.zip")]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(_PREPARE_S)
 def test_archive_that_does_not_fit_is_harmless(tmp_path: Path) -> None:
     """Another class path: Java loads its classes as ever, and says nothing."""
@@ -83,6 +84,7 @@ def test_archive_that_does_not_fit_is_harmless(tmp_path: Path) -> None:
     assert "[warning]" not in written
 
 
+@pytest.mark.long
 def test_broken_archive_is_harmless(tmp_path: Path) -> None:
     """Anything may lie in a cache."""
     content = b"no classes at all\n" * 10_000

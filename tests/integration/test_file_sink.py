@@ -264,6 +264,7 @@ def test_a_batch_whose_rows_are_all_left_out_writes_no_file(
     assert files_of(tmp_path / "out") == []
 
 
+@pytest.mark.extended
 def test_the_example_writes_what_its_help_says(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

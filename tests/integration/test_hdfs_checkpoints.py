@@ -83,6 +83,7 @@ def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None
         fs.close()
 
 
+@pytest.mark.extended
 def test_hung_name_node_is_a_typed_error_and_publishing_goes_on_later(
     stopped_name_node: EmbeddedHdfs, store: CheckpointStore
 ) -> None:
@@ -149,6 +150,7 @@ class _LosesTheAnswer(HadoopFileSystem):
         assert self._on_its_way.result(timeout_s)
 
 
+@pytest.mark.extended
 def test_timed_out_rename_leaves_one_record_whichever_it_is(
     hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any
 ) -> None:
@@ -220,6 +222,7 @@ def test_missing_permission_is_its_own_error(
     assert store.places() == [0]
 
 
+@pytest.mark.extended
 def test_records_survive_kill_9_of_both_servers(store: CheckpointStore, hdfs: EmbeddedHdfs) -> None:
     """What was answered as published is there after `kill -9` of NameNode and DataNode."""
     assert hdfs.name_node is not None
@@ -263,6 +266,7 @@ spark.stop()
 """
 
 
+@pytest.mark.extended
 def test_store_works_through_the_jvm_of_a_spark_session(uri: str) -> None:
     """As a job uses it: Spark's gateway, Spark's ``spark.hadoop`` settings, typed errors.
 
@@ -283,7 +287,7 @@ def test_store_works_through_the_jvm_of_a_spark_session(uri: str) -> None:
 def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str) -> None:
     """``sluice checkpoint`` starts a JVM from PySpark's jars, with the job gone."""
     store.publish(record(0), timeout_s=300)
-    seal = record(1, verdict=Verdict.ABORTED, leader_session_id="second")
+    seal = record(1, verdict=Verdict.ABORTED, leader_session_id="second", asked_by="seal")
     store.publish(seal, timeout_s=300)
     listed = CliRunner().invoke(app, ["list", uri, "--json"], catch_exceptions=False)
     standing = [each["standing"] for each in json.loads(listed.output)["checkpoints"]]

@@ -52,6 +52,7 @@ def in_background(environment: dict[str, str], ports: tuple[int, int]) -> Iterat
     _run(environment, _command("stop"))
 
 
+@pytest.mark.extended
 def test_files_are_found_stopped_and_kept_for_the_next_start(
     environment: dict[str, str], ports: tuple[int, int], in_background: str
 ) -> None:

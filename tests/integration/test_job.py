@@ -96,6 +96,7 @@ def test_retained_checkpoints_are_bounded(
     assert len(decided) <= 2  # 1, and checkpoint 0, the first record of the first session
 
 
+@pytest.mark.extended
 def test_a_job_starts_from_an_older_checkpoint_when_its_newest_is_damaged(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def count(records: DataFrame) -> DataFrame:
     return records.groupBy("key").count().selectExpr("key", "string(count) AS value")
 
 
+@pytest.mark.extended
 def test_a_job_and_its_state_lie_on_hdfs(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, hdfs: EmbeddedHdfs
 ) -> None:

@@ -126,6 +126,7 @@ def test_rule_4_a_task_that_fails_is_retried_alone(bed: Bed) -> None:
     assert bed.written() == list(range(RECORDS))
 
 
+@pytest.mark.extended
 def test_a_job_goes_on_after_as_many_failures_as_it_tolerates(bed: Bed) -> None:
     """Each failed epoch is read again by a new life of the region, and written once."""
     step = failing(bed.turns, times=2)
@@ -133,6 +134,7 @@ def test_a_job_goes_on_after_as_many_failures_as_it_tolerates(bed: Bed) -> None:
     assert bed.written() == list(range(RECORDS))
 
 
+@pytest.mark.extended
 def test_one_failure_more_ends_the_job_and_shows_nothing(bed: Bed) -> None:
     """The error is the function's own; the next start goes on exactly."""
     step = failing(bed.turns, times=2)
@@ -143,6 +145,7 @@ def test_one_failure_more_ends_the_job_and_shows_nothing(bed: Bed) -> None:
     assert bed.written() == list(range(RECORDS))
 
 
+@pytest.mark.extended
 def test_a_region_that_its_strategy_gives_up_ends_the_job_and_shows_nothing(bed: Bed) -> None:
     """The error names the region, and the function's own; the next start goes on exactly, with as
     many attempts as the first."""

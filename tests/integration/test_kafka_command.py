@@ -32,6 +32,7 @@ def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
+@pytest.mark.extended
 def test_background_broker_is_found_and_stopped_by_other_commands(
     environment: dict[str, str],
 ) -> None:
@@ -64,6 +65,7 @@ def test_background_broker_is_found_and_stopped_by_other_commands(
     assert _run(environment, "status").returncode == 1
 
 
+@pytest.mark.extended
 def test_ctrl_c_ends_a_broker_in_front(environment: dict[str, str]) -> None:
     """Without --background the command stays; Ctrl-C stops the broker and exits with 130."""
     port = free_ports(1)[0]

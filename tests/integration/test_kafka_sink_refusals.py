@@ -187,6 +187,7 @@ def test_a_broker_that_says_nothing_has_not_answered() -> None:
     assert found == ClusterLimits(answered=False)
 
 
+@pytest.mark.extended
 def test_a_broker_that_is_not_there_is_an_error_within_30_s() -> None:
     """Bad input: a typed error, in time."""
     sink = KafkaSink(

@@ -95,6 +95,7 @@ def copy(kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
     return Copy(kafka, topic, tmp_path)
 
 
+@pytest.mark.extended
 def test_a_bounded_job_ends_without_its_parked_region_and_says_so(
     spark: SparkSession, copy: Copy
 ) -> None:

@@ -120,6 +120,7 @@ def test_one_region_fails_and_the_others_go_on(
     assert set(others.values()) == {1}, "their queries are never touched"
 
 
+@pytest.mark.extended
 def test_a_transform_that_is_rescaled_by_force_fails_over_in_parts(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from runtime.model import CheckpointRecord, Verdict
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 PARTITIONS = 4
 RECORDS = 36

@@ -16,7 +16,7 @@ from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, values
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).parents[2]
 RUN_S = 600.0

@@ -18,7 +18,7 @@ from tests.integration.test_regions import failing
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 PARTITIONS = 4
 RECORDS = 48

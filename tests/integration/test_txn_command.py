@@ -147,6 +147,7 @@ def test_a_decided_checkpoint_is_committed_and_an_orphan_aborted(
     assert set(_verdicts(_run("list", path, "--all"))) == {name, other}
 
 
+@pytest.mark.extended
 def test_a_directory_on_hdfs_needs_no_spark_session(
     real: RealHarness, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:

@@ -252,6 +252,7 @@ def test_writer_of_a_deleted_file_fails(
     assert _length(hdfs, f"{root}/swept") is None
 
 
+@pytest.mark.extended
 def test_killed_data_node_fails_the_file_and_it_may_be_deleted(
     hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str, dead_data_node: Any
 ) -> None:
@@ -279,6 +280,7 @@ def test_no_data_node_to_write_to_is_told(
         files.create(f"{root}/nowhere")
 
 
+@pytest.mark.extended
 def test_hung_name_node_is_told_in_time(hdfs: EmbeddedHdfs) -> None:
     """Silence is not waited for longer than the deadline and one call."""
     assert hdfs.name_node is not None

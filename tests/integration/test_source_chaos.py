@@ -1,0 +1,314 @@
+"""Topics that change under a running program, each way to run one: nothing is skipped unseen.
+
+A Job by long tasks, a Job by batches, and a drop-in query read the same topics: compacted, with
+aborted transactions, with partitions added, records deleted past the position, made again under
+the same name, and with the broker away while it is asked for partitions. Each component by itself:
+`tests/integration/test_kafka_source_changes.py`, `tests/integration/test_kafka_following.py`,
+`tests/unit/test_source_changes.py`.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from pyspark.sql import SparkSession
+
+import connectors
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.job import Job
+from tests.integration.test_kafka_source_changes import delete_records
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import (
+    Record,
+    add_partitions,
+    await_stable,
+    create_topic,
+    delete_topic,
+    end_offsets,
+    produce,
+    produce_transaction,
+    unique,
+    values,
+)
+from tests.kafka_source_reading import all_rows, source, start
+from tests.waiting import PATIENCE_S, wait_for
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
+
+_LOOKS_S = 0.2  # from look to look for new partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy from one topic to another that may be run again and again."""
+
+    session: SparkSession
+    kafka: EmbeddedKafka
+    directory: Path
+    source: str
+    output: str
+    prefix: str = field(default_factory=lambda: unique("source-chaos"))
+
+    def found(self) -> list[int]:
+        """What readers see."""
+        return sorted(int(value or b"") for value in values(self.kafka.bootstrap, self.output))
+
+    def settled(self) -> list[int]:
+        """The same behind a run, whose markers may follow its end."""
+        await_stable(self.kafka.bootstrap, self.output)
+        return self.found()
+
+
+class Way(Protocol):
+    """Runs a copy: to the end of what is there, or until it fails."""
+
+    def __call__(self, copy: Copy, *, bounded: bool) -> None: ...
+
+
+def by_job(engine: str) -> Way:
+    """A Job."""
+
+    def run(copy: Copy, *, bounded: bool) -> None:
+        job = Job(
+            "source-chaos",
+            copy.session,
+            checkpoint_dir=str(copy.directory),
+            interval_s=0.2,
+            discovery_interval_s=_LOOKS_S,
+            engine=engine,
+        )
+        job.source(
+            KafkaSource(
+                bootstrap_servers=copy.kafka.bootstrap,
+                topics=[copy.source],
+                bounded=bounded,
+            )
+        ).map_batches(lambda batch: batch).sink(
+            KafkaSink(
+                bootstrap_servers=copy.kafka.bootstrap,
+                topic=copy.output,
+                transactional_id_prefix=copy.prefix,
+            )
+        )
+        job.run()
+
+    return run
+
+
+def by_query(copy: Copy, *, bounded: bool) -> None:
+    """A drop-in query."""
+    servers = {"kafka.bootstrap.servers": copy.kafka.bootstrap}
+    looks = {"partitionDiscoveryIntervalMs": str(round(_LOOKS_S * 1000))}
+    query = (
+        copy.session.readStream.format("sluice-kafka")
+        .options(subscribe=copy.source, startingOffsets="earliest", **servers, **looks)
+        .load()
+        .select("key", "value")
+        .writeStream.format("sluice-kafka")
+        .options(topic=copy.output, transactionalIdPrefix=copy.prefix, **servers)
+        .option("checkpointLocation", str(copy.directory))
+        .trigger(**({"availableNow": True} if bounded else {"processingTime": "200 milliseconds"}))
+        .start()
+    )
+    try:
+        assert query.awaitTermination(PATIENCE_S), "the query did not end by itself"
+    finally:
+        query.stop()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(by_job("continuous"), id="continuous"),
+        pytest.param(by_job("micro-batch"), id="micro-batch", marks=pytest.mark.extended),
+        pytest.param(by_query, id="drop-in", marks=pytest.mark.extended),
+    ]
+)
+def run(request: pytest.FixtureRequest) -> Way:
+    way: Way = request.param
+    return way
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with the drop-in formats."""
+    installation = connectors.install(spark)
+    yield spark
+    installation.close()
+
+
+@pytest.fixture
+def copy(session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
+    """Between two fresh topics."""
+    return Copy(
+        session=session,
+        kafka=kafka,
+        directory=tmp_path / "checkpoint",
+        source=topic(),
+        output=topic(partitions=3),
+    )
+
+
+class Running:
+    """A copy without an end, in a thread of its own; whatever ends it is kept."""
+
+    def __init__(self, run: Way, copy: Copy) -> None:
+        self._copy = copy
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(run,), daemon=True)
+        self._thread.start()
+
+    def _run(self, run: Way) -> None:
+        session = self._copy.session
+        # Spark looks a format up in the thread's session, which is another one in a new thread.
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        try:
+            run(self._copy, bounded=False)
+        except BaseException as err:  # noqa: BLE001 - the test looks at it
+            self._failure = err
+
+    def await_output(self, wanted: list[int]) -> None:
+        """Until readers see exactly this; the copy must live."""
+
+        def seen() -> bool:
+            assert self._thread.is_alive(), self._failure
+            return self._copy.found() == wanted
+
+        wait_for(seen, what=f"{len(wanted)} records", poll_s=0.3)
+
+    def failure(self) -> str:
+        """What it ends with."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "it goes on"
+        return f"{type(self._failure).__name__}: {self._failure}"
+
+
+def said(act: Callable[[], None]) -> str:
+    """The error of a run that must fail."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark wraps a query's
+        act()
+    return f"{type(raised.value).__name__}: {raised.value}"
+
+
+@pytest.fixture(scope="module")
+def holed(kafka: EmbeddedKafka) -> str:
+    """Compacted, and with aborted transactions before, between and behind what is left."""
+    name = create_topic(
+        kafka.bootstrap,
+        unique("holed"),
+        config={
+            "cleanup.policy": "compact",
+            "segment.bytes": "1048576",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.001",
+            "max.compaction.lag.ms": "100",
+        },
+    )
+    produce_transaction(kafka.bootstrap, name, [Record(key=b"a", value=b"-1")], commit=False)
+    for number in range(10):
+        produce(kafka.bootstrap, name, [Record(key=b"same", value=b"%d" % number)])
+    produce_transaction(kafka.bootstrap, name, [Record(key=b"b", value=b"10")])
+
+    def is_compacted() -> bool:
+        # A new segment makes the old one cleanable.
+        produce(kafka.bootstrap, name, [Record(key=b"other", value=b"11")])
+        return len(all_rows(source(kafka, name))) < 5
+
+    wait_for(is_compacted, poll_s=1.0, what="compaction")
+    produce_transaction(kafka.bootstrap, name, [Record(key=b"c", value=b"-1")], commit=False)
+    return name
+
+
+def test_rule_25_gaps_of_compaction_and_aborted_records_are_passed(
+    run: Way, copy: Copy, holed: str
+) -> None:
+    """A run ends behind the last marker, where no record will tell it, with what readers find."""
+    copy = Copy(
+        session=copy.session,
+        kafka=copy.kafka,
+        directory=copy.directory,
+        source=holed,
+        output=copy.output,
+    )
+    before = Counter(values(copy.kafka.bootstrap, holed))
+    run(copy, bounded=True)
+    assert {9, 10, 11} <= set(copy.settled()) <= set(range(12))
+    found = Counter(b"%d" % number for number in copy.found())
+    # Compaction may go on meanwhile: what is left of a key is always its newest record.
+    assert Counter(values(copy.kafka.bootstrap, holed)) <= found <= before
+
+
+def test_records_deleted_past_the_position_stop_a_run_with_their_range(
+    run: Way, copy: Copy
+) -> None:
+    """Nothing behind the gap is written: somebody must decide about it."""
+    produce(copy.kafka.bootstrap, copy.source, [b"%d" % n for n in range(5)])
+    run(copy, bounded=True)
+    produce(copy.kafka.bootstrap, copy.source, [b"%d" % n for n in range(5, 12)])
+    delete_records(copy.kafka, copy.source, 8)
+    error = said(lambda: run(copy, bounded=True))
+    assert "DataLostError" in error
+    assert f"{copy.source}-0[5,8)" in error
+    assert copy.settled() == list(range(5))
+
+
+def test_added_partitions_are_read_from_the_first_record_and_a_topic_made_again_is_not(
+    run: Way, copy: Copy
+) -> None:
+    """The new topic holds more than the old one did, so the position lies within it: going on
+    there would skip what stands before, and look like success."""
+    servers, name = copy.kafka.bootstrap, copy.source
+    produce(servers, name, [b"0", b"1"])
+    running = Running(run, copy)
+    running.await_output([0, 1])
+    add_partitions(servers, name, total=2)
+    produce_transaction(servers, name, [Record(value=b"-1", partition=1)], commit=False)
+    produce(servers, name, [Record(value=b"2", partition=1), Record(value=b"3", partition=0)])
+    running.await_output([0, 1, 2, 3])
+    old_id = start(source(copy.kafka, name))[1][0].topic_id
+
+    delete_topic(servers, name)
+    create_topic(servers, name, partitions=2)
+    new = [Record(value=b"%d" % n, partition=n % 2) for n in range(100, 120)]
+    produce(servers, name, new)
+    new_id = start(source(copy.kafka, name))[1][0].topic_id
+
+    assert "SourceChangedError" in running.failure()
+    again = said(lambda: run(copy, bounded=True))
+    assert "SourceChangedError" in again
+    assert old_id in again
+    assert new_id in again
+    assert copy.settled() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["continuous", pytest.param("micro-batch", marks=pytest.mark.extended)],
+)
+def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
+    session: SparkSession, tmp_path: Path, engine: str
+) -> None:
+    """The job lives on, and what was added meanwhile is read from its first record."""
+    with EmbeddedKafka() as broker:
+        copy = Copy(
+            session=session,
+            kafka=broker,
+            directory=tmp_path / "checkpoint",
+            source=create_topic(broker.bootstrap, unique("away")),
+            output=create_topic(broker.bootstrap, unique("away-out"), partitions=3),
+        )
+        produce(broker.bootstrap, copy.source, [b"0"])
+        running = Running(by_job(engine), copy)
+        running.await_output([0])
+        broker.kill()
+        broker.restart()
+        add_partitions(broker.bootstrap, copy.source, total=3)
+        produce(broker.bootstrap, copy.source, [Record(value=b"1", partition=2)])
+        running.await_output([0, 1])
+        assert end_offsets(broker.bootstrap, copy.source)[2] == 1
+        delete_topic(broker.bootstrap, copy.source)
+        assert "SourceChangedError" in running.failure()
