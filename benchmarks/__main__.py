@@ -1,8 +1,8 @@
 """``python -m benchmarks``: measure, and print a table.
 
-``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile``, ``epoch-commits``
-and ``coordinator-load`` are commands with options of their own. What the parts measure is logged as
-lines of JSON, of which `report` makes a table.
+``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile``, ``checker``,
+``epoch-commits`` and ``coordinator-load`` are commands with options of their own. What the parts
+measure is logged as lines of JSON, of which `report` makes a table.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from benchmarks import (
     hot_path,
     latency,
     machine,
+    producer_costs,
     recovery,
     region_costs,
     region_kills,
@@ -55,6 +56,7 @@ _PARTS: Mapping[str, _Measure] = {
     ),
     "idle": lambda rig, args: latency.measure_idle(rig, engine=args.engine, repeat=args.repeat),
     "recovery": lambda rig, args: recovery.measure(rig, repeat=args.repeat),
+    "producers": lambda rig, args: producer_costs.measure(rig, repeat=args.repeat),
     "files": lambda rig, args: files.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),
@@ -77,6 +79,7 @@ _COMMANDS = {
     "scaling": "benchmarks.scaling",
     "transform-profile": "benchmarks.transform_profile",
     "tuning": "benchmarks.tuning",
+    "checker": "benchmarks.checker",
     "coordinator-load": "benchmarks.coordinator_load",
     "epoch-commits": "benchmarks.epoch_commits",
 }

@@ -11,6 +11,7 @@ from benchmarks.feeding import BatchFeed
 from benchmarks.figures import Figure
 from benchmarks.region_kills import PARTITIONS, REGIONS, Bed, await_warm
 from benchmarks.rig import Rig, Running, wait_until
+from connectors.kafka.history import topic_ends
 
 __all__ = ["measure"]
 
@@ -26,10 +27,12 @@ def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float)
     A continuous region is one task, so one of them reads all by one thread, and eight by eight; one
     query of micro-batches has two tasks at a time, as eight have among them.
     """
-    one, many = [], []
+    one, many, one_by_hand, many_by_hand = [], [], [], []
     for _ in range(repeat):
         one.append(_sample(rig, engine, 1, per_s=per_s, seconds=seconds))
         many.append(_sample(rig, engine, REGIONS, per_s=per_s, seconds=seconds))
+        one_by_hand.append(_by_hand(rig, 1, per_s=per_s, seconds=seconds))
+        many_by_hand.append(_by_hand(rig, REGIONS, per_s=per_s, seconds=seconds))
     pairs = list(zip(many, one, strict=True))
     broker = max(eight.broker_s / single.broker_s for eight, single in pairs)
     kept_up = min(sample.records_per_s for sample in (*one, *many)) / per_s
@@ -48,6 +51,13 @@ def measure(rig: Rig, *, engine: str, repeat: int, per_s: float, seconds: float)
         Figure(
             what=f"  cores in use, {REGIONS} regions", runs=[s.cores for s in many], unit="cores"
         ),
+        Figure(
+            what=f"  cores in use, {REGIONS} loops by hand",
+            runs=many_by_hand,
+            unit="cores",
+            note="`benchmarks/peer.py`, each in a process of its own, without Spark",
+        ),
+        Figure(what="  cores in use, 1 loop by hand", runs=one_by_hand, unit="cores"),
         Figure(
             what="  from the last acknowledgement to the record, and from the commit to the mark",
             runs=[sample.bookkeeping_ms for sample in many],
@@ -93,6 +103,25 @@ def _sample(rig: Rig, engine: str, regions: int, *, per_s: float, seconds: float
         records_per_s=sum(li["records"] for li in lines if li["state"] == "marked") / elapsed_s,
         bookkeeping_ms=_bookkeeping_ms(lines, regions),
     )
+
+
+def _by_hand(rig: Rig, processes: int, *, per_s: float, seconds: float) -> float:
+    """Cores that so many hand-written loops use over the same input, epochs of 1 s."""
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    arguments = ["--partitions", str(PARTITIONS), "--processes", str(processes)]
+    with (
+        rig.run("peer", source, output, arguments) as running,
+        BatchFeed(rig, source, pause_s=_PAUSE_S, partitions=PARTITIONS, per_s=per_s),
+    ):
+        wait_until(
+            lambda: sum(topic_ends(rig.connection, output).stable.values()) > per_s * _WARM_EPOCHS,
+            program=running.program,
+            timeout_s=_START_S,
+        )
+        began_s, cpu_s = time.monotonic(), running.program.cpu_seconds()
+        _pass(running, seconds)
+        return (running.program.cpu_seconds() - cpu_s) / (time.monotonic() - began_s)
 
 
 def _await_first_record(running: Running) -> None:

@@ -45,6 +45,7 @@ _START_S = 240.0
 _TAKEN_S = 30.0
 _SHARED = 2
 _SPARE_SLOTS = 2
+_BEHIND_S = 2.0  # an epoch, and what it takes to be seen
 _SPREAD_S = 1.0  # else kills and barriers would keep step
 
 
@@ -158,6 +159,7 @@ def _run(rig: Rig, bed: Bed, *, outputs: int, seconds: float) -> _Run:
     ):
         with Feed(rig, source, pause_s=_PAUSE_S, burst=pace, linger_ms=_LINGER_MS):
             await_warm(running)
+            _await_caught_up(running, reader, pace)
             calm_s = time.time()
             time.sleep(_CALM_S)  # what is measured is this span without kills
             kills_s = time.time()
@@ -177,6 +179,15 @@ def _run(rig: Rig, bed: Bed, *, outputs: int, seconds: float) -> _Run:
         calm_s=calm_s,
         kills_s=kills_s,
         end_s=end_s,
+    )
+
+
+def _await_caught_up(running: Running, reader: VisibleRecords, pace: Paced) -> None:
+    """What came while the job began would be counted to the rate that it is to keep."""
+    wait_until(
+        lambda: reader.total >= pace.sent - _BEHIND_S * _PER_S,
+        program=running.program,
+        timeout_s=_START_S,
     )
 
 

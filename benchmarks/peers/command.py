@@ -277,5 +277,6 @@ def _line(result: Result) -> str:
     return (
         f"{name}  {figures['rate']:>9,.0f}/s  second half {figures['second_half_rate']:>9,.0f}/s"
         f"  CPU {figures['cpu_s']:.1f} s  with start {figures['cpu_with_start_s']:.1f} s"
+        f"  broker {figures['broker_cpu_s']:.1f} s"
         f"  peak {figures['peak_bytes'] / 2**20:,.0f} MiB  faults {figures['verdict']['faults']}"
     )

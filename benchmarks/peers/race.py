@@ -60,8 +60,9 @@ def throughput(
 
     Returns:
         Figures by name: records a second from first to last append, whole and second half;
-        CPU-seconds from first append to last sight and with the start; peak memory; seconds from
-        start to first append; and the verdict on what a read_committed reader found.
+        CPU-seconds from first append to last sight and with the start, the broker's of the former;
+        peak memory; seconds from start to first append; and the verdict on what a read_committed
+        reader found.
     Raises:
         RunFailedError: see there.
     """
@@ -90,6 +91,7 @@ def throughput(
         "second_half_rate": verdict.second_half_rate,
         "cpu_s": done.cpu_s - cpu_at(moments, first_s),
         "cpu_with_start_s": done.cpu_s,
+        "broker_cpu_s": done.broker_s - cpu_at(moments, first_s, lambda m: m.broker_s),
         "peak_bytes": sampler.peak_bytes,
         "start_s": first_s - began_s,
         "visible_s": done.at_s - first_s,
@@ -206,7 +208,8 @@ def _running(
 
 def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: float) -> Sampler:
     """Sample until everything is visible and stood still for a while, or nothing moves."""
-    watch, sampler = EndWatch(rig.connection, output), Sampler(program)
+    watch = EndWatch(rig.connection, output)
+    sampler = Sampler(program, rig.broker_cpu_s)
     quiet_s = max(3.0, 3 * interval_s)
     deadline_s = time.monotonic() + _START_TIMEOUT_S + records / _SLOWEST_PER_S
     last, moved_s = (0, 0), time.monotonic()

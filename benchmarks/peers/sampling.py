@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,14 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """At one moment: wall clock in seconds, CPU-seconds so far, records appended and visible."""
+    """At one moment: wall clock in seconds, CPU-seconds so far, records appended and visible, and
+    the broker's CPU-seconds so far."""
 
     at_s: float
     cpu_s: float
     high: int
     stable: int
+    broker_s: float = 0.0
 
 
 class Sampler:
@@ -34,10 +36,15 @@ class Sampler:
     CPU-seconds are those of all living processes of its session, and of the ended children that
     these have waited for. Memory is proportional (PSS): a page that n processes share counts 1/n
     for each, so forked workers and mapped archives are not counted twice.
+
+    Args:
+        program: that is looked at.
+        broker_s: CPU-seconds of the broker so far.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, broker_s: Callable[[], float] = lambda: 0.0) -> None:
         self._program = program
+        self._broker_s = broker_s
         self._members: list[int] = []
         self._listed_s = self._weighed_s = float("-inf")
         self.moments: list[Moment] = []
@@ -53,21 +60,24 @@ class Sampler:
             self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, self._members)))
             self._weighed_s = now_s
         cpu_s = sum(map(_cpu_seconds, self._members))
-        moment = Moment(time.time(), cpu_s, high, stable)
+        moment = Moment(time.time(), cpu_s, high, stable, self._broker_s())
         self.moments.append(moment)
         return moment
 
 
-def cpu_at(moments: Sequence[Moment], at_s: float) -> float:
-    """CPU-seconds at a moment of the wall clock, in a straight line between two samples."""
+def cpu_at(
+    moments: Sequence[Moment], at_s: float, of: Callable[[Moment], float] = lambda m: m.cpu_s
+) -> float:
+    """CPU-seconds at a moment of the wall clock, in a straight line between two samples; ``of``
+    the program, unless told."""
     before = moments[0]
     for moment in moments:
         if moment.at_s >= at_s:
             width_s = moment.at_s - before.at_s
             share = (at_s - before.at_s) / width_s if width_s > 0 else 1.0
-            return before.cpu_s + max(0.0, share) * (moment.cpu_s - before.cpu_s)
+            return of(before) + max(0.0, share) * (of(moment) - of(before))
         before = moment
-    return before.cpu_s
+    return of(before)
 
 
 def _cpu_seconds(pid: int) -> float:
