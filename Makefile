@@ -11,15 +11,21 @@ STAMP := $(VENV)/.installed-by-make
 FAST := tests/contract tests/simulation tests/property tests/unit
 SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
-# Two processes, each with servers of its own, for a machine of two cores: the tests are bound by its
-# processors, and more of them would only make each one slower. The longest modules come first, so
-# that none of them holds up the end.
-WORKERS ?= 2
+# What decides what becomes visible, and what finishes it: every line and branch has a test.
+PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors/kafka/committer.py,connectors/kafka/handles.py
+PROTOCOL := $(PROTOCOL),connectors/kafka/owner.py,connectors/kafka/producers.py,connectors/kafka/slots.py,connectors/kafka/sweep.py
+PROTOCOL := $(PROTOCOL),connectors/kafka/transaction_wire.py,connectors/kafka/verdicts.py,connectors/hdfs/committables.py
+PROTOCOL := $(PROTOCOL),connectors/hdfs/committer.py,connectors/hdfs/publishing.py,connectors/hdfs/staging.py,connectors/hdfs/sweep.py
+# For `make coverage`; `COVERED=tests/unit` for a look at a part.
+COVERED ?= $(SLOW) $(FAST)
+# One process more than a machine of two cores has, each with servers of its own: half of what a test
+# does is to wait for them. The longest modules come first, so that none of them holds up the end.
+WORKERS ?= 3
 # Python's own tracebacks: pytest's, which parse the source, have ended whole runs by an error of
 # Python 3.11 ("AST constructor recursion depth mismatch").
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
+PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
 
-.PHONY: help setup demo check lint test test-containers test-chaos test-asan bench bench-goals bench-quick bench-parts clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos soak mutants coverage bench bench-goals bench-quick bench-parts clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -63,17 +69,44 @@ lint: setup ## format, rules, types, import contracts
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 
-check: lint ## lint, and all tests that need no server; about a minute
-	@$(PYTEST) -q --numprocesses=2 $(FAST) -m 'not integration and not containers and not chaos'
+check: lint ## lint, and what is quick of the tests that need no server; a minute and a half
+	@$(PYTEST) -q --numprocesses=2 $(FAST) -m 'not integration and not containers and not chaos and not extended'
 
-test: lint ## everything a change must pass; without a Docker engine the container tests are skipped
-	@$(PYTEST) -q -rs $(PARALLEL) $(SLOW) $(FAST)
+# What is marked `extended` is left to `test-more`.
+test: lint ## all that is quick, and of what is slow a proof of each rule; under 15 minutes on two cores
+	@$(PYTEST) -q -rs $(PARALLEL) $(SLOW) $(FAST) -m 'not extended'
+
+test-more: setup ## what else a change must pass: kills, outages, clusters; containers where a Docker engine answers
+	@$(PYTEST) -q -rs $(PARALLEL) $(SLOW) $(FAST) -m extended
+
+# A seed that breaks a promise is printed with its story; `.venv/bin/python -m tests.simulation --seed N`
+# runs it again.
+SCHEDULES ?= 1e7
+simulate: WORKERS = $(shell nproc)
+simulate: setup ## random crashes, pauses and late requests on models of Kafka and Spark; SCHEDULES=1e7 SEED=0
+	@$(BIN)/python -m tests.simulation --schedules $(SCHEDULES) --seed $(or $(SEED),0) --workers $(WORKERS)
 
 test-containers: setup ## brokers in containers: killed, lost, cut off
 	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
 
-test-chaos: setup ## kill -9 of real processes at every failpoint, the long list too
-	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m chaos
+test-chaos: setup ## kill -9 of real processes at every failpoint, and all else that is long
+	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m 'chaos or long'
+
+copier: setup ## Kafka's own copier test, ours in the copier's place: driver, executors, brokers bounced
+	@SLUICE_CHAOS=long $(PYTEST) -q -rA tests/chaos/test_copier.py
+
+FAULTS ?= 50
+TOGETHER ?= 1
+HOURS ?= 1
+PIPELINE ?=
+
+chaos: setup ## FAULTS=n faults at random (SEED=s, TOGETHER=k at a time) on brokers, HDFS, Spark and a job in containers; root, a Docker engine
+	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
+	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
+
+soak: setup ## HOURS=h of load on that bed with a fault a minute; memory, handles, threads and ids must stay flat
+	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
+	$(BIN)/python -m tests.bed soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
 
 # Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
 test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler
@@ -86,6 +119,19 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 \
 	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
 	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
+
+mutants: setup ## each rule of the protocol broken on purpose: some test must notice; docs/mutants.md
+	@$(BIN)/python -m tests.mutants
+
+coverage: setup ## make test and test-more with the lines and branches that they run counted
+	@export COVERAGE_FILE=$(CURDIR)/build/coverage/data
+	run="$(BIN)/python -m coverage"
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$$run run -m pytest -q -rs $(PARALLEL) $(COVERED)
+	$$run combine --quiet
+	$$run report --fail-under=95
+	$$run report --include='$(PROTOCOL)' --fail-under=100
 
 bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
 	@$(BIN)/python -m benchmarks peers
