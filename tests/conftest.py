@@ -6,6 +6,7 @@ has fifteen minutes on two cores; what is marked ``long`` runs on demand:
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -43,6 +44,9 @@ settings.load_profile("sluice")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything starts a process."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # In the background of a script; programs that tests interrupt would ignore it, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     open_scratch(config)
 
 
