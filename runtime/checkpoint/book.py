@@ -25,6 +25,8 @@ from runtime.model import Assignment, BatchKey, CheckpointKind, StateEntry
 
 __all__ = ["Book", "is_past"]
 
+_LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
+
 
 @dataclass(slots=True)
 class Book:
@@ -45,8 +47,8 @@ class Book:
         outlook: what does not have to be asked of every region again.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
-        last_barrier_s, last_end_s: clock at the last barrier, and at the end of the last
-            checkpoint; None before the first.
+        last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
+            the last checkpoint; None before the first.
         untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         is_over: the job has ended, or is being stopped: nothing new begins.
@@ -83,7 +85,7 @@ class Book:
         """Change a checkpoint's state and tell the listeners."""
         checkpoint.move(event, now_s)
         if event is Event.BARRIER_CUT:
-            self.last_barrier_s = now_s
+            self.last_barrier_s = self._on_time(now_s)
         lives = {name: region.history.count + 1 for name, region in self.regions.items()}
         progress = replace(checkpoint.progress(), attempts=lives)
         if event is Event.MARK_DURABLE:
@@ -93,6 +95,14 @@ class Book:
                 rate_limits=self.rate_limits(),
             )
         self.out.append(Report(progress=progress))
+
+    def _on_time(self, now_s: float) -> float:
+        """When the barrier was due, if it was cut a moment later: the next one is not, too."""
+        interval_s = self.settings.interval_s
+        if self.last_barrier_s is None or interval_s is None:
+            return now_s
+        due_s = self.last_barrier_s + interval_s
+        return due_s if due_s <= now_s < due_s + interval_s * _LATE_SHARE else now_s
 
     def standing(self) -> dict[str, RegionState]:
         """All regions that are not parked: those that checkpoints are about."""

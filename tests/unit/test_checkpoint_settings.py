@@ -36,6 +36,21 @@ def test_interval_counts_from_barrier_to_barrier() -> None:
     assert driver.poll(6) is not None
 
 
+@pytest.mark.parametrize(("late_s", "next_in_s"), [(0.0, 1.0), (0.2, 0.8), (0.3, 1.0)])
+def test_a_barrier_that_comes_a_moment_late_does_not_push_the_next_one_back(
+    late_s: float, next_in_s: float
+) -> None:
+    """Epochs of 100 ms would take 104. One that is late indeed begins a new row."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    driver.tick(1.0 + late_s)
+    driver.epoch(6)
+    driver.tick(next_in_s - 0.05)
+    assert driver.poll(9) is None
+    driver.tick(0.1)
+    assert driver.poll(9) is not None
+
+
 def test_first_barrier_is_due_at_once() -> None:
     """A start does not wait for an interval first."""
     driver = CoreDriver(dataclasses.replace(FAST, interval_s=3600.0))
