@@ -88,9 +88,9 @@ class Ratio:
     turns: tuple[int, int]
 
 
-def ratio(one: Row, other: Row, figure: str) -> Ratio:
-    """Of two rows with runs."""
-    ones, others = one.by_turn(figure), other.by_turn(figure)
+def ratio(one: Row, other: Row, figure: str, *, other_figure: str = "") -> Ratio:
+    """Of two rows with runs; ``other_figure``: of the other row, if it is not the same."""
+    ones, others = one.by_turn(figure), other.by_turn(other_figure or figure)
     return Ratio(
         of_medians=statistics.median(ones.values()) / statistics.median(others.values()),
         by_turn=[ones[turn] / others[turn] for turn in sorted(ones.keys() & others.keys())],

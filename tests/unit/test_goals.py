@@ -72,7 +72,12 @@ def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_told() -> None:
     assert (whole.is_reached, whole.found) == (True, "2.30 x (2.30 to 2.30), 3 turns")
     fewer = goal(results[:-2], [], "1,000,000 records of 100 B")
     assert "**3 and 1** turns of 3" in fewer.found
-    assert goal(results, [], "CPU-seconds of").is_reached is False
+    # What a peer needs to begin is its own: it counts in the first of these lines.
+    found = [
+        goal(results, [], what).found[:6]
+        for what in ("CPU-seconds of", "the same over Flink SQL's without its start")
+    ]
+    assert found == ["0.67 x", "1.00 x"]
     slower = goal([*race(OURS, [229.0] * 3), *results[3:]], [], "1,000,000 records of 100 B")
     assert slower.is_reached is False
 
