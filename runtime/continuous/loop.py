@@ -34,6 +34,7 @@ class EpochScope:
 
 
 _FEW_RECORDS = 1_000
+_FEW_BYTES = 100_000  # large records come in batches of few, however many wait
 # A barrier ends a pause, and what has come by then belongs to its epoch: a longer one costs nobody
 # time, and each look at few records as much as one at many.
 _SHORTEST_PAUSE_S = 0.05
@@ -184,7 +185,7 @@ class TaskLoop:
             if self._has_read(self._barrier):
                 self._end(self._barrier)
                 self._barrier = None
-        return batch is not None and batch.num_rows >= _FEW_RECORDS
+        return batch is not None and not _is_small(batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
@@ -283,6 +284,10 @@ class TaskLoop:
             writers=self._open_writers(scope),
             functions=self._functions(),
         )
+
+
+def _is_small(batch: pa.RecordBatch) -> bool:
+    return bool(batch.num_rows < _FEW_RECORDS and batch.nbytes < _FEW_BYTES)
 
 
 def _range(split: SplitRange, start: int, end: int) -> SplitRange:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 import pytest
 
 from runtime.continuous.courier import Courier, EndedEpoch
@@ -110,6 +111,26 @@ def test_rule_18_the_sinks_have_the_old_epoch_before_the_new_one_is_written() ->
     bench.step(3)
     assert bench.writers[0].events[-1] == "end"
     assert bench.writers[1].events == ["write", "write"]
+
+
+@pytest.mark.parametrize(
+    ("records", "value_bytes", "at_once"),
+    [(0, 0, False), (10, 100, False), (1_000, 10, True), (10, 10_000, True), (999, 50, False)],
+)
+def test_a_task_rests_behind_few_small_records_alone(
+    records: int, value_bytes: int, at_once: bool
+) -> None:
+    """A batch of large records has few, however many wait: 10 KB came at 55 MB/s."""
+    bench = Bench({0: 0})
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "partition": [0] * records,
+            "offset": list(range(records)),
+            "value": [b"x" * value_bytes] * records,
+        }
+    )
+    bench.follower.poll = lambda: batch if records else None  # type: ignore[method-assign]
+    assert bench.loop.step() is at_once
 
 
 def test_a_barrier_waits_until_there_is_something_to_end() -> None:
