@@ -103,8 +103,8 @@ class _Against:
 
 
 def _turns(*turns: int) -> str:
-    if set(turns) == {PLANNED_TURNS}:
-        return f"{PLANNED_TURNS} turns"
+    if len(set(turns)) == 1 and turns[0] >= PLANNED_TURNS:
+        return f"{turns[0]} turns"
     return f"**{' and '.join(map(str, turns))}** turns of {PLANNED_TURNS}"
 
 
