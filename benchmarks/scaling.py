@@ -28,7 +28,7 @@ from connectors.kafka.security import KafkaConnection
 
 __all__ = ["RESULTS", "main", "read_lines"]
 
-RESULTS = Path("build") / "bench" / "scaling.jsonl"
+RESULTS = Path(__file__).with_name("scaling_results.jsonl")
 """Lines of JSON; `report` makes the tables of the documentation of them."""
 
 _WARM_EACH = 100  # records of a partition
