@@ -165,6 +165,9 @@ class StartSequence:
                 len(record.regions),
                 assignment.version,
             )
+        if is_taken_over(self._store, session=self._session, last=generation):
+            # While it waited for a broker: its address would be told as the job's.
+            raise taken_over(generation + 1)
         return Found(
             record=record,
             regions={region.region: region for region in regions},

@@ -139,6 +139,25 @@ def test_rule_22_a_start_that_slept_behind_its_seal_leaves_the_owner_record_alon
     assert job.sink.calls == ["check"]
 
 
+class _OvertakenLate(FakeStore):
+    """Another start seals place 3 while this one settles what it has found."""
+
+    def mark_committed(self, checkpoint_id: int) -> None:
+        """See `MetadataStore.mark_committed`."""
+        FakeStore.mark_committed(self, checkpoint_id)
+        self.records[3] = aborted(3, leader_session_id="fast", asked_by=SEAL)
+
+
+def test_rule_6_a_start_that_is_overtaken_while_it_settles_does_not_return() -> None:
+    """Whoever looks for the job would be told its address, and not that of the run that lives."""
+    job = Job()
+    job.store = _OvertakenLate(records={0: record(0), 1: record(1)})
+    job.store.committed.add(0)
+    with pytest.raises(FencedError, match="taken over"):
+        job.start()
+    assert 1 in job.store.committed
+
+
 @pytest.mark.parametrize("at", range(1, 12))
 def test_rule_11_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) -> None:
     """Wherever its writer sleeps: another start repairs the same, commits, marks, goes on and

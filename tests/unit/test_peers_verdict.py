@@ -209,4 +209,5 @@ def test_quick_runs_are_refused_for_the_documentation(
     with pytest.raises(SystemExit, match="not for the documentation"):
         report.main([str(path), "--write"])
     with pytest.raises(SystemExit, match="no results"):
-        report.main([str(tmp_path / "absent")])
+        absent = str(tmp_path / "absent")
+        report.main([absent, "--scaling", absent])
