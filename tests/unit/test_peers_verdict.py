@@ -208,6 +208,6 @@ def test_quick_runs_are_refused_for_the_documentation(
     Log(path, {}).add(setting, _OURS, 0, load_before=0.1, figures=race_figures(1.0))
     with pytest.raises(SystemExit, match="not for the documentation"):
         report.main([str(path), "--write"])
+    absent = str(tmp_path / "absent")
     with pytest.raises(SystemExit, match="no results"):
-        absent = str(tmp_path / "absent")
         report.main([absent, "--scaling", absent])
