@@ -152,7 +152,7 @@ class _MortalWriter:
         self._doom = doom
         self._moment = moment
         self._opened_s = time.monotonic()
-        self.decide_within_s: float | None = None
+        self.decide_by_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._die_at(BEFORE_WRITE)
@@ -166,7 +166,7 @@ class _MortalWriter:
     def pre_commit(self) -> list[StateEntry]:
         found = self._writer.pre_commit()
         self._die_at(PRE_COMMITTED)
-        self.decide_within_s = self._writer.decide_within_s
+        self.decide_by_s = self._writer.decide_by_s
         return found
 
     def commit(self, *, timeout_s: float) -> bool:
@@ -202,7 +202,7 @@ class _SlowWriter:
     def __init__(self, writer: ContinuousWriter, records_per_s: float) -> None:
         self._writer = writer
         self._records_per_s = records_per_s
-        self.decide_within_s: float | None = None
+        self.decide_by_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         time.sleep(batch.num_rows / self._records_per_s)  # costs no processor
@@ -213,7 +213,7 @@ class _SlowWriter:
 
     def pre_commit(self) -> list[StateEntry]:
         found = self._writer.pre_commit()
-        self.decide_within_s = self._writer.decide_within_s
+        self.decide_by_s = self._writer.decide_by_s
         return found
 
     def commit(self, *, timeout_s: float) -> bool:

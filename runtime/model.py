@@ -450,8 +450,8 @@ class Acknowledgement:
         again_in_s: a sink wants a batch again after so long, also if there are no records then.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
-        decide_within_s: it must be decided within so long, or what it pre-committed may be lost;
-            None: as long as a checkpoint may take.
+        decide_by_s: on the coordinator's clock: undecided later, what it pre-committed may be
+            lost; None: as long as a checkpoint may take.
     """
 
     batch: BatchKey
@@ -460,4 +460,4 @@ class Acknowledgement:
     again_in_s: float | None = None
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()
-    decide_within_s: float | None = None
+    decide_by_s: float | None = None

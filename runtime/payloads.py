@@ -8,11 +8,12 @@ from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 from runtime.json_text import parsed_json
 from runtime.model import Redistribution, StateEntry
 
-__all__ = ["STATE_NAME", "committable", "content_of", "number", "rows", "text"]
+__all__ = ["STATE_NAME", "committable", "content_of", "number", "rows", "seconds", "text"]
 
 STATE_NAME = "committables"
 """Under which a sink's committables stand in an acknowledgement and in ``_metadata``."""
 
+_AGES_S = 1e12
 _Value = TypeVar("_Value")
 
 
@@ -78,6 +79,13 @@ def number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"not an integer: {value!r}")
     return value
+
+
+def seconds(value: object) -> float:
+    """A moment, or a duration; not one of ages."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _AGES_S:
+        raise TypeError(f"not a number of seconds: {value!r}")
+    return float(value)
 
 
 def text(value: object) -> str:

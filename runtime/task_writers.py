@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from runtime.contracts import DeadLetterWriter, SinkWriter
 from runtime.model import StateEntry
+from runtime.moments import earliest
 
 __all__ = ["TaskWriters"]
 
@@ -45,6 +46,11 @@ class TaskWriters(Generic[W]):
     def pre_commit(self) -> tuple[StateEntry, ...]:
         """See `runtime.contracts.SinkWriter`."""
         return tuple(entry for writer in self.writers.values() for entry in writer.pre_commit())
+
+    @property
+    def decide_by_s(self) -> float | None:
+        """See `runtime.contracts.SinkWriter`: of the first that may be lost."""
+        return earliest(writer.decide_by_s for writer in self.writers.values())
 
     def abort(self) -> None:
         """See `runtime.contracts.SinkWriter`."""

@@ -73,7 +73,7 @@ class RecordingWriter:
         self.events: list[str] = []
         self.records: list[tuple[int, int]] = []
         self.failure: Exception | None = None
-        self.decide_within_s: float | None = None
+        self.decide_by_s: float | None = None
         self.on_commit: Callable[[], bool] = lambda: True
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -1,5 +1,6 @@
 """A region with a Kafka sink, driven by hand: what the writers' tests on a real broker share."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,8 +54,9 @@ class Region:
     attempts: list[RegisteredAttempt] = field(default_factory=list)
     source_ranges: tuple[SplitRange, ...] = ()
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         self.attempts.append(attempt)
+        return time.monotonic()
 
     def open(self, task: str = "0.0") -> SinkWriter:
         scope = TaskScope(

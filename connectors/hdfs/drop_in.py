@@ -161,6 +161,7 @@ class FileWriter:
         self._root = f"{without_scheme(parent)}/{root}"
         self._path = f"{self._root}/{self._attempt.path}"
         self._writer: TaskWriter | None = None
+        self.decide_by_s: float | None = None  # files keep
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `runtime.contracts.SinkWriter`."""

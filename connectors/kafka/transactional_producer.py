@@ -343,13 +343,13 @@ class TransactionalProducer:
             return named[1] if named else error.str()
         return "Ready"
 
-    def decide_within_s(self) -> float | None:
-        """For so long from now the broker will certainly keep the transaction, with room for its
-        commit; None: nobody knows for how long."""
+    @property
+    def kept_s(self) -> float | None:
+        """For so long from its begin the broker will certainly keep a transaction, with room for
+        its commit; None: nobody knows for how long."""
         if self._timeout_s is None:
             return None
-        room_s = min(_LONGEST_ROOM_S, self._timeout_s / 4)
-        return self._timeout_s - room_s - (self._clock() - self._begun_at_s)
+        return self._timeout_s - min(_LONGEST_ROOM_S, self._timeout_s / 4)
 
     def _refuse_timed_out(self) -> None:
         # The client learns of the broker's abort only by its next request, and after a long pause

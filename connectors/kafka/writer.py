@@ -98,7 +98,7 @@ class TransactionalWriter:
     An epoch without records costs no transaction: nothing is begun before the first one.
 
     Attributes:
-        decide_within_s: see `runtime.contracts.ContinuousWriter`; None before the pre-commit.
+        decide_by_s: see `runtime.contracts.SinkWriter`.
     """
 
     def __init__(
@@ -124,7 +124,8 @@ class TransactionalWriter:
         self._held: Lease | None = None
         self._sender: RecordSender | None = None
         self._is_flushed = False
-        self.decide_within_s: float | None = None
+        self._registered_s = 0.0
+        self.decide_by_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """See `runtime.contracts.SinkWriter`."""
@@ -160,7 +161,8 @@ class TransactionalWriter:
         with producer.in_use():
             producer.confirm()
             self._delivery.check()
-        self.decide_within_s = producer.decide_within_s()
+        if producer.kept_s is not None:
+            self.decide_by_s = self._registered_s + producer.kept_s
         failpoint("after-flush")
         handle = self._handle(producer, self._sender.outputs)
         lease, self._lease, self._sender = self._lease, None, None
@@ -209,7 +211,7 @@ class TransactionalWriter:
     def _begin(self) -> tuple[Lease, RecordSender]:
         lease = self._pool.take(self._scope, timeout_s=_READY_TIMEOUT_S)
         try:
-            self._registry.register(
+            self._registered_s = self._registry.register(
                 RegisteredAttempt(
                     batch=self._scope.batch,
                     operator_id=self._scope.operator_id,
@@ -276,7 +278,7 @@ class PlainWriter:
         self._drop = drop
         self._is_checked = guarantee is not Guarantee.NONE
         self._is_flushed = False
-        self.decide_within_s: float | None = None  # there is nothing to decide
+        self.decide_by_s: float | None = None  # there is nothing to decide
         self._schemas = _Schemas(topic)
         self._delivery = DeliveryLog(scope)
         self._sender = RecordSender(

@@ -282,8 +282,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.late = None
     region.is_starting = False
-    within_s = ack.decide_within_s
-    region.decide_by_s = None if within_s is None else now_s + within_s
+    region.decide_by_s = ack.decide_by_s
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)

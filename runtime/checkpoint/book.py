@@ -22,8 +22,9 @@ from runtime.checkpoint.states import Event, State
 from runtime.contracts import OpenWork
 from runtime.errors import CheckpointFailedError, FencedError
 from runtime.model import Assignment, BatchKey, CheckpointKind, StateEntry
+from runtime.moments import is_past
 
-__all__ = ["Book", "is_past"]
+__all__ = ["Book"]
 
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
 
@@ -334,14 +335,10 @@ class Book:
             self.out.append(FailBatches(batches=batches, error=error))
 
 
-def is_past(moment_s: float | None, now_s: float) -> bool:
-    """Whether there is such a moment, and it has come."""
-    return moment_s is not None and now_s >= moment_s
-
-
 def _grown_old(region: str) -> CheckpointFailedError:
     return CheckpointFailedError(
-        "a late epoch was not decided while it was safe",
+        "an epoch grew old before its decision: its broker may soon end a transaction of it",
         {"region": region},
-        "It is read again. Raise transactionTimeout, or lower the job's interval.",
+        "Nothing of it is visible, and it is read again. Raise transactionTimeout, or lower the "
+        "records per epoch or the interval.",
     )

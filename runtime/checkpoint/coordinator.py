@@ -428,7 +428,7 @@ class BarrierCoordinator:
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         """See `runtime.contracts.AttemptRegistry.register`."""
 
         def add(core: CoordinatorCore) -> None:
@@ -437,6 +437,7 @@ class BarrierCoordinator:
 
         self._ask(add)
         log.debug("attempt registered: attempt=%s", attempt)
+        return self._clock()
 
     # --- questions --------------------------------------------------------------------------------
 

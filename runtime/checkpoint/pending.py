@@ -17,6 +17,7 @@ from runtime.model import (
     RegionRecord,
     StateEntry,
 )
+from runtime.moments import earliest
 
 __all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint"]
 
@@ -135,8 +136,7 @@ class PendingCheckpoint:
 
     def decide_by(self, moment_s: float | None) -> None:
         """Work joins it that may be lost after that moment."""
-        moments = [each for each in (self.decide_by_s, moment_s) if each is not None]
-        self.decide_by_s = min(moments, default=None)
+        self.decide_by_s = earliest([self.decide_by_s, moment_s])
 
     def touches(self, region: str) -> bool:
         """Whether the region has a batch in it, or a barrier for one."""

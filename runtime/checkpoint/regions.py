@@ -137,12 +137,14 @@ class RegionState:
             FencedError: the generation is older, or its life has ended.
         """
         if generation != self.generation or not self.is_open:
+            why = self.ended_by if generation == self.generation else None
             raise FencedError(
                 "the region has been restarted, or is being stopped",
                 {
                     "region": self.plan.name,
                     "generation": generation,
                     "current_generation": self.generation,
+                    **({} if why is None else {"error": str(why)}),
                 },
                 "This batch is no longer wanted; the region's next run reads its range again.",
             )

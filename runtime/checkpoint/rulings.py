@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from runtime.checkpoint.book import Book, is_past
+from runtime.checkpoint.book import Book
 from runtime.checkpoint.handlers import Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -24,6 +24,7 @@ from runtime.errors import (
     StorageUnreachableError,
 )
 from runtime.model import CheckpointKind
+from runtime.moments import is_past
 
 __all__ = ["drive_restart", "region_failed", "region_registered", "restart_asked", "rule"]
 
@@ -123,15 +124,8 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         for name, region in book.regions.items()
         if name not in checkpoint.acks and region.is_open
     ]
-    error = CheckpointFailedError(
-        "the checkpoint expired: not every region acknowledged in time",
-        {
-            "checkpoint_id": checkpoint.checkpoint_id,
-            "timeout_s": book.settings.timeout_s,
-            "missing": ",".join(missing),
-        },
-        "It is read again. Raise the timeout, or lower the records per epoch.",
-    )
+    grew_old = is_past(checkpoint.decide_by_s, now_s)
+    error = (_grew_old if grew_old else _timed_out)(book, checkpoint, missing)
     # A late one has its barrier from an older checkpoint: an abort alone would leave it as it is.
     late = [
         name
@@ -144,12 +138,11 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in late:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
-    # Before the time-out it is work that grew old, and who got no barrier is not to blame for that.
-    is_timeout = not is_past(checkpoint.decide_by_s, now_s)
+    # Where work grew old, who got no barrier is not to blame for that.
     slow = [
         name
         for name in missing
-        if name not in checkpoint.carried and (is_timeout or name in checkpoint.barriers)
+        if name not in checkpoint.carried and (not grew_old or name in checkpoint.barriers)
     ]
     if book.settings.restart_strategy is None:
         _count_failure(book, error, now_s, blamed=slow or list(checkpoint.acks))
@@ -157,6 +150,32 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         # All acknowledged, and it was still too late: no region is to blame more than another.
         for name in slow or checkpoint.acks:
             _ask_strategy(book, name, error, now_s, is_blamed=bool(slow))
+
+
+def _timed_out(
+    book: Book, checkpoint: PendingCheckpoint, missing: Sequence[str]
+) -> CheckpointFailedError:
+    return CheckpointFailedError(
+        "the checkpoint expired: not every region acknowledged in time",
+        {
+            "checkpoint_id": checkpoint.checkpoint_id,
+            "timeout_s": book.settings.timeout_s,
+            "missing": ",".join(missing),
+        },
+        "It is read again. Raise the timeout, or lower the records per epoch.",
+    )
+
+
+def _grew_old(
+    book: Book, checkpoint: PendingCheckpoint, missing: Sequence[str]
+) -> CheckpointFailedError:
+    del book
+    return CheckpointFailedError(
+        "the checkpoint grew old before its decision: a broker may soon end a transaction of it",
+        {"checkpoint_id": checkpoint.checkpoint_id, "missing": ",".join(missing)},
+        "Nothing of it is visible, and it is read again. Raise transactionTimeout, or lower the "
+        "records per epoch or the interval.",
+    )
 
 
 def _count_failure(

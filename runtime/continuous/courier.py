@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
@@ -43,13 +42,6 @@ class EndedEpoch(Protocol):
     def release(self) -> None:
         """Somebody else finishes it: let go of what it holds, and end nothing. Never raises."""
         ...
-
-
-def _aged(result: EpochResult, elapsed_s: float) -> EpochResult:
-    """As it is told after so long."""
-    if result.decide_within_s is None:
-        return result
-    return replace(result, decide_within_s=result.decide_within_s - elapsed_s)
 
 
 class CoordinatorLink(Protocol):
@@ -244,12 +236,10 @@ class Courier:
         ended = self._exchanged()
         if ended is None:
             return False
-        result, since_s = ended.pre_commit(), self._clock()
+        result = ended.pre_commit()
         self._held[result.batch.batch_id] = ended
         failpoint("after-pre-commit")
-        self._patiently(
-            lambda: self._link.acknowledge_epoch(_aged(result, self._clock() - since_s))
-        )
+        self._patiently(lambda: self._link.acknowledge_epoch(result))
         failpoint("after-epoch-ack")
         return not self._is_closed
 

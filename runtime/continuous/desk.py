@@ -155,7 +155,7 @@ class EpochBook:
             batch=result.batch,
             checkpoint_id=result.checkpoint_id,
             region=region,
-            decide_within_s=result.decide_within_s,
+            decide_by_s=result.decide_by_s,
             counts=added(
                 {function.name: counts[function.operator_id]}
                 for function in self.functions

@@ -71,7 +71,6 @@ class _EndedEpoch:
         except BaseException:
             epoch.writers.abort()  # it was not acknowledged, and never will be
             raise
-        limits = [writer.decide_within_s for writer in epoch.writers.writers.values()]
         return EpochResult(
             batch=epoch.batch,
             checkpoint_id=self.checkpoint_id,
@@ -79,7 +78,7 @@ class _EndedEpoch:
             committables=committables,
             counts=tuple(epoch.functions.counts.items()),
             examples=tuple(epoch.functions.examples.items()),
-            decide_within_s=min((limit for limit in limits if limit is not None), default=None),
+            decide_by_s=epoch.writers.decide_by_s,
         )
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class EpochResult:
         committables: of all sinks; empty when nothing was produced.
         counts: of the functions that count their records, by operator id.
         examples: a failed record of each in words.
-        decide_within_s: from when this is sent; None: there is no limit.
+        decide_by_s: see `runtime.contracts.SinkWriter`.
     """
 
     batch: BatchKey
@@ -59,4 +59,4 @@ class EpochResult:
     committables: tuple[StateEntry, ...] = ()
     counts: tuple[tuple[str, RecordCounts], ...] = ()
     examples: tuple[tuple[str, str], ...] = ()
-    decide_within_s: float | None = None
+    decide_by_s: float | None = None

@@ -80,13 +80,7 @@ class ContinuousWriter(SinkWriter, Protocol):
     `write` and `end_epoch` are called by the task's thread, `pre_commit` and what follows it behind
     them by another one, while the task's thread writes the next epoch with the next writer. What is
     pre-committed is kept by its writer until that commits or releases it.
-
-    Attributes:
-        decide_within_s: from its pre-commit on, the epoch must be decided within so long, or it may
-            be lost; None: there is no limit.
     """
-
-    decide_within_s: float | None
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """No record follows; the epoch has read these ranges. Returns once the sink has taken all

@@ -60,13 +60,23 @@ class TaskScope:
 class AttemptRegistry(Protocol):
     """How an executor tells the coordinator what it opened. Safe to repeat, retried."""
 
-    def register(self, attempt: RegisteredAttempt) -> None:
-        """Returns when the coordinator has it; FencedError when the batch is no longer wanted."""
+    def register(self, attempt: RegisteredAttempt) -> float:
+        """Returns when the coordinator has it; FencedError when the batch is no longer wanted.
+
+        Returns the coordinator's clock, monotonic seconds: nothing of the attempt began before.
+        """
         ...
 
 
 class SinkWriter(Protocol):
-    """Writes one task's records of one epoch. Executor, one thread."""
+    """Writes one task's records of one epoch. Executor, one thread.
+
+    Attributes:
+        decide_by_s: on the coordinator's clock: what was pre-committed may be lost if it is not
+            decided by then; None: before the pre-commit, or where there is no limit.
+    """
+
+    decide_by_s: float | None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hand over records in order. Raises DeliveryError, ConfigError."""

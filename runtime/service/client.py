@@ -24,6 +24,7 @@ from runtime.errors import (
 )
 from runtime.json_text import parsed_json
 from runtime.model import Barrier, BatchKey
+from runtime.payloads import seconds
 from runtime.service import values, wire
 from runtime.storage.local_fs import LocalFileSystem
 
@@ -120,11 +121,12 @@ class CoordinatorClient:
         }
         self._post("/v1/epochs", body)
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         """See `runtime.contracts.AttemptRegistry.register`."""
         batch = attempt.batch
-        self._post(
-            "/v1/attempts",
+        path = "/v1/attempts"
+        answer = self._post(
+            path,
             self._envelope(batch.region, batch.generation)
             | {
                 "checkpoint_id": attempt.checkpoint_id,
@@ -133,6 +135,8 @@ class CoordinatorClient:
                 "resource": attempt.resource,
             },
         )
+        with _understood(path):
+            return seconds(answer["registered_s"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `runtime.contracts.Coordinator.is_decided`."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from runtime.errors import ConfigError, UnsupportedFormatError
 from runtime.model import StateEntry
-from runtime.payloads import number, text
+from runtime.payloads import number, seconds, text
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.values import from_json
 
@@ -74,14 +74,25 @@ class DropInClient:
             ) from err
 
     def commit(
-        self, location: str, run: QueryRun, batch_id: int, entries: Sequence[StateEntry]
+        self,
+        location: str,
+        run: QueryRun,
+        batch_id: int,
+        entries: Sequence[StateEntry],
+        *,
+        decide_by_s: float | None,
     ) -> None:
-        """Decide the batch and commit it; returns when that is on record."""
+        """Decide the batch and commit it; returns when that is on record.
+
+        Args:
+            decide_by_s: see `runtime.contracts.SinkWriter`.
+        """
         payload = {
             "location": location,
             "run_id": run.run_id,
             "batch_id": batch_id,
             "entries": [_encode(entry) for entry in entries],
+            "decide_by_s": decide_by_s,
         }
         self._call("commit", payload, timeout_s=_COMMIT_TIMEOUT_S)
 
@@ -111,7 +122,7 @@ class DropInMessage:
         location: of the query's checkpoints.
         format_name, options: of a ``begin``.
         run_id, batch_id: of a ``commit`` or an ``abort``.
-        entries: of a ``commit``.
+        entries, decide_by_s: of a ``commit``.
     """
 
     location: str
@@ -120,6 +131,7 @@ class DropInMessage:
     run_id: str = ""
     batch_id: int = -1
     entries: tuple[StateEntry, ...] = ()
+    decide_by_s: float | None = None
 
     @classmethod
     def of(cls, call: str, payload: Mapping[str, Any]) -> Self:
@@ -145,7 +157,9 @@ def _rest(call: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
     batch = {"run_id": text(payload["run_id"]), "batch_id": number(payload["batch_id"])}
     if call == "commit":
         entries = (from_json(StateEntry, entry) for entry in payload["entries"])
-        return {**batch, "entries": tuple(entries)}
+        decide_by = payload["decide_by_s"]
+        decide_by_s = None if decide_by is None else seconds(decide_by)
+        return {**batch, "entries": tuple(entries), "decide_by_s": decide_by_s}
     if call == "abort":
         return batch
     raise LookupError(call)

@@ -265,7 +265,7 @@ class CoordinatorService:
         return self._desk
 
     def _attempts(self, body: AttemptBody) -> dict[str, Any]:
-        self._of(body.leader_session_id, body.job_uid).register(
+        registered_s = self._of(body.leader_session_id, body.job_uid).register(
             RegisteredAttempt(
                 batch=_batch(body),
                 operator_id=body.operator_id,
@@ -273,7 +273,7 @@ class CoordinatorService:
                 checkpoint_id=body.checkpoint_id,
             )
         )
-        return {}
+        return {"registered_s": registered_s}
 
     def _decided(self, query: Annotated[BatchQuery, Query()]) -> dict[str, Any]:
         coordinator = self._of(query.leader_session_id, query.job_uid)

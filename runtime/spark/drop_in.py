@@ -22,7 +22,7 @@ from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import TaskSink
 from runtime.errors import ConfigError, FencedError, StreamError
-from runtime.model import Acknowledgement, BatchKey, RegionRecord, StateEntry
+from runtime.model import Acknowledgement, BatchKey, RegionRecord
 from runtime.service.drop_in_client import REGION, DropInMessage, QueryRun
 from runtime.service.server import CoordinatorService
 from runtime.spark import query_logs
@@ -107,7 +107,7 @@ class DropInQueries:
                 "Restart the query; nothing undecided became visible.",
             )
         if call == "commit":
-            self._commit(run, message.batch_id, message.entries)
+            self._commit(run, message)
         else:
             self._abort(run, message.batch_id)
         return None
@@ -241,8 +241,9 @@ class DropInQueries:
 
     # --- one batch ----------------------------------------------------------------------------
 
-    def _commit(self, run: _Run, batch_id: int, entries: tuple[StateEntry, ...]) -> None:
+    def _commit(self, run: _Run, message: DropInMessage) -> None:
         """Decide, then commit; a batch decided by an earlier call or run is only waited for."""
+        batch_id = message.batch_id
         batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
         if not run.coordinator.is_decided(batch):
             region = RegionRecord(
@@ -252,10 +253,15 @@ class DropInQueries:
                 batch_id=batch_id,
                 splits=query_logs.ranges_read(run.fs, batch_id),
                 offset_log_version=query_logs.logged_version(run.fs, batch_id),
-                committables=entries,
+                committables=message.entries,
             )
             run.coordinator.acknowledge(
-                Acknowledgement(batch=batch, checkpoint_id=None, region=region)
+                Acknowledgement(
+                    batch=batch,
+                    checkpoint_id=None,
+                    region=region,
+                    decide_by_s=message.decide_by_s,
+                )
             )
         run.coordinator.await_committed(batch, timeout_s=_COMMIT_TIMEOUT_S)
 

@@ -19,6 +19,7 @@ from runtime.contracts import SinkWriter, TaskScope, WriterFactory
 from runtime.errors import ConfigError, FencedError
 from runtime.lasting_objects import freeze_once
 from runtime.model import BatchKey, StateEntry
+from runtime.moments import earliest
 from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import REGION, DropInClient, QueryRun
 
@@ -29,11 +30,12 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class _PreCommitted(WriterCommitMessage):
-    """What a task returns to Spark: its committables, and for which run of the query; empty when
-    it wrote nothing."""
+    """What a task returns to Spark: its committables, empty when it wrote nothing; until when they
+    must be decided; and for which run of the query."""
 
     generation: int
-    committables: tuple[StateEntry, ...]
+    committables: tuple[StateEntry, ...] = ()
+    decide_by_s: float | None = None
 
 
 class DropInStreamWriter(DataSourceStreamArrowWriter):
@@ -77,7 +79,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         if coordinator.is_decided(batch):
             for _ in iterator:
                 pass  # a stateful operator upstream commits its state when it is read to its end
-            return _PreCommitted(self._run.generation, ())
+            return _PreCommitted(self._run.generation)
         scope = TaskScope(
             job_uid=self._run.job_uid,
             operator_id=self._run.operator_id,
@@ -88,9 +90,9 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         )
         factory: WriterFactory = pickle.loads(self._run.writer_factory)  # by `DropInQueries`
         writer = factory.open(scope, coordinator)
-        written = _PreCommitted(self._run.generation, _write_all(writer, iterator))
+        committables = _write_all(writer, iterator)
         freeze_once()
-        return written
+        return _PreCommitted(self._run.generation, committables, writer.decide_by_s)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Decide, then commit. Returns only when the batch is committed on record.
@@ -104,7 +106,14 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
                 {"location": self._location, "batch_id": batchId},
                 "Nothing is lost: the restarted query reads its range again.",
             )
-        self._service.commit(self._location, self._run, batchId, _committables(messages))
+        written = [message for message in messages if isinstance(message, _PreCommitted)]
+        self._service.commit(
+            self._location,
+            self._run,
+            batchId,
+            [entry for message in written for entry in message.committables],
+            decide_by_s=earliest(message.decide_by_s for message in written),
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Told also after a `commit` that raised: the service asks its store first (rule 10)."""
@@ -115,15 +124,6 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         """This process asked for the query's present run when it began; the tasks did so before."""
         written = [message for message in messages if isinstance(message, _PreCommitted)]
         return any(message.generation != self._run.generation for message in written)
-
-
-def _committables(messages: Sequence[WriterCommitMessage | None]) -> tuple[StateEntry, ...]:
-    return tuple(
-        entry
-        for message in messages
-        if isinstance(message, _PreCommitted)
-        for entry in message.committables
-    )
 
 
 def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> tuple[StateEntry, ...]:

@@ -32,6 +32,7 @@ from runtime.model import (
     SplitRange,
     StateEntry,
 )
+from runtime.moments import earliest
 from runtime.poison import ChainedFunction, require_other_topics, require_within_limits
 from runtime.spark import query_logs
 from runtime.spark.event_times import EventTimes
@@ -299,6 +300,7 @@ class RegionQuery:
                     if function.operator_id in counts
                 ),
                 dropped=dropped,
+                decide_by_s=earliest(result.decide_by_s for result in results),
             )
         )
         self._acknowledged = barrier.checkpoint_id

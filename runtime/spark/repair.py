@@ -1,6 +1,7 @@
 """Writing a lost transaction again: ``on_lost="repair"`` for chained regions (rule 11)."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,9 @@ class _Unregistered(AttemptRegistry):
     transaction is swept.
     """
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         log.info("repairing: batch=%s resource=%s", attempt.batch, attempt.resource)
+        return time.monotonic()
 
 
 def ranges_to_replay(

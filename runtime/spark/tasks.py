@@ -77,6 +77,7 @@ class TaskResult:
         ranges: what a chained task was dealt; empty at the end of a transform.
         dropped: it read nothing of them: they are left out.
         committables: of all sinks; empty when nothing was produced.
+        decide_by_s: see `runtime.contracts.SinkWriter`.
         records_out: rows handed to the sinks.
         task: ``partition.attempt`` of the Spark task.
         counts: of the functions that count their records, by operator id.
@@ -88,6 +89,7 @@ class TaskResult:
     ranges: tuple[SplitRange, ...] = ()
     dropped: bool = False
     committables: tuple[StateEntry, ...] = ()
+    decide_by_s: float | None = None
     records_out: int = 0
     task: str = ""
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
@@ -171,6 +173,7 @@ def _writing(
     return TaskResult(
         ranges=source_ranges,
         committables=committables,
+        decide_by_s=writers.decide_by_s,
         records_out=writers.records_out,
         task=task,
         counts=functions.counts,

@@ -1,5 +1,6 @@
 """A Job in several regions: one fails, and the others go on deciding without it."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.integration
 PARTITIONS = 3
 RECORDS = 30
 SICK = 1
+_TRANSACTION_TIMEOUT_S = 16.0  # the shortest that a start accepts is 15
 
 
 def failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -118,6 +120,50 @@ def test_one_region_fails_and_the_others_go_on(
     others = {name: count for name, count in decided.attempts.items() if name != sick}
     assert len(others) == PARTITIONS - 1
     assert set(others.values()) == {1}, "their queries are never touched"
+
+
+@pytest.mark.extended
+def test_rule_23_a_region_that_waits_for_a_slow_one_is_not_decided_too_late(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Its transaction is aborted by the broker meanwhile: both read again, and none is lost."""
+    source, sink = topic(partitions=2), topic(partitions=2)
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    given = [Record(value=b"%d" % n, partition=n % 2) for n in range(RECORDS)]
+    produce(kafka.bootstrap, source, given)
+
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if pc.any(pc.equal(batch.column("partition"), 0)).as_py() and took_turn(turns, 1):
+            time.sleep(_TRANSACTION_TIMEOUT_S + 3)  # the broker looks once a second
+        return batch
+
+    job = Job(
+        "slow",
+        spark,
+        engine="micro-batch",
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        interval_s=0.2,
+        regions=2,
+        timeout_s=60.0,
+        tolerable_failures=1,
+    )
+    (
+        job.source(KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True))
+        .map_batches(slow)
+        .sink(
+            KafkaSink(
+                bootstrap_servers=kafka.bootstrap,
+                topic=sink,
+                transactional_id_prefix=unique("slow"),
+                transaction_timeout_s=_TRANSACTION_TIMEOUT_S,
+            )
+        )
+    )
+    job.run()
+    assert sorted(int(record.value or b"") for record in read(kafka.bootstrap, sink)) == list(
+        range(RECORDS)
+    )
 
 
 @pytest.mark.extended

@@ -44,8 +44,9 @@ PLACES = "CASE id % 4 WHEN 0 THEN NULL WHEN 1 THEN '01' WHEN 2 THEN 'Zürich {a}
 class Registry:
     """Remembers nothing."""
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         del attempt
+        return 0.0
 
 
 class Region:

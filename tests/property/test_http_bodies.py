@@ -282,7 +282,13 @@ def test_a_garbled_answer_is_an_error_of_ours(garbled: _Garbled, status: int, bo
 _ENTRY = values.to_json(committable())
 _MESSAGES = {
     "begin": {"location": "/c", "format": "sluice-kafka", "options": {"topic": "t"}},
-    "commit": {"location": "/c", "run_id": "r", "batch_id": 3, "entries": [_ENTRY]},
+    "commit": {
+        "location": "/c",
+        "run_id": "r",
+        "batch_id": 3,
+        "entries": [_ENTRY],
+        "decide_by_s": 7.5,
+    },
     "abort": {"location": "/c", "run_id": "r", "batch_id": 3},
     "comit": {"location": "/c", "run_id": "r", "batch_id": 3},
 }
@@ -306,6 +312,7 @@ def test_the_right_message_of_a_drop_in_process_is_read(call: str) -> None:
     message = DropInMessage.of(call, _MESSAGES[call])
     assert message.location == "/c"
     assert message.entries == ((committable(),) if call == "commit" else ())
+    assert message.decide_by_s == (7.5 if call == "commit" else None)
 
 
 @pytest.mark.parametrize("said", ['"false"', "0", "1", "null", "[]", "{}"])

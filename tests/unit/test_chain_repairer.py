@@ -34,6 +34,8 @@ LOST = StateEntry(
 class Writer:
     """A sink's writer whose broker refuses every record."""
 
+    decide_by_s: float | None = None
+
     def __init__(self) -> None:
         self.aborted = False
 
@@ -102,6 +104,8 @@ def test_rule_11_a_repair_that_fails_leaves_no_open_transaction() -> None:
 
 class Keeping:
     """A sink's writer that keeps what it is given, dead letters apart."""
+
+    decide_by_s: float | None = None
 
     def __init__(self) -> None:
         self.written: list[bytes | None] = []

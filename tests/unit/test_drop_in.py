@@ -30,6 +30,7 @@ class FakeService:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.calls: list[tuple[str, int, int]] = []
+        self.decide_by_s: float | None = None
 
     def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         return QueryRun(
@@ -43,8 +44,15 @@ class FakeService:
         )
 
     def commit(
-        self, location: str, run: QueryRun, batch_id: int, entries: Sequence[StateEntry]
+        self,
+        location: str,
+        run: QueryRun,
+        batch_id: int,
+        entries: Sequence[StateEntry],
+        *,
+        decide_by_s: float | None,
     ) -> None:
+        self.decide_by_s = decide_by_s
         self.calls.append(("commit", batch_id, len(entries)))
 
     def abort(self, location: str, run: QueryRun, batch_id: int) -> None:
@@ -71,9 +79,23 @@ def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_
 def test_a_batch_of_this_run_is_committed_and_an_aborted_one_told() -> None:
     """Tasks that wrote nothing, and those that Spark never heard of, count for nothing."""
     service = FakeService(generation=8)
-    writer(service).commit([_PreCommitted(8, (committable("a"),)), _PreCommitted(8, ())], 3)
+    writer(service).commit([_PreCommitted(8, (committable("a"),)), _PreCommitted(8)], 3)
     writer(service).abort([None, None], 4)
     assert service.calls == [("commit", 3, 1), ("abort", 4, 0)]
+
+
+def test_rule_23_a_batch_is_decided_before_the_first_of_its_transactions_grows_old() -> None:
+    """Tasks run in waves: the first wave's transactions are the oldest. Files keep."""
+    service = FakeService(generation=8)
+    written = [
+        _PreCommitted(8, (committable("first"),), 100.0),
+        _PreCommitted(8, (committable("second"),), 900.0),
+        _PreCommitted(8, (committable("file"),)),
+    ]
+    writer(service).commit(written, 3)
+    assert service.decide_by_s == 100.0
+    writer(service).commit([_PreCommitted(8), None], 4)
+    assert service.decide_by_s is None
 
 
 def test_no_run_begins_once_the_queries_are_being_stopped() -> None:

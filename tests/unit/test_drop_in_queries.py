@@ -6,6 +6,7 @@ that raised, `abort` with none on a stop, a constructor at three places of every
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,10 +158,17 @@ class World:
         self.broker.append(transaction, 0, batch_id)
         return transaction
 
-    def commit(self, run: QueryRun, batch_id: int, transaction: Transaction) -> None:
+    def commit(
+        self,
+        run: QueryRun,
+        batch_id: int,
+        transaction: Transaction,
+        *,
+        decide_by_s: float | None = None,
+    ) -> None:
         """Spark's call."""
         entries = [entry_of(transaction, operator_id=run.operator_id)]
-        self.client.commit(self.location, run, batch_id, entries)
+        self.client.commit(self.location, run, batch_id, entries, decide_by_s=decide_by_s)
 
     def abort(self, run: QueryRun, batch_id: int) -> None:
         """Spark's call."""
@@ -301,6 +309,16 @@ def test_rule_10_a_commit_may_be_repeated(world: World) -> None:
     world.commit(run, 0, transaction)
     world.commit(run, 0, transaction)
     assert world.broker.read_committed(0) == [0]
+
+
+def test_rule_23_a_batch_that_grew_old_is_not_decided(world: World) -> None:
+    """Its broker may have aborted a part of it; the next run reads it again."""
+    run = world.begin()
+    transaction = world.write(run, 0)
+    with pytest.raises(FencedError, match=r"grew old.*Raise transactionTimeout"):
+        world.commit(run, 0, transaction, decide_by_s=time.monotonic())
+    wait_for(lambda: transaction.state is TransactionState.ABORTED, what="the abort")
+    assert world.broker.read_committed(0) == []
 
 
 def test_rule_10_a_run_that_was_replaced_is_refused(world: World) -> None:

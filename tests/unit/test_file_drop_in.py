@@ -62,7 +62,7 @@ class World:
             writer = _writer(run, batch_id, client)
             writer.write(_ROWS)
             entries = writer.pre_commit()
-        self.client.commit(str(self.location), run, batch_id, entries)
+        self.client.commit(str(self.location), run, batch_id, entries, decide_by_s=None)
 
 
 def _made(options: Mapping[str, str], _query: object) -> Any:

@@ -28,10 +28,11 @@ class Registry:
     refuses: bool = False
     seen: list[tuple[RegisteredAttempt, int]] = field(default_factory=list)
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         if self.refuses:
             raise FencedError("not wanted", {}, "")
         self.seen.append((attempt, len(self.disk.files)))
+        return 0.0
 
 
 class Saver:

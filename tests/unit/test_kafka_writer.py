@@ -34,19 +34,22 @@ SCOPE = TaskScope(
 
 
 class Registry:
-    """Notes what was registered, and that no record was written before."""
+    """Notes what was registered, and that no record was written before; its clock says `now_s`."""
+
+    now_s = 7.0
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.attempts: list[RegisteredAttempt] = []
         self.refusal: StreamError | None = None
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt) -> float:
         if self.refusal is not None:
             raise self.refusal
         identity = TransactionIdentity.parse(attempt.resource)
         assert self.cluster.open_transactions(identity.transactional_id) == []
         self.attempts.append(attempt)
+        return self.now_s
 
 
 class Rig:
@@ -57,6 +60,11 @@ class Rig:
         self.clients: list[FakeClient] = []
         self.producers: list[TransactionalProducer] = []
         self.registry = Registry(self.cluster)
+        self.timeout_ms: int | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """The writer, and its pool."""
         self.pool = self.renewed_pool()
         self.writer = TransactionalWriter(self.pool, SCOPE, self.registry, "out")
 
@@ -77,7 +85,8 @@ class Rig:
             self.clients.append(FakeClient(self.cluster, config))  # type: ignore[arg-type]
             return self.clients[-1]
 
-        producer = TransactionalProducer(make, {}, transactional_id)
+        timeout = {} if self.timeout_ms is None else {"transaction.timeout.ms": self.timeout_ms}
+        producer = TransactionalProducer(make, timeout, transactional_id)
         producer.prepare(topic=None, timeout_s=1)
         self.producers.append(producer)
         return producer
@@ -131,6 +140,24 @@ def test_a_pre_commit_names_the_registered_transaction_and_leaves_it_open(rig: R
     ]
     [transaction] = rig.cluster.open_transactions(handle.transactional_id)
     assert [m.record_value for m in transaction.records] == [b"a", b"b", b"c"]
+
+
+def test_rule_23_a_pre_commit_says_until_when_its_transaction_is_safe(rig: Rig) -> None:
+    """By the clock of the coordinator, who was told before the broker was; with room to commit."""
+    rig.timeout_ms = 600_000
+    rig.renew()
+    rig.writer.write(records(b"a"))
+    rig.registry.now_s = 500.0  # what is said later changes nothing
+    assert rig.writer.decide_by_s is None
+    rig.writer.pre_commit()
+    assert rig.writer.decide_by_s == 7.0 + 600.0 - 60.0
+
+
+def test_a_transaction_whose_timeout_nobody_knows_has_no_last_moment(rig: Rig) -> None:
+    """Then a checkpoint's own time-out is all there is."""
+    rig.writer.write(records(b"a"))
+    rig.writer.pre_commit()
+    assert rig.writer.decide_by_s is None
 
 
 def refuse_value(value: bytes, code: str) -> object:

@@ -402,7 +402,7 @@ def test_a_region_that_is_parked_is_not_parked_again_for_an_epoch_that_it_was_pa
     driver.ack(driver.poll(3))
     barrier = driver.poll(3, region="side")
     batch = BatchKey(region="side", generation=0, batch_id=1)
-    short = replace(driver.acknowledgement(batch, barrier), decide_within_s=1.0)
+    short = replace(driver.acknowledgement(batch, barrier), decide_by_s=driver.clock() + 1.0)
     driver.tell(Acknowledged(ack=short))
     break_for_good(driver)
     driver.tick(1.0)  # what grew old had both of them in it, and the third has no barrier yet

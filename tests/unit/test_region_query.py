@@ -147,6 +147,7 @@ class Decisions:
     refusal: StreamError | None = None
     region: RegionRecord | None = None
     counts: list[Mapping[str, RecordCounts]] = field(default_factory=list)
+    decide_by_s: float | None = None
 
     def is_committed(self, batch: BatchKey) -> bool:
         raise NotImplementedError
@@ -156,6 +157,7 @@ class Decisions:
 
     def acknowledge(self, ack: Acknowledgement) -> None:
         self.region = ack.region
+        self.decide_by_s = ack.decide_by_s
         self.counts.append(ack.counts)
         self.told.append(("acknowledged", ack.batch))
 
@@ -326,6 +328,16 @@ def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
     assert writer.given == [(written("files", 9),)] * 2 + [(written("files", 2),)]
     assert world.coordinator.region is not None
     assert world.coordinator.region.operator_states == (written("files", 3),)
+
+
+def test_rule_23_a_batch_must_be_decided_before_its_first_transaction_grows_old() -> None:
+    """Of all its tasks: those of the first wave began long before the last one ended."""
+    world = World()
+    told = tuple(TaskResult(decide_by_s=moment_s) for moment_s in (900.0, 100.0, None))
+    world.batch(1, barrier(), results=told)
+    assert world.coordinator.decide_by_s == 100.0
+    world.batch(2, barrier(8), results=(TaskResult(),))
+    assert world.coordinator.decide_by_s is None
 
 
 PARSE = ChainedFunction(

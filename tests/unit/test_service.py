@@ -131,8 +131,9 @@ def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
     attempt = RegisteredAttempt(
         batch=BATCH, operator_id="sink", resource='["id", 1, 0]', checkpoint_id=1
     )
-    client.register(attempt)
-    client.register(attempt)
+    before_s = time.monotonic()
+    first_s, again_s = client.register(attempt), client.register(attempt)
+    assert before_s <= first_s <= again_s <= time.monotonic(), "the coordinator's clock"
     old = dataclasses.replace(attempt, batch=dataclasses.replace(BATCH, generation=-1))
     with pytest.raises(FencedError, match="restarted"):
         client.register(old)
