@@ -218,6 +218,7 @@ class OwnerClaim:
             renewed_at_ms=0,
             renewals=0,
         )
+        self._overtaken: str | None = None  # session whose last write may still be on its way
 
     def take(self) -> None:
         """Take the prefix.
@@ -230,18 +231,17 @@ class OwnerClaim:
             FencedError: the record changes, so the other job lives; nothing was changed.
         """
         found = self._store.read()
-        if found is not None and not self._is_same_job(found):
+        if found is not None and self._is_same_job(found):
+            self._overtaken = found.session
+        elif found is not None:
             self._watch(found)
         self._write()
-        winner = self._store.read()
-        if winner is not None and winner.session != self._record.session:
-            raise self._refusal(winner)
+        if self._is_written_over():
+            self._write()
 
     def renew(self) -> None:
         """Say that this job lives; FencedError when another session has taken the prefix."""
-        found = self._store.read()
-        if found is not None and found.session != self._record.session:
-            raise self._refusal(found)
+        self._is_written_over()
         self._write()
 
     def release(self) -> None:
@@ -252,6 +252,24 @@ class OwnerClaim:
                 self._store.write(None)
         finally:
             self._store.close()
+
+    def _is_written_over(self) -> bool:
+        """Whether the run that we overtook has written once more.
+
+        Its renewal had looked before we wrote, and slept: it finds our record the next time, and
+        ends. Twice, it lives on in another store of the same name.
+
+        Raises:
+            FencedError: anybody else has, or it has twice.
+        """
+        found = self._store.read()
+        if found is None or found.session == self._record.session:
+            return False
+        if found.session != self._overtaken:
+            raise self._refusal(found)
+        self._overtaken = None
+        log.info("the run before had a renewal on its way: prefix=%s", self._prefix)
+        return True
 
     def _is_same_job(self, found: OwnerRecord) -> bool:
         ours = self._record

@@ -51,6 +51,20 @@ class FakeStore:
             self.on_sleep()
 
 
+@dataclass
+class SlowStore(FakeStore):
+    """A write that was on its way lands behind the next one."""
+
+    on_its_way: OwnerRecord | None = None
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """See `OwnerStore.write`."""
+        super().write(record)
+        late, self.on_its_way = self.on_its_way, None
+        if late is not None:
+            self.record = late
+
+
 def _claim(store: FakeStore, *, uid: str = "u1", uri: str = "file:/a", session: str) -> OwnerClaim:
     context = SinkContext(
         job_uid=uid,
@@ -82,6 +96,45 @@ def test_rule_22_the_same_job_and_directory_takes_over_at_once() -> None:
     assert store.now_s == 0
     with pytest.raises(FencedError):
         older.renew()
+
+
+def test_rule_22_a_renewal_that_slept_does_not_end_the_newer_run() -> None:
+    """It had looked before the newer run wrote. Its job finds that record the next time."""
+    store = FakeStore()
+    older, newer = _claim(store, session="s1"), _claim(store, session="s2")
+    older.take()
+    on_its_way = store.record
+    newer.take()
+    store.record = on_its_way
+    newer.renew()
+    assert store.record is not None
+    assert store.record.session == "s2"
+    with pytest.raises(FencedError):
+        older.renew()
+
+
+def test_rule_22_a_renewal_that_slept_does_not_end_the_start_either() -> None:
+    """It lands between the newer run's write and its look."""
+    store = SlowStore()
+    _claim(store, session="s1").take()
+    store.on_its_way = store.record
+    _claim(store, session="s2").take()
+    assert store.record is not None
+    assert store.record.session == "s2"
+
+
+def test_rule_22_a_copy_of_the_job_that_lives_on_ends_one_of_both() -> None:
+    """The same directory's name on another machine: no seal stops it, and it keeps writing."""
+    store = FakeStore()
+    older, newer = _claim(store, session="s1"), _claim(store, session="s2")
+    older.take()
+    theirs = store.record
+    newer.take()
+    store.record = theirs
+    newer.renew()
+    store.record = theirs
+    with pytest.raises(FencedError):
+        newer.renew()
 
 
 @pytest.mark.parametrize(("uid", "uri"), [("u2", "file:/b"), ("u1", "file:/b"), ("u2", "file:/a")])
