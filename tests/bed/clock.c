@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -80,8 +81,8 @@ int timespec_get(struct timespec *now, int base)
 
 /* The kernel waits by its own clock. A deadline of a monotonic clock is the host's uptime, which is
  * below a thousand million seconds; one of the wall clock is above. */
-int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
-                           const struct timespec *restrict deadline)
+static int wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                      const struct timespec *deadline)
 {
     struct timespec mine = *deadline;
 
@@ -90,4 +91,19 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
     if (mine.tv_sec > 1000000000)
         mine.tv_sec -= moved();
     return real_wait(condition, mutex, &mine);
+}
+
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict deadline)
+{
+    return wait_until(condition, mutex, deadline);
+}
+
+/* librdkafka's; the C library's own would not come by the function above. */
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex,
+                  const struct timespec *restrict deadline)
+{
+    int answer = wait_until((pthread_cond_t *)condition, (pthread_mutex_t *)mutex, deadline);
+
+    return answer == 0 ? thrd_success : answer == ETIMEDOUT ? thrd_timedout : thrd_error;
 }
