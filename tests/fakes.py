@@ -415,6 +415,7 @@ class FakeStore:
     records: dict[int, CheckpointRecord] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)
+    losses_accepted: set[int] = field(default_factory=set)
     repairs: dict[int, list[Mapping[bytes, StateEntry]]] = field(default_factory=dict)
     history: list[CheckpointRecord] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
@@ -451,6 +452,10 @@ class FakeStore:
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
         """See `MetadataStore.mark_superseded`."""
         self.superseded[checkpoint_id] = by
+
+    def is_loss_accepted(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_loss_accepted`."""
+        return checkpoint_id in self.losses_accepted
 
     def is_superseded(self, checkpoint_id: int) -> bool:
         """See `MetadataStore.is_superseded`."""

@@ -1,6 +1,7 @@
 """``sluice checkpoint``: what a checkpoint directory holds, with the job running or gone.
 
-Only reads. Works from the directory alone; for hdfs it starts a JVM from PySpark's jars.
+Only reads, but for `accept-loss`. Works from the directory alone; for hdfs it starts a JVM from
+PySpark's jars.
 """
 
 import json
@@ -17,7 +18,7 @@ from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.checkpoint.store import CheckpointStore
-from runtime.errors import UnsupportedFormatError
+from runtime.errors import ConfigError, UnsupportedFormatError
 from runtime.model import RegionStatus
 
 __all__ = ["app"]
@@ -75,6 +76,34 @@ def inspect_checkpoint(
         _print_json(found)
     else:
         _print_checkpoint(_console(), found)
+
+
+@app.command("accept-loss")
+def accept_loss(
+    path: _Path,
+    checkpoint_id: Annotated[
+        int, typer.Option("--id", min=0, help="As TransactionLostError names it.")
+    ],
+) -> None:
+    """Let the next start go on behind a decision of which the brokers have aborted a part.
+
+    What can be committed of it is committed; what is lost is not written again. Only for what
+    on_lost="repair" cannot write again: do that by hand before the job starts, for order.
+    """
+    uri, _ = split_place(path)
+    with command_store(uri) as store:
+        standing = look_at(store, checkpoint_id).standing
+        if standing != "unfinished":
+            raise ConfigError(
+                "there is no loss to accept: this checkpoint is not a decision with open work",
+                {"uri": store.uri, "checkpoint_id": checkpoint_id, "standing": standing},
+                "Give the id that TransactionLostError names.",
+            )
+        store.accept_loss(checkpoint_id)
+    typer.echo(
+        f"Checkpoint {checkpoint_id}: what is lost of it no longer holds up a start. The next one "
+        "commits the rest, logs what is missing, and goes on."
+    )
 
 
 def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object]:
@@ -148,6 +177,8 @@ def _list_row(place: Place) -> Sequence[object]:
         standing += f" by {place.superseded_by}"
     if place.repairs:
         standing += f", {place.repairs} repair(s)"
+    if place.is_loss_accepted:
+        standing += ", loss accepted"
     if record is None:
         return (place.checkpoint_id, standing, None, None, None, None, None, place.metadata_bytes)
     carried = sum(region.status is RegionStatus.CARRIED for region in record.regions)

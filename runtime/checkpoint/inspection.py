@@ -39,6 +39,7 @@ class Place:
         metadata_bytes: size of ``_metadata``.
         superseded_by: see `CheckpointStore.superseded_by`.
         repairs: how many repairs stand beside it.
+        is_loss_accepted: see `CheckpointStore`.
     """
 
     checkpoint_id: int
@@ -48,6 +49,7 @@ class Place:
     metadata_bytes: int = 0
     superseded_by: int | None = None
     repairs: int = 0
+    is_loss_accepted: bool = False
 
 
 def survey(store: CheckpointStore) -> list[Place]:
@@ -70,6 +72,7 @@ def survey(store: CheckpointStore) -> list[Place]:
             record=record,
             error=error,
             superseded_by=store.superseded_by(checkpoint_id),
+            is_loss_accepted=store.is_loss_accepted(checkpoint_id),
             **_sizes(store, checkpoint_id),
         )
         for checkpoint_id, record, error in seen
@@ -144,6 +147,7 @@ def as_json(place: Place, kinds: KindRegistry) -> Json:
         "error": place.error or None,
         "superseded_by": place.superseded_by,
         "repairs": place.repairs,
+        "loss_accepted": place.is_loss_accepted,
         "metadata_bytes": place.metadata_bytes,
     }
     return found if place.record is None else {**found, **_record(place.record, kinds)}

@@ -57,6 +57,7 @@ class Settlement:
     deadline_s: float
     kept: KeptStates
     _committers: SharedCommitters = field(init=False)
+    _given_up: set[bytes] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._committers = SharedCommitters(self.sinks, self.plan)
@@ -85,7 +86,15 @@ class Settlement:
 
     def _decided(self, record: CheckpointRecord, committed: Collection[bytes]) -> DecidedWork:
         """Read anew each time: another start may be repairing the same checkpoint."""
-        regions = tuple(_effective(self.store, record))
+        regions = tuple(
+            replace(
+                region,
+                committables=tuple(
+                    entry for entry in region.committables if entry.payload not in self._given_up
+                ),
+            )
+            for region in _effective(self.store, record)
+        )
         return DecidedWork(
             checkpoint_id=record.checkpoint_id,
             regions=regions,
@@ -111,12 +120,24 @@ class Settlement:
             return True
         committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
         lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
-        repaired = False
-        if lost:
-            repaired = yield from self._repair(record, lost, reports)
-        if not repaired:
+        goes_on = False
+        if lost and self.store.is_loss_accepted(record.checkpoint_id):
+            self._give_up_lost(decided, lost, reports)
+            goes_on = True
+        elif lost:
+            goes_on = yield from self._repair(record, lost, reports)
+        if not goes_on:
             yield from self._wait(record, reports, since_s)
         return False
+
+    def _give_up_lost(
+        self, decided: DecidedWork, lost: Sequence[StateEntry], reports: Sequence[CommitReport]
+    ) -> None:
+        """From here on the decision is followed as if it did not name them."""
+        error = lost_error(decided.checkpoint_id, lost_by_region(decided.regions, lost), reports)
+        log.error("a loss was accepted, the job goes on without these records: %s", error)
+        self._given_up |= {entry.payload for entry in lost}
+        self._committers = SharedCommitters(self.sinks, self.plan)  # these hold them
 
     def _wait(
         self, record: CheckpointRecord, reports: Sequence[CommitReport], since_s: float

@@ -361,7 +361,8 @@ def lost_error(
             "ranges": " ".join(ranges),
             "details": "; ".join(sorted({report.detail for report in told if report.detail})),
         },
-        "Raise the transaction timeout. Write these ranges again, or use on_lost='repair'.",
+        "Raise the transaction timeout, and use on_lost='repair'. Where that cannot write them "
+        "again, do it by hand, then 'sluice checkpoint accept-loss' lets the job start.",
     )
 
 

@@ -5,6 +5,7 @@
     chk-000000000042/_metadata      the decision, or the abort (Avro, `runtime.checkpoint.metadata`)
                      _committed     everything it names is visible (JSON)
                      _superseded    a start from an older checkpoint left it behind (JSON)
+                     _loss-accepted what is lost of it shall not hold up a start (JSON)
                      _repair-1      what replaces lost committables (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
     _leader                         where the coordinator is (`runtime.checkpoint.leader`)
@@ -14,12 +15,12 @@ import json
 import logging
 import re
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
+from runtime.checkpoint.placing import Placing, session_text
 from runtime.checkpoint.retention import PlaceFacts, facts_of, indispensable, retirable
 from runtime.contracts import Clock, PublishOutcome
 from runtime.errors import (
@@ -27,7 +28,6 @@ from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StorageError,
-    StreamError,
     WrongJobError,
 )
 from runtime.failpoints import failpoint
@@ -57,6 +57,7 @@ _MARK_VERSION = 1
 _METADATA = "_metadata"
 _COMMITTED = "_committed"
 _SUPERSEDED = "_superseded"
+_LOSS_ACCEPTED = "_loss-accepted"
 _REPAIR = re.compile(r"_repair-([1-9]\d*)")
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
 _PAUSE_S = 0.05
@@ -146,6 +147,10 @@ class CheckpointStore:
     def is_superseded(self, checkpoint_id: int) -> bool:
         """Whether a start from an older checkpoint left this one behind."""
         return self.fs.exists(_path(checkpoint_id, _SUPERSEDED))
+
+    def is_loss_accepted(self, checkpoint_id: int) -> bool:
+        """Whether a start may go on behind this decision though some of it is lost."""
+        return self.fs.exists(_path(checkpoint_id, _LOSS_ACCEPTED))
 
     def superseded_by(self, checkpoint_id: int) -> int | None:
         """The first checkpoint of the start that left this one behind, or None."""
@@ -299,6 +304,10 @@ class CheckpointStore:
         self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
         self._known.pop(checkpoint_id, None)
 
+    def accept_loss(self, checkpoint_id: int) -> None:
+        """Say that what is lost of a decision shall not hold up a start; idempotent."""
+        self._mark(checkpoint_id, _LOSS_ACCEPTED, {})
+
     # --- retiring -------------------------------------------------------------------------------
 
     def retirable(self, *, retain: int = 3) -> list[int]:
@@ -348,7 +357,7 @@ class CheckpointStore:
                 continue
             for entry in self.fs.entries(place_name(checkpoint_id)):
                 match = _TEMPORARY.fullmatch(entry.name)
-                if match and match[1] != _session_text(session):
+                if match and match[1] != session_text(session):
                     self.fs.delete(_path(checkpoint_id, entry.name))
                     cleaned += 1
         return cleaned
@@ -394,7 +403,7 @@ class CheckpointStore:
         deadline = self._clock() + timeout_s
         path = _path(checkpoint_id, name)
         while True:
-            attempt = _Attempt(self.fs, place_name(checkpoint_id), name, data, session)
+            attempt = Placing(self.fs, place_name(checkpoint_id), name, data, session)
             try:
                 outcome = attempt.run()
                 self._open_answers.discard(path)
@@ -421,69 +430,8 @@ class CheckpointStore:
         self.fs.replace(path, json.dumps(text).encode())
 
 
-class _Attempt:
-    """One try to give a file its name. Afterwards `was_tried` says whether it may have landed."""
-
-    def __init__(
-        self, fs: FileSystem, directory: str, name: str, data: bytes, session: str
-    ) -> None:
-        self._fs = fs
-        self._path = f"{directory}/{name}"
-        unique = f"{_session_text(session)}.{uuid.uuid4().hex}"
-        self._temporary = f"{directory}/.{name}.{unique}.tmp"
-        self._data = data
-        self.was_tried = False
-
-    def run(self) -> PublishOutcome:
-        """OURS or TAKEN; StorageError when neither is certain."""
-        found = self._standing()
-        if found is not None:
-            return found
-        self._fs.write_temporary(self._temporary, self._data)
-        failpoint("after-temp-sync")
-        try:
-            self.was_tried = True
-            if self._fs.place(self._temporary, self._path):
-                return PublishOutcome.OURS
-        except StorageError as error:
-            found = self._standing()
-            if found is None:
-                raise
-            log.info("publish settled by reading back: path=%s error=%s", self._path, error)
-            return found
-        found = self._standing()
-        self._discard()
-        if found is None:
-            raise StorageError(
-                "a place was refused as taken, but nothing stands there",
-                {"uri": self._fs.uri, "path": self._path},
-                "Retry; if it stays so, the store does not keep its promise: use another.",
-            )
-        return found
-
-    def _standing(self) -> PublishOutcome | None:
-        data = self._fs.read(self._path)
-        if data is None:
-            return None
-        if data != self._data:
-            return PublishOutcome.TAKEN
-        self._fs.make_durable(self._path)
-        return PublishOutcome.OURS
-
-    def _discard(self) -> None:
-        try:
-            self._fs.delete(self._temporary)
-        except StreamError as error:  # the next `clean` has it
-            log.debug("temporary file is left: path=%s error=%s", self._temporary, error)
-
-
 def _path(checkpoint_id: int, name: str) -> str:
     return f"{place_name(checkpoint_id)}/{name}"
-
-
-def _session_text(session: str) -> str:
-    """The session inside a file name: only letters that every store takes."""
-    return re.sub(r"[^A-Za-z0-9-]", "-", session) or "-"
 
 
 def _mark_field(data: bytes, name: str, where: Mapping[str, object]) -> int:

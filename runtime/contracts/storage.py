@@ -56,6 +56,10 @@ class MetadataStore(Protocol):
         """Whether the mark is there."""
         ...
 
+    def is_loss_accepted(self, checkpoint_id: int) -> bool:
+        """Whether a start may go on behind this decision though some of it is lost."""
+        ...
+
     def publish_repair(
         self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
     ) -> PublishOutcome:

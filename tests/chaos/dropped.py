@@ -1,5 +1,6 @@
 """What approximate recovery has dropped, by a job's records, and that nothing else is missing."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from connectors.kafka.history import await_readable, read_history, read_records
@@ -10,13 +11,18 @@ from runtime.model import Verdict
 from tests.chaos.programs import exclaim
 from tests.chaos.scenario import Scenario
 
-__all__ = ["on_record", "require_the_rest_once"]
+__all__ = ["on_record", "require_all_but", "require_the_rest_once"]
 
 
 def require_the_rest_once(scenario: Scenario) -> None:
     """Something was dropped; all other records are in the output, once and in order."""
     dropped = on_record(scenario.checkpoint)
     assert dropped, "workers died, and nothing was dropped"
+    require_all_but(scenario, dropped)
+
+
+def require_all_but(scenario: Scenario, dropped: Collection[tuple[int, int]]) -> None:
+    """All records but these, by partition and offset, are in the output, once and in order."""
     topics = scenario.topics
     await_readable(topics.connection, topics.output, timeout_s=60)
     kept = [

@@ -5,12 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import read_records
+from runtime.checkpoint.cli import app as checkpoint_commands
 from runtime.checkpoint.store import open_store
 from runtime.model import Verdict
 from tests.chaos.beds import kills
+from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
@@ -20,7 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
 _REGIONS = 3
-_RANGE = re.compile(r"[\w-]+-(\d+):\[\d+,\d+\)")
+_RANGE = re.compile(r"[\w-]+-(\d+):\[(\d+),(\d+)\)")
 _FAIL = {"ON_LOST": "fail", "TRANSACTION_TIMEOUT_S": str(_TIMEOUT_S)}
 
 
@@ -50,6 +53,37 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         scenario.finish()
 
 
+def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """What the error named is missing, and nothing else: the rest is there once and in order."""
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
+        scenario.kill_at(Kill(failpoint="after-decision"))
+        await_stable(kafka.bootstrap, scenario.topics.output, timeout_s=_TIMEOUT_S * 5)
+        program = scenario.start()
+        assert program.await_exit(timeout_s=START_S) not in (0, None)
+        assert program.await_gone(timeout_s=PATIENCE_S)
+        log = program.log()
+        told = log[log.rindex("TransactionLostError") :]
+        lost = {
+            (int(partition), offset)
+            for partition, start, end in _RANGE.findall(told[: told.index("details=")])
+            for offset in range(int(start), int(end))
+        }
+        assert lost, program.log_tail()
+        place = re.search(r"checkpoint_id=(\d+)", told)
+        assert place is not None
+        given = ["accept-loss", str(scenario.checkpoint), "--id", place[1]]
+        CliRunner().invoke(checkpoint_commands, given, catch_exceptions=False)
+
+        scenario.feeder.stop()
+        program = scenario.start(until_end=True)
+        assert program.await_exit(timeout_s=START_S) == 0, program.log_tail()
+        assert program.await_gone(timeout_s=PATIENCE_S)
+        assert "a loss was accepted" in program.log()
+        require_all_but(scenario, lost)
+
+
 @pytest.mark.long
 def test_of_several_regions_exactly_the_lost_slices_are_written_again(
     kafka: EmbeddedKafka, tmp_path: Path
@@ -75,7 +109,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         log = program.log()
         assert "TransactionLostError" in log, program.log_tail()
         assert scenario.observer.total == seen
-        named = {int(number) for number in _RANGE.findall(log[log.rindex("ranges=") :])}
+        named = {int(number) for number, _, _ in _RANGE.findall(log[log.rindex("ranges=") :])}
         records = read_records(scenario.topics.connection, output)
         visible = {record.partition for record in records}
         assert named, program.log_tail()

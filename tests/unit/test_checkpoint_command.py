@@ -58,6 +58,28 @@ def _json(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_a_loss_is_accepted_by_the_id_of_its_decision(directory: Path) -> None:
+    """Once or twice; the list says so; nothing else changes."""
+    before = _json("list", str(directory))["checkpoints"]
+    for _ in range(2):
+        assert "Checkpoint 42" in _run("accept-loss", str(directory), "--id", "42")
+    assert "loss accepted" in _run("list", str(directory))
+    after = _json("list", str(directory))["checkpoints"]
+    assert [each["checkpoint_id"] for each in after if each["loss_accepted"]] == [42]
+    assert [{**each, "loss_accepted": False} for each in after] == before
+    assert open_store(str(directory)).is_loss_accepted(42)
+
+
+@pytest.mark.parametrize("checkpoint_id", ["0", "2", "3"])
+def test_there_is_no_loss_to_accept_where_nothing_is_open(
+    directory: Path, checkpoint_id: str
+) -> None:
+    """Committed, aborted, or a decision that names nothing to commit."""
+    with pytest.raises(ConfigError, match="no loss to accept"):
+        _run("accept-loss", str(directory), "--id", checkpoint_id)
+    assert not open_store(str(directory)).is_loss_accepted(int(checkpoint_id))
+
+
 def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
     """Ids in order; what a recovery would still have to do is told from what is finished."""
     found = _json("list", str(directory))

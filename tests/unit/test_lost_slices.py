@@ -159,3 +159,26 @@ def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -
         job.start(plan=two_regions(deterministic=False))
     assert rewriter.calls == 0
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+    assert 1 not in job.store.committed
+
+
+def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is not lost of it is visible; what is, the log names once more."""
+    job = half_lost()
+    job.store.losses_accepted.add(1)
+    job.start(plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+    assert 1 in job.store.committed
+    (message,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "loss was accepted" in message
+    assert "ranges=input-0:[0,10) input-1:[0,10)" in message
+
+
+def test_rule_11_a_loss_that_was_accepted_for_another_checkpoint_stops_the_job() -> None:
+    """Each is looked at by somebody, by its own id."""
+    job = half_lost()
+    job.store.losses_accepted.add(0)
+    with pytest.raises(TransactionLostError, match="accept-loss"):
+        job.start(plan=two_regions())
