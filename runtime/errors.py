@@ -30,6 +30,7 @@ __all__ = [
     "StorageError",
     "StorageUnreachableError",
     "StreamError",
+    "TransactionAbortedError",
     "TransactionLostError",
     "TransactionUnknownError",
     "UnreachableError",
@@ -123,6 +124,11 @@ class DropLimitError(StreamError):
 
 class DeliveryError(StreamError):
     """The broker refused a record, or did not confirm it; its epoch is not pre-committed."""
+
+
+class TransactionAbortedError(StreamError):
+    """The client or its broker has given up a transaction that is not decided; its epoch is written
+    again."""
 
 
 class TransactionLostError(StreamError):

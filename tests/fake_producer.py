@@ -18,10 +18,16 @@ __all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka
 
 
 def kafka_error(
-    name: str, text: str = "", *, fatal: bool = False, retriable: bool = False
+    name: str,
+    text: str = "",
+    *,
+    fatal: bool = False,
+    retriable: bool = False,
+    requires_abort: bool = False,
 ) -> KafkaError:
     """librdkafka's error of that name."""
-    return KafkaError(getattr(KafkaError, name), text or name, fatal, retriable)
+    code = getattr(KafkaError, name)
+    return KafkaError(code, text or name, fatal, retriable, requires_abort)
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,7 @@ class FakeClient:
         self._queue: list[tuple[Callable[..., None], FakeMessage]] = []
         self.epoch = -1
         self.state = "Init"
+        self.abort_reason = kafka_error("_TIMED_OUT", requires_abort=True)
         self.transaction: FakeTransaction | None = None
         self._fatal: KafkaError | None = None
         self._told = ""
@@ -129,7 +136,7 @@ class FakeClient:
 
     def begin_transaction(self) -> None:
         if self.state == "AbortableError":
-            raise KafkaException(kafka_error("_TIMED_OUT"))
+            raise KafkaException(self.abort_reason)
         if self.state != "Ready":
             refusal = f"Operation not valid in state {self.state}"
             raise KafkaException(kafka_error("_STATE", refusal))

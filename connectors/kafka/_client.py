@@ -46,6 +46,7 @@ from runtime.errors import (
     FencedError,
     SourceChangedError,
     StreamError,
+    TransactionAbortedError,
     UnreachableError,
 )
 
@@ -172,6 +173,25 @@ _FENCED = error_codes(
     "PRODUCER_FENCED",
     "TRANSACTION_COORDINATOR_FENCED",
 )
+_REFUSED_RECORD = error_codes(
+    "INVALID_MSG",
+    "INVALID_MSG_SIZE",
+    "INVALID_RECORD",
+    "INVALID_TIMESTAMP",
+    "MSG_SIZE_TOO_LARGE",
+    "POLICY_VIOLATION",
+    "RECORD_LIST_TOO_LARGE",
+    "UNSUPPORTED_COMPRESSION_TYPE",
+)
+_ABORTED = error_codes(
+    # Records thrown away because of an error that another report, or the client itself, names.
+    "_PURGE_INFLIGHT",
+    "_PURGE_QUEUE",
+    "INVALID_TXN_STATE",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "TRANSACTION_ABORTABLE",
+    "UNKNOWN_PRODUCER_ID",
+)
 _MISCONFIGURED = error_codes(
     "_INVALID_ARG",
     "_NOT_CONFIGURED",
@@ -249,4 +269,6 @@ def _classify(error: KafkaError) -> tuple[type[StreamError], str]:
         return FencedError, "A newer owner has this transactional id; this process must stop."
     if code in _MISCONFIGURED:
         return ConfigError, "Correct the kafka.* options."
+    if code in _ABORTED or (error.txn_requires_abort() and code not in _REFUSED_RECORD):
+        return TransactionAbortedError, "It is written again in a new transaction."
     return DeliveryError, _AGAIN

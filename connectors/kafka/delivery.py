@@ -22,6 +22,7 @@ from runtime.errors import (
     FencedError,
     SourceChangedError,
     StreamError,
+    TransactionAbortedError,
     UnreachableError,
 )
 from runtime.model import SplitRange
@@ -71,7 +72,12 @@ class DeliveryLog:
         self._scope = scope
         self._failure: _Failure | None = None
         self._client_error: KafkaError | None = None
+        self._abort_reason: Callable[[], KafkaError | None] = lambda: None
         self.failed_records = 0
+
+    def ask(self, abort_reason: Callable[[], KafkaError | None]) -> None:
+        """Whom to ask why records were thrown away, where no report and no callback has told."""
+        self._abort_reason = abort_reason
 
     def on_delivery(self, rows: pa.RecordBatch) -> OnDelivery:
         """The callback for records made of ``rows``; knows them for the message of an error."""
@@ -128,16 +134,16 @@ class DeliveryLog:
         """Raise the error of this epoch, if there is one.
 
         Raises:
-            DeliveryError, UnreachableError, AuthenticationError, FencedError: with topic,
-                partition, code and source.
+            DeliveryError, UnreachableError, AuthenticationError, FencedError,
+            TransactionAbortedError: with topic, partition, code and source.
         """
         failure, fatal = self._failure, self._client_error
         if failure is None:
             if fatal is not None and fatal.fatal():
                 raise self.error(fatal, _ranges_text(self._scope.source_ranges))
             return
-        if fatal is not None and failure.error.code() in _CONSEQUENCES:
-            failure.error = fatal
+        if is_consequence(failure.error):
+            failure.error = fatal or self._abort_reason() or failure.error
         rows, row = failure.rows, failure.row
         if rows is not None and row is None:
             row = _row_of(rows, failure.key, failure.value)
@@ -168,7 +174,8 @@ class DeliveryLog:
         elif not isinstance(found, SourceChangedError):
             remedy = f"{remedy} Nothing of this epoch is visible."
         # Brokers that did not answer in time may do so later: that is worth another try.
-        kind = UnreachableError if isinstance(found, UnreachableError) else DeliveryError
+        again = isinstance(found, UnreachableError | TransactionAbortedError)
+        kind = type(found) if again else DeliveryError
         return kind(str(what), place, str(remedy))
 
     def _note(self, failure: _Failure, count: int = 1) -> None:

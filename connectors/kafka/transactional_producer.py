@@ -28,6 +28,7 @@ from runtime.errors import (
     AuthenticationError,
     DeliveryError,
     StreamError,
+    TransactionAbortedError,
     UnreachableError,
 )
 
@@ -302,9 +303,9 @@ class TransactionalProducer:
         not it says now.
 
         Raises:
-            DeliveryError: the producer's id or epoch is no longer the registered one, or the
-                transaction is no longer open, or so old that the broker may have aborted it.
-            FencedError, AuthenticationError, …: the client has given up for good, for that reason.
+            TransactionAbortedError: the producer's id or epoch is no longer the registered one, or
+                the transaction is no longer open, or so old that the broker may have aborted it.
+            FencedError, UnreachableError, …: the client has given it up, for that reason.
         """
         while self._serve(0):
             pass
@@ -315,7 +316,7 @@ class TransactionalProducer:
             identity.producer_epoch,
         )
         if not same or state != "InTransaction":
-            raise DeliveryError(
+            raise TransactionAbortedError(
                 "the transaction is not the one that was begun",
                 {
                     "transactional_id": self.transactional_id,
@@ -327,21 +328,34 @@ class TransactionalProducer:
             )
         self._refuse_timed_out()
 
-    def _state(self) -> str:
-        """librdkafka's ``txn_state`` at this moment, or the error that it ended in.
+    def abort_reason(self) -> KafkaError | None:
+        """Why the client has given up the transaction that is open; None: it has not."""
+        refusal = self._begin_refused()
+        return None if refusal is None or refusal.code() in _WRONG_STATE else refusal
 
-        There is no call for it, and statistics come only at intervals. But each call names the
-        state in which it is not legal, and beginning a transaction is legal in ``Ready`` alone.
+    def _state(self) -> str:
+        """librdkafka's ``txn_state`` at this moment; raises the error that the transaction has
+        ended in."""
+        refusal = self._begin_refused()
+        if refusal is None:
+            return "Ready"
+        if refusal.code() not in _WRONG_STATE:
+            raise translate(refusal, {"transactional_id": self.transactional_id})
+        named = _STATE_NAME.search(refusal.str())
+        return named[1] if named else refusal.str()
+
+    def _begin_refused(self) -> KafkaError | None:
+        """What the client says to beginning a transaction, which is legal in ``Ready`` alone.
+
+        There is no call for its state, and statistics come only at intervals. But each call names
+        the state in which it is not legal, or the error that the transaction has ended in.
         """
         try:
             self.client.begin_transaction()
         except KafkaException as err:
             error: KafkaError = err.args[0]
-            if error.fatal():
-                raise translate(error, {"transactional_id": self.transactional_id}) from err
-            named = _STATE_NAME.search(error.str()) if error.code() in _WRONG_STATE else None
-            return named[1] if named else error.str()
-        return "Ready"
+            return error
+        return None
 
     @property
     def kept_s(self) -> float | None:
@@ -356,7 +370,7 @@ class TransactionalProducer:
         # with all records acknowledged there is none: a decision would name a lost transaction.
         age_s = self._clock() - self._begun_at_s
         if self._timeout_s is not None and age_s >= self._timeout_s:
-            raise DeliveryError(
+            raise TransactionAbortedError(
                 "the transaction may have timed out before its pre-commit",
                 {
                     "transactional_id": self.transactional_id,

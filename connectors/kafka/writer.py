@@ -220,6 +220,7 @@ class TransactionalWriter:
                 )
             )
             failpoint("before-begin")
+            self._delivery.ask(lease.producer.abort_reason)
             lease.producer.begin(self._delivery.client_failed)
         except BaseException:
             self._pool.give_back_unused(lease)

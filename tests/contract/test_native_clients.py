@@ -30,7 +30,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import flush
 from connectors.kafka.tuning import read_settings
 from runtime.contracts import TaskScope
-from runtime.errors import ConfigError, DeliveryError, UnreachableError
+from runtime.errors import ConfigError, TransactionAbortedError, UnreachableError
 from runtime.model import BatchKey
 from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import require_native
@@ -266,7 +266,7 @@ def test_rule_1_a_full_queue_takes_a_part_and_every_report_comes_back(
     client.purge()
     wait_for(lambda: client.poll(0.05) is None or not len(client), what="reports")
     assert delivery.failed_records == 7
-    with pytest.raises(DeliveryError, match="_PURGE_QUEUE"):
+    with pytest.raises(TransactionAbortedError, match="_PURGE_QUEUE"):
         delivery.check()
     gone = weakref.ref(delivery)
     assert client.flush(1.0) == 0
@@ -306,7 +306,7 @@ def test_rule_1_a_report_of_rows_that_were_let_go_is_still_an_error(
     client.purge()
     wait_for(lambda: client.poll(0.05) is None or not len(client), what="reports")
     assert delivery.failed_records == 9
-    with pytest.raises(DeliveryError, match="_PURGE_QUEUE"):
+    with pytest.raises(TransactionAbortedError, match="_PURGE_QUEUE"):
         delivery.check()
 
 

@@ -28,7 +28,7 @@ from connectors.kafka.transactional_producer import (
     read_status,
 )
 from runtime.contracts import TaskScope
-from runtime.errors import DeliveryError, FencedError, StreamError
+from runtime.errors import FencedError, StreamError, TransactionAbortedError
 from runtime.model import BatchKey
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import unique
@@ -129,7 +129,7 @@ def test_rule_3_what_was_ended_or_never_begun_is_not_confirmed(
     flushed(ended, topic())
     assert ended.commit(timeout_s=30)
     for producer in (ended, unbegun):
-        with pytest.raises(DeliveryError, match=r"not the one that was begun.*state=Ready"):
+        with pytest.raises(TransactionAbortedError, match="state=Ready"):
             producer.confirm()
 
 

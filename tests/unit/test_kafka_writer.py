@@ -7,6 +7,7 @@ from connectors.kafka.handles import TransactionIdentity, decode_handle
 from connectors.kafka.producers import ProducerPool
 from connectors.kafka.transactional_producer import TransactionalProducer, read_status
 from connectors.kafka.writer import TransactionalWriter
+from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.contracts import RegisteredAttempt, TaskScope
 from runtime.errors import (
     AuthenticationError,
@@ -14,6 +15,7 @@ from runtime.errors import (
     DeliveryError,
     FencedError,
     StreamError,
+    TransactionAbortedError,
     UnreachableError,
 )
 from runtime.model import BatchKey, SplitRange
@@ -256,6 +258,39 @@ def test_the_client_own_error_explains_records_that_were_thrown_away(rig: Rig) -
         write_and_pre_commit(rig, records(b"b"))
 
 
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("TRANSACTION_ABORTABLE", TransactionAbortedError),
+        ("NOT_LEADER_FOR_PARTITION", TransactionAbortedError),
+        ("COORDINATOR_NOT_AVAILABLE", UnreachableError),
+        ("TOPIC_AUTHORIZATION_FAILED", AuthenticationError),
+        ("MSG_SIZE_TOO_LARGE", DeliveryError),
+    ],
+)
+def test_the_client_is_asked_why_it_has_thrown_records_away(
+    rig: Rig, reason: str, kind: type[StreamError]
+) -> None:
+    """It calls nobody back where its transaction is to be aborted and tried again."""
+    rig.writer.write(records(b"a"))
+    rig.cluster.refuse = lambda _: kafka_error("_PURGE_QUEUE")
+    rig.client.abort_reason = kafka_error(reason, requires_abort=True)
+    rig.client.state = "AbortableError"
+    with pytest.raises(kind, match=reason) as caught:
+        write_and_pre_commit(rig, records(b"b"))
+    assert type(caught.value) is kind
+    assert caught.value.args[1]["source_offset"] == 100
+
+
+def test_records_thrown_away_for_no_known_reason_are_worth_another_try(rig: Rig) -> None:
+    """As often as the job tolerates failures: nothing of them is visible."""
+    rig.writer.write(records(b"a"))
+    rig.cluster.refuse = lambda _: kafka_error("_PURGE_INFLIGHT")
+    with pytest.raises(TransactionAbortedError, match="_PURGE_INFLIGHT"):
+        write_and_pre_commit(rig, records(b"b"))
+    assert TransactionAbortedError not in PERMANENT_ERRORS
+
+
 def test_a_fatal_error_of_the_client_stops_the_epoch(rig: Rig) -> None:
     """It is raised by whatever call serves next; no record needs to be refused for it."""
     rig.writer.write(records(b"a"))
@@ -277,7 +312,7 @@ def test_another_producer_epoch_after_the_flush_is_never_pre_committed(rig: Rig)
     """Rule 3: the identity must be unchanged after the flush."""
     rig.writer.write(records(b"a"))
     rig.client.epoch += 1
-    with pytest.raises(DeliveryError, match="not the one that was begun"):
+    with pytest.raises(TransactionAbortedError, match="not the one that was begun"):
         rig.writer.pre_commit()
 
 
@@ -285,7 +320,7 @@ def test_a_transaction_that_is_no_longer_open_is_never_pre_committed(rig: Rig) -
     """Rule 3: librdkafka's state must be InTransaction when it is asked after the flush."""
     rig.writer.write(records(b"a"))
     rig.client.state = "AbortableError"
-    with pytest.raises(DeliveryError, match=r"not the one that was begun.*_TIMED_OUT"):
+    with pytest.raises(UnreachableError, match="_TIMED_OUT"):
         rig.writer.pre_commit()
 
 
@@ -293,7 +328,7 @@ def test_a_transaction_that_ended_unseen_is_never_pre_committed(rig: Rig) -> Non
     """Rule 3: nobody but the pre-commit may have brought it to another state."""
     rig.writer.write(records(b"a"))
     rig.client.state = "CommittingTransaction"
-    with pytest.raises(DeliveryError, match=r"state=CommittingTransaction"):
+    with pytest.raises(TransactionAbortedError, match=r"state=CommittingTransaction"):
         rig.writer.pre_commit()
 
 
@@ -310,7 +345,7 @@ def test_a_transaction_older_than_its_timeout_is_never_pre_committed() -> None:
     now_s[0] += 59
     producer.confirm()
     now_s[0] += 1
-    with pytest.raises(DeliveryError, match="may have timed out"):
+    with pytest.raises(TransactionAbortedError, match="may have timed out"):
         producer.confirm()
 
 
