@@ -128,8 +128,8 @@ _WITHOUT_EFFECT = frozenset(
 
 _REFUSED: Mapping[str, str] = {
     "interceptor.classes": "Java classes cannot be loaded here; transform the records in Spark.",
-    "key.deserializer": "Keys are always bytes; deserialise them in a function.",
-    "key.serializer": "Keys are always bytes; serialise them in a function.",
+    "key.deserializer": "Keys are always bytes; deserialise them in a function or in Spark.",
+    "key.serializer": "Keys are always bytes; serialise them in a function or in Spark.",
     "partitioner.class": "Java classes cannot be loaded here; set the partition column instead.",
     "sasl.client.callback.handler.class": "Give a token function instead of a Java class.",
     "sasl.kerberos.service.name": "GSSAPI is not supported; use PLAIN, SCRAM or OAUTHBEARER.",
@@ -142,19 +142,19 @@ _REFUSED: Mapping[str, str] = {
     "ssl.enabled.protocols": "OpenSSL's own protocol range is used; leave it out.",
     "ssl.engine.factory.class": "Java classes cannot be loaded here.",
     "ssl.protocol": "OpenSSL's own protocol range is used; leave it out.",
-    "value.deserializer": "Values are always bytes; deserialise them in a function.",
-    "value.serializer": "Values are always bytes; serialise them in a function.",
+    "value.deserializer": "Values are always bytes; deserialise them in a function or in Spark.",
+    "value.serializer": "Values are always bytes; serialise them in a function or in Spark.",
 }
 
 _OWNED: Mapping[str, str] = {
-    "auto.commit.interval.ms": "Sluice publishes group offsets after each decision.",
+    "auto.commit.interval.ms": "A source publishes offsets behind each committed checkpoint.",
     "auto.offset.reset": "Use the option startingOffsets.",
     "delivery.report.only.error": "Sluice counts delivery errors itself.",
-    "enable.auto.commit": "Sluice publishes group offsets after each decision.",
+    "enable.auto.commit": "Use a source's option commitGroupOffsets.",
     "enable.auto.offset.store": "Sluice keeps offsets in its checkpoints.",
     "enable.gapless.guarantee": "A failed record fails its epoch in any case.",
     "enable.partition.eof": "Sluice needs it to end its ranges.",
-    "group.id": "Use the option groupIdPrefix.",
+    "group.id": "Use a source's option groupIdPrefix; a sink has no group.",
     "group.instance.id": "Sluice assigns partitions itself.",
     "group.protocol": "Sluice assigns partitions itself.",
     "group.remote.assignor": "Sluice assigns partitions itself.",

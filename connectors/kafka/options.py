@@ -346,10 +346,12 @@ def _offsets_or_edge(text: str, option: str) -> Edge | PerPartition:
     if text.lower() in ("earliest", "latest"):
         return Edge(text.lower())
     if not text.startswith("{"):
+        is_start = option == "startingOffsets"
+        names, edge = ("earliest, latest, committed", -2) if is_start else ("latest", -1)
         raise ConfigError(
             "an option has a value that is not valid",
             {"option": option, "value": text},
-            'Use earliest, latest, committed or JSON such as {"topic": {"0": 23, "1": -2}}.',
+            f'Use {names} or JSON such as {{"topic": {{"0": 23, "1": {edge}}}}}.',
         )
     return PerPartition(offsets=parse_offsets(text, option=option))
 

@@ -251,7 +251,9 @@ class CheckpointSettings:
         wrong |= {name: value for name, value in not_negative.items() if value < 0}
         if wrong:
             raise ConfigError(
-                "a checkpoint setting is out of range", wrong, "Use a value above zero."
+                "a checkpoint setting is out of range",
+                wrong,
+                f"Use values above zero; for {', '.join(not_negative)} zero will do, too.",
             )
 
         if self.balancer is not None and self.max_concurrent > 1:
