@@ -194,9 +194,9 @@ class Book:
         later = [
             found
             for found in self.pending.values()
-            if found.checkpoint_id >= checkpoint.checkpoint_id and found.state in ABORTABLE
+            if found.checkpoint_id > checkpoint.checkpoint_id and found.state in ABORTABLE
         ]
-        for found in later:
+        for found in (checkpoint, *later):
             found.reason = found.reason or str(error)
             self.move(found, event if found is checkpoint else Event.OVERTAKEN, now_s)
             found.discarded.extend(found.acknowledged())

@@ -26,7 +26,15 @@ from runtime.errors import (
 from runtime.model import CheckpointKind
 from runtime.moments import is_past
 
-__all__ = ["drive_restart", "region_failed", "region_registered", "restart_asked", "rule"]
+__all__ = [
+    "drive_restart",
+    "grown_old",
+    "region_failed",
+    "region_registered",
+    "restart_asked",
+    "rule",
+    "withdrawn",
+]
 
 _NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
 
@@ -125,7 +133,7 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         if name not in checkpoint.acks and region.is_open
     ]
     grew_old = is_past(checkpoint.decide_by_s, now_s)
-    error = (_grew_old if grew_old else _timed_out)(book, checkpoint, missing)
+    error = grown_old(checkpoint, missing) if grew_old else _timed_out(book, checkpoint, missing)
     # A late one has its barrier from an older checkpoint: an abort alone would leave it as it is.
     late = [
         name
@@ -144,6 +152,25 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         for name in missing
         if name not in checkpoint.carried and (not grew_old or name in checkpoint.barriers)
     ]
+    _blame(book, checkpoint, error, now_s, slow=slow)
+
+
+def withdrawn(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """It grew old while nobody knew whether it was decided; its abort has landed in its place."""
+    error = grown_old(checkpoint, ())
+    book.abort(checkpoint, Event.ABORT_RECORD_DURABLE, error, now_s)
+    book.discard(checkpoint)
+    _blame(book, checkpoint, error, now_s, slow=())
+
+
+def _blame(
+    book: Book,
+    checkpoint: PendingCheckpoint,
+    error: BaseException,
+    now_s: float,
+    *,
+    slow: Sequence[str],
+) -> None:
     if book.settings.restart_strategy is None:
         _count_failure(book, error, now_s, blamed=slow or list(checkpoint.acks))
     else:
@@ -166,10 +193,8 @@ def _timed_out(
     )
 
 
-def _grew_old(
-    book: Book, checkpoint: PendingCheckpoint, missing: Sequence[str]
-) -> CheckpointFailedError:
-    del book
+def grown_old(checkpoint: PendingCheckpoint, missing: Sequence[str]) -> CheckpointFailedError:
+    """The error for a checkpoint that was not decided while it was safe."""
     return CheckpointFailedError(
         "the checkpoint grew old before its decision: a broker may soon end a transaction of it",
         {"checkpoint_id": checkpoint.checkpoint_id, "missing": ",".join(missing)},

@@ -45,6 +45,7 @@ from runtime.errors import (
     UnreachableError,
 )
 from runtime.model import CheckpointKind, RegionRecord, StateEntry, Verdict, committables_of
+from runtime.moments import is_past
 
 __all__ = [
     "commit_reported",
@@ -84,8 +85,8 @@ def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     if state is State.PRE_COMMITTED and is_next_place:
         _start_deciding(book, checkpoint, now_s)
     elif state is State.DECIDING:
-        _publish(book, checkpoint, Verdict.DECIDED)
-    elif state is State.ABORTING and is_next_place:
+        _decide_again(book, checkpoint, now_s)
+    elif state is State.WITHDRAWING or (state is State.ABORTING and is_next_place):
         _publish(book, checkpoint, Verdict.ABORTED)
     elif is_oldest and state in DECIDED_OPEN:
         _settle(book, checkpoint, now_s)
@@ -145,6 +146,17 @@ def _start_deciding(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> 
     _publish(book, checkpoint, Verdict.DECIDED)
 
 
+def _decide_again(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Its publish was not answered. What has grown old meanwhile is not decided any more, if it is
+    not decided already."""
+    if not is_past(checkpoint.decide_by_s, now_s):
+        _publish(book, checkpoint, Verdict.DECIDED)
+        return
+    book.move(checkpoint, Event.GREW_OLD, now_s)
+    checkpoint.reason = str(rulings.grown_old(checkpoint, ()))
+    _publish(book, checkpoint, Verdict.ABORTED)
+
+
 def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[RegionalStep, ...]:
     left_out = checkpoint.carried.values()
     # A batch's checkpoint id is that of its barrier: an older one was decided without it.
@@ -166,7 +178,8 @@ def orphans_swept(book: Book, event: OrphansSwept) -> None:
 
 def _publish(book: Book, checkpoint: PendingCheckpoint, verdict: Verdict) -> None:
     is_decision = verdict is Verdict.DECIDED
-    thrown_away = tuple(ack.region for ack in checkpoint.discarded)
+    undecided = checkpoint.discarded or checkpoint.acknowledged()
+    thrown_away = tuple(ack.region for ack in undecided)
     checkpoint.in_flight = True
     book.out.append(
         Publish(
@@ -189,7 +202,8 @@ def published(book: Book, event: Published, now_s: float) -> None:
         _retry(book, checkpoint, now_s)
         return
     checkpoint.in_flight = False
-    if event.outcome is PublishOutcome.TAKEN:
+    is_late = event.outcome is PublishOutcome.DECIDED and checkpoint.state is not State.WITHDRAWING
+    if event.outcome is PublishOutcome.TAKEN or is_late:
         book.move(checkpoint, Event.PLACE_TAKEN, now_s)
         book.fence(taken_over(event.checkpoint_id))
         return
@@ -197,6 +211,9 @@ def published(book: Book, event: Published, now_s: float) -> None:
     if checkpoint.state is State.ABORTING:
         book.move(checkpoint, Event.ABORT_RECORD_DURABLE, now_s)
         book.discard(checkpoint)
+        return
+    if checkpoint.state is State.WITHDRAWING and event.outcome is PublishOutcome.OURS:
+        rulings.withdrawn(book, checkpoint, now_s)
         return
     book.move(checkpoint, Event.METADATA_DURABLE, now_s)
     book.failures = 0

@@ -15,6 +15,8 @@ _MEANING = {
     State.REPAIRING: "a decided transaction was aborted by the broker and is written again",
     State.COMMITTED: "every committable is committed; the mark is not durable yet",
     State.MARKED: "committed on record: callbacks return, transactional ids may be used again",
+    State.WITHDRAWING: "grew old while deciding, and the record may be durable all the same: an "
+    "ABORTED record is tried in its place, and whichever lands first stands",
     State.ABORTING: "given up; the ABORTED record is not durable yet, so nothing is aborted yet",
     State.ABORTED: "the ABORTED record holds its place; its transactions may be aborted",
     State.FENCED: "another coordinator holds its place: this one changes nothing more",

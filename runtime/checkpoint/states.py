@@ -19,6 +19,7 @@ class State(enum.Enum):
     REPAIRING = "repairing"  # a decided transaction was lost and is written again
     COMMITTED = "committed"  # every committable is committed, the mark is not durable yet
     MARKED = "marked"  # committed on record: regions return, ids may be used again
+    WITHDRAWING = "withdrawing"  # grew old while deciding: abort or decision, whichever lands first
     ABORTING = "aborting"  # given up; its ABORTED record is not durable yet
     ABORTED = "aborted"  # the ABORTED record holds its place
     FENCED = "fenced"  # another session holds its place: this coordinator stops
@@ -35,6 +36,7 @@ class Event(enum.Enum):
     OVERTAKEN = "an earlier one aborted"
     STOPPED = "job stopped"
     PUBLISH_STARTED = "publish started"
+    GREW_OLD = "grew old"
     METADATA_DURABLE = "metadata durable"
     ABORT_RECORD_DURABLE = "abort record durable"
     PLACE_TAKEN = "place taken"
@@ -58,9 +60,14 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.ALIGNING, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.STOPPED): State.ABORTING,
     (State.PRE_COMMITTED, Event.PUBLISH_STARTED): State.DECIDING,
-    # No EXPIRED and no STOPPED while DECIDING: the publish may have happened.
+    # No EXPIRED and no STOPPED while DECIDING: the publish may have happened. What grows old there
+    # tries an ABORTED record in the same place, and one of both stands in the end.
     (State.DECIDING, Event.METADATA_DURABLE): State.DECIDED,
     (State.DECIDING, Event.PLACE_TAKEN): State.FENCED,
+    (State.DECIDING, Event.GREW_OLD): State.WITHDRAWING,
+    (State.WITHDRAWING, Event.METADATA_DURABLE): State.DECIDED,
+    (State.WITHDRAWING, Event.ABORT_RECORD_DURABLE): State.ABORTED,
+    (State.WITHDRAWING, Event.PLACE_TAKEN): State.FENCED,
     (State.ABORTING, Event.ABORT_RECORD_DURABLE): State.ABORTED,
     (State.ABORTING, Event.PLACE_TAKEN): State.FENCED,
     (State.DECIDED, Event.ALL_COMMITTED): State.COMMITTED,  # no abort: from here only forward

@@ -139,10 +139,12 @@ def publish_record(
         return PublishOutcome.UNKNOWN
     if found is None:
         return PublishOutcome.UNKNOWN
-    is_ours = found.leader_session_id == record.leader_session_id
-    return (
-        PublishOutcome.OURS if is_ours and found.verdict is record.verdict else PublishOutcome.TAKEN
-    )
+    if found.leader_session_id != record.leader_session_id:
+        return PublishOutcome.TAKEN
+    if found.verdict is record.verdict:
+        return PublishOutcome.OURS
+    is_decided = found.verdict is Verdict.DECIDED
+    return PublishOutcome.DECIDED if is_decided else PublishOutcome.TAKEN
 
 
 def by_sink(
@@ -275,8 +277,8 @@ class Hands:
 
     def _publish(self, action: Publish) -> Steps[CoreEvent]:
         is_decision = action.verdict is Verdict.DECIDED
-        record = self._record
-        if record is None or record.checkpoint_id != action.checkpoint_id:
+        record, wanted = self._record, (action.checkpoint_id, action.verdict)
+        if record is None or (record.checkpoint_id, record.verdict) != wanted:
             # Made once: a repetition must be the same, byte for byte.
             record = self._identity.record_of(action, now_ms=self._wall_ms())
             self._record = record
@@ -287,9 +289,9 @@ class Hands:
             self._before_decision()  # behind the point: a process that was paused there looks again
         self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
-        if outcome is PublishOutcome.OURS:
+        if outcome in (PublishOutcome.OURS, PublishOutcome.DECIDED):
             self._last = action.checkpoint_id
-            outcome = self._unless_followed()
+            outcome = self._unless_followed(outcome)
         if is_decision:
             yield "after-decision"
         for step in action.steps:
@@ -298,11 +300,11 @@ class Hands:
             self._moved_in = action.checkpoint_id
         return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
 
-    def _unless_followed(self) -> PublishOutcome:
-        """OURS, unless our record stood in that place before, when an earlier try was not answered:
-        others may have followed it, gone on, and retired it since."""
+    def _unless_followed(self, outcome: PublishOutcome) -> PublishOutcome:
+        """``outcome``, unless our record stood in that place before, when an earlier try was not
+        answered: others may have followed it, gone on, and retired it since."""
         try:
-            return PublishOutcome.TAKEN if self._is_taken_over() else PublishOutcome.OURS
+            return PublishOutcome.TAKEN if self._is_taken_over() else outcome
         except (StorageError, UnreachableError) as err:
             log.warning("publish is asked for again: checkpoint_id=%d error=%s", self._last, err)
             return PublishOutcome.UNKNOWN

@@ -15,6 +15,7 @@ class PublishOutcome(enum.Enum):
     OURS = "ours"  # durable, by this call or an earlier one of this session
     TAKEN = "taken"  # another record is there: read it; another session's = stop
     UNKNOWN = "unknown"  # neither read back nor refused: ask again, decide nothing
+    DECIDED = "decided"  # an abort came too late: this session's own decision stands there
 
 
 class MetadataStore(Protocol):

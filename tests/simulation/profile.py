@@ -16,6 +16,7 @@ class Profile:
         processes: at most so many coordinators are ever started before the calm.
         steps: moves before the calm.
         expire: of open transactions, by the broker's own timeout; what was decided is repaired.
+        old: a batch must be decided soon, or its transactions may expire.
         lost_stops: it is not repaired, the job stops with the ranges.
         late: of requests to the broker that come late, or twice, and of renames that do.
         markers: the broker's markers wait for a step of their own.
@@ -48,6 +49,7 @@ class Profile:
     regions: int = 2
     partitions: int = 3
     expire: float = 0.0
+    old: float = 0.0
     lost_stops: bool = False
     late: float = 0.02
     markers: bool = False

@@ -110,6 +110,13 @@ PROFILES: Mapping[str, Profile] = {
     "regions on a file system": Profile(
         disk=True, regions=3, regional=True, fail_region=0.02, late=0.1, move=0.3, kill=0.02
     ),
+    "batches grow old and answers are lost": Profile(old=0.4, lost_answer=0.3, refused=0.3),
+    "batches grow old, in three checkpoints at once, carried and on disk": Profile(
+        old=0.4, max_concurrent=3, regional=True, disk=True, late=0.1, lost_answer=0.2, kill=0.02
+    ),
+    "batches of a drop-in grow old": Profile(
+        old=0.4, external=True, disk=True, late=0.1, lost_answer=0.2, refused=0.2, kill=0.02
+    ),
     "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
 }
 

@@ -219,7 +219,12 @@ class Life:
             committables=tuple(committables),
             state=_STATE if self._world.profile.stateful else None,
         )
-        ack = Acknowledgement(batch=batch, checkpoint_id=hint, region=record)
+        world, decide_by_s = self._world, None
+        if world.fault(world.profile.old, "a batch must be decided soon"):
+            decide_by_s = world.clock() + world.random.choice((0.0, 0.05, 0.2))
+        ack = Acknowledgement(
+            batch=batch, checkpoint_id=hint, region=record, decide_by_s=decide_by_s
+        )
         self._process.tell(Acknowledged(ack=ack), raises=True)
         if self._world.roll(0.05):
             self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost

@@ -128,6 +128,11 @@ class Watch:
         )
         if not is_over and any(record == known for known in self.history):
             return  # its writer was not answered, asked again, and the place had been retired
+        if not is_over and at in self._places and record.verdict is Verdict.ABORTED:
+            # A start that has slept since it listed the places, or a run that withdraws a decision
+            # which others have followed. Both look behind it for newer records; who does not, and
+            # decides in the next retired place, is found out there.
+            return
         self._require(at not in self._places, "a place holds two records")
         self._require(not at or at - 1 in self._places, "a place is published before the one below")
         self._places.add(at)

@@ -36,6 +36,19 @@ def test_nothing_leads_back_from_a_decision() -> None:
     assert {event for (source, event) in TRANSITIONS if source is State.DECIDING} == {
         Event.METADATA_DURABLE,
         Event.PLACE_TAKEN,
+        Event.GREW_OLD,
+    }
+
+
+def test_what_is_withdrawn_ends_by_a_durable_record_alone() -> None:
+    """Its own decision, or its abort in the same place; or another session's."""
+    leads_to = {
+        e: target for (source, e), target in TRANSITIONS.items() if source is State.WITHDRAWING
+    }
+    assert leads_to == {
+        Event.METADATA_DURABLE: State.DECIDED,
+        Event.ABORT_RECORD_DURABLE: State.ABORTED,
+        Event.PLACE_TAKEN: State.FENCED,
     }
 
 

@@ -32,7 +32,7 @@ from runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from runtime.model import BatchKey, CheckpointKind
+from runtime.model import BatchKey, CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, committable, split
 
 UNKNOWN = PublishOutcome.UNKNOWN
@@ -178,6 +178,80 @@ def test_an_unanswered_publish_is_repeated_and_never_aborted() -> None:
     driver.auto = True
     driver.answer(driver.held[-1])
     assert driver.core.last_committed == 1
+
+
+def grown_old(*, within_s: float = 5.0) -> CoreDriver:
+    """A decision of two regions that was not answered until it was too old; its abort is tried."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.auto = False
+    driver.tick()
+    for name in ("main", "side"):
+        barrier = driver.poll(3, region=name)
+        batch = BatchKey(region=name, generation=0, batch_id=1)
+        ack = driver.acknowledgement(batch, barrier)
+        decide_by_s = driver.clock() + within_s
+        driver.tell(Acknowledged(ack=dataclasses.replace(ack, decide_by_s=decide_by_s)))
+    driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
+    driver.tick(within_s - 1.0)
+    assert [each.verdict for each in driver.seen(Publish)] == [Verdict.DECIDED] * 2
+    driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
+    driver.tick(1.0)
+    assert [each.verdict for each in driver.seen(Publish)][2:] == [Verdict.ABORTED]
+    assert not driver.seen(AbortWork)
+    return driver
+
+
+def test_rule_23_what_grew_old_while_deciding_is_withdrawn() -> None:
+    """The store was away: its transactions may be aborted when it is back. Nothing is aborted, and
+    nobody told, before it is certain that it was not decided."""
+    driver = grown_old()
+    assert not driver.seen(FailBatches)
+    driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
+    driver.tick(1.0)
+    assert driver.core.is_live("main", 0)
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
+    (aborted,) = driver.seen(AbortWork)
+    assert set(aborted.committables) == {committable("main.0.1"), committable("side.0.1")}
+    failed = {batch.region for each in driver.seen(FailBatches) for batch in each.batches}
+    assert failed == {"main", "side"}
+    assert not driver.core.is_live("main", 0)
+    assert not driver.seen(Commit)
+
+
+def test_rule_23_the_regions_of_a_withdrawn_decision_read_again() -> None:
+    """Once its abort is done; the next checkpoint is decided."""
+    driver = grown_old()
+    driver.auto = True
+    driver.held.clear()
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
+    for name in ("main", "side"):
+        driver.tell(RestartAsked(region=name))
+    assert {each.region for each in driver.seen(RegionRestarted)} == {"main", "side"}
+    generation = driver.seen(RegionRestarted)[0].generation
+    driver.tick(1.0)
+    for name in ("main", "side"):
+        barrier = driver.poll(3, region=name, generation=generation)
+        driver.ack(barrier, region=name, generation=generation)
+    assert driver.core.last_committed == driver.seen(Commit)[-1].checkpoint_id > 1
+
+
+def test_rule_23_a_decision_that_landed_before_its_withdrawal_stands() -> None:
+    """An answer that was late: from here on there is only forward."""
+    driver = grown_old()
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.DECIDED))
+    (commit,) = driver.seen(Commit)
+    assert set(commit.committables) == {committable("main.0.1"), committable("side.0.1")}
+    assert not driver.seen(AbortWork)
+    assert driver.core.is_live("main", 0)
+
+
+def test_rule_6_a_withdrawal_in_a_place_that_is_taken_ends_the_run() -> None:
+    """Another session stands there; nothing of ours may be aborted as if nobody had decided it."""
+    driver = grown_old()
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.TAKEN))
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, FencedError)
+    assert not driver.seen(AbortWork)
 
 
 def test_pauses_between_tries_grow_up_to_a_bound() -> None:

@@ -43,7 +43,7 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.failpoints import VARIABLE
-from runtime.model import CheckpointRecord, SplitRange, StateEntry, Verdict
+from runtime.model import CheckpointKind, CheckpointRecord, SplitRange, StateEntry, Verdict
 from tests.core_driver import committable, split
 from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore, entry_of
 from tests.starting_job import JOB_UID, PLAN, record
@@ -114,6 +114,34 @@ def test_rule_7_whose_record_stands_in_a_taken_place_is_looked_at(
 
 
 # --- committing -----------------------------------------------------------------------------------
+
+
+def test_rule_23_a_withdrawal_is_no_repetition_of_the_decision() -> None:
+    """What is published in the place of a decision that was not answered is an abort."""
+    store = FakeStore(lose_answer=lambda: False)
+    of = hands(store)
+    decision = Publish(
+        checkpoint_id=1,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.DECIDED,
+        asked_by="interval",
+        reason="",
+        regions=(),
+    )
+    store.on_call = refuse
+    assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
+    store.on_call = lambda _: None
+    abort = replace(decision, verdict=Verdict.ABORTED, reason="grew old")
+    assert done(of, abort) == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)
+    assert store.records[1].verdict is Verdict.ABORTED
+
+
+def test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it() -> None:
+    """Of its own run; another's is another's."""
+    for session, outcome in (("ours", PublishOutcome.DECIDED), ("theirs", PublishOutcome.TAKEN)):
+        store = FakeStore(records={1: record(1, leader_session_id=session)})
+        abort = record(1, leader_session_id="ours", verdict=Verdict.ABORTED)
+        assert publish_record(store, abort, timeout_s=1.0) is outcome
 
 
 def test_a_committable_of_a_sink_that_the_job_lacks_is_refused_by_name() -> None:
