@@ -70,9 +70,10 @@ def run_round(
             sent, outputs, wrong = verdict.records, verdict.outputs, verdict.faults
     except Exception as error:
         wrong = str(error)
-        _keep(bed.directory / f"failure-{made.seed}.txt", wrong)
         raise
     finally:
+        if wrong:
+            _keep(bed.directory / f"failure-{made.seed}.txt", wrong)
         entry_of_round = RoundEntry(
             seed=made.seed,
             pipeline=made.pipeline,
@@ -81,7 +82,7 @@ def run_round(
             records=sent,
             outputs=outputs,
             elapsed_s=round(time.monotonic() - began_s, 1),
-            wrong=wrong,
+            wrong=wrong.partition("\n")[0],
         )
         journal.write(entry_of_round)
     if wrong:
