@@ -15,12 +15,8 @@ from runtime.checkpoint.plan import (
 from runtime.checkpoint.progress import ProgressListener
 from runtime.contracts import SinkCoordinator
 from runtime.model import Barrier
-from tests.fakes import (
-    FakeBroker,
-    FakeSink,
-    FakeSource,
-    FakeStore,
-)
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource
 from tests.region_threads import RegionThread
 from tests.waiting import wait_for
 

@@ -20,11 +20,11 @@ from runtime.model import (
     Verdict,
 )
 from tests.core_driver import split
+from tests.fake_store import FakeStore
 from tests.fakes import (
     FakeBroker,
     FakeSink,
     FakeSource,
-    FakeStore,
     ManualClock,
     Transaction,
     entry_of,

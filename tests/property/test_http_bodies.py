@@ -24,7 +24,8 @@ from runtime.service.drop_in_client import DropInMessage
 from runtime.service.remote_region import RemoteRegion
 from runtime.service.server import CoordinatorService
 from tests.checkpoint_records import committable
-from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource
 from tests.mutations import json_texts, mutated_json
 
 _QUICK = settings(

@@ -37,7 +37,7 @@ from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, Sweep
 from runtime.model import BatchKey, CheckpointKind, CheckpointRecord, RegionRecord, StateEntry
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 from tests.simulation.kafka import identity_of
 from tests.simulation.process import Process
 from tests.simulation.spark import Life

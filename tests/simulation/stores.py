@@ -9,7 +9,7 @@ from runtime.contracts import PublishOutcome
 from runtime.errors import StorageError
 from runtime.model import CheckpointRecord, StateEntry
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

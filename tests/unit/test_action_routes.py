@@ -15,7 +15,8 @@ from runtime.contracts import Committer
 from runtime.errors import AuthenticationError, UnreachableError
 from runtime.model import CheckpointKind, RecordCounts, StateEntry
 from tests.core_driver import split
-from tests.fakes import FakeBroker, FakeSink, FakeStore, ManualClock, entry_of
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, ManualClock, entry_of
 from tests.unit.test_remote_steps import hands
 from tests.waiting import PATIENCE_S
 

@@ -19,7 +19,7 @@ from runtime.contracts import PublishOutcome
 from runtime.errors import FencedError, UnreachableError
 from runtime.model import Verdict
 from tests.core_driver import FAST, CoreDriver
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 from tests.unit.test_owner_watch import hands, publish
 from tests.waiting import PATIENCE_S, wait_for
 

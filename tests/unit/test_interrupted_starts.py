@@ -16,7 +16,8 @@ from runtime.errors import FencedError, StorageError
 from runtime.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
 from tests.checkpoint_records import committable
 from tests.fake_file_system import Disk, FakeFileSystem
-from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore, ManualClock
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
 from tests.starting_job import JOB_UID, PLAN, Job, aborted, record
 
 _MOST_LOOKS = 60

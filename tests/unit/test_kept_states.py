@@ -20,7 +20,7 @@ from runtime.model import (
     Verdict,
 )
 from tests.core_driver import FAST, CoreDriver
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 
 
 def state(name: str) -> StateEntry:

@@ -12,7 +12,7 @@ from runtime.checkpoint.steps import Hands, RunIdentity, drive
 from runtime.contracts import PublishOutcome, SinkCoordinator
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 
 FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
 

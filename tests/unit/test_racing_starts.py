@@ -12,7 +12,8 @@ from runtime.errors import FencedError, StorageError
 from runtime.model import SEAL, Verdict
 from tests.core_driver import committable
 from tests.fake_file_system import Disk, FakeFileSystem
-from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore, ManualClock, identity_of
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock, identity_of
 from tests.starting_job import PLAN, Job, aborted, record
 
 

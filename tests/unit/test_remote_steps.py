@@ -45,7 +45,8 @@ from runtime.errors import (
 from runtime.failpoints import VARIABLE
 from runtime.model import CheckpointKind, CheckpointRecord, SplitRange, StateEntry, Verdict
 from tests.core_driver import committable, split
-from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore, entry_of
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.starting_job import JOB_UID, PLAN, record
 
 AWAY = StorageError("the store does not answer", {}, "Ask again.")

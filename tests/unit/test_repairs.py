@@ -8,7 +8,7 @@ from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SweepView
 from runtime.model import RegionRecord, StateEntry
 from tests.core_driver import committable
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 
 _RUN = 3
 

@@ -22,9 +22,7 @@ from runtime.model import (
     RegionRecord,
     StateEntry,
 )
-from tests.fakes import (
-    FakeStore,
-)
+from tests.fake_store import FakeStore
 from tests.starting_job import PLAN, Job, aborted, record
 
 # --- starting from an older checkpoint ------------------------------------------------------------

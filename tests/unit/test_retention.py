@@ -25,7 +25,7 @@ from runtime.model import (
 )
 from runtime.spark.region_start import batches_to_retain
 from tests.checkpoint_records import record
-from tests.fakes import FakeStore
+from tests.fake_store import FakeStore
 
 
 def _place(checkpoint_id: int, **changes: object) -> PlaceFacts:

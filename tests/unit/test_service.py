@@ -33,7 +33,8 @@ from runtime.service import wire
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.server import CoordinatorService
 from runtime.storage.local_fs import LocalFileSystem
-from tests.fakes import FakeBroker, FakeSink, FakeSource, FakeStore
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource
 from tests.region_threads import RegionThread
 from tests.waiting import PATIENCE_S, wait_for
 

@@ -1,0 +1,121 @@
+"""The checkpoint directory in memory."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from runtime.checkpoint import retention
+from runtime.checkpoint.retention import PlaceFacts, facts_of
+from runtime.contracts import (
+    PublishOutcome,
+)
+from runtime.errors import StorageError
+from runtime.model import (
+    CheckpointRecord,
+    StateEntry,
+    Verdict,
+)
+
+__all__ = ["FakeStore"]
+
+
+@dataclass(slots=True)
+class FakeStore:
+    """A `MetadataStore` in memory, shared by all processes; its promise is the real one's.
+
+    Attributes:
+        on_call: called with the name of each call that writes, before it happens; may raise.
+        lose_answer: asked after each publish that happened; True: StorageError instead.
+    """
+
+    uri: str = "fake:///job"
+    records: dict[int, CheckpointRecord] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    superseded: dict[int, int] = field(default_factory=dict)
+    losses_accepted: set[int] = field(default_factory=set)
+    repairs: dict[int, list[Mapping[bytes, StateEntry]]] = field(default_factory=dict)
+    history: list[CheckpointRecord] = field(default_factory=list)
+    retired: list[int] = field(default_factory=list)
+    on_call: Callable[[str], None] = lambda _: None
+    lose_answer: Callable[[], bool] = lambda: False
+
+    def places(self) -> list[int]:
+        """See `MetadataStore.places`."""
+        return sorted(self.records)
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """See `MetadataStore.read`."""
+        return self.records.get(checkpoint_id)
+
+    def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        """See `MetadataStore.publish`."""
+        self.on_call("publish")
+        if record.checkpoint_id not in self.records:
+            self.history.append(record)
+        standing = self.records.setdefault(record.checkpoint_id, record)
+        if self.lose_answer():
+            raise StorageError("the answer was lost", {}, "Ask again.")
+        return PublishOutcome.OURS if standing == record else PublishOutcome.TAKEN
+
+    def mark_committed(self, checkpoint_id: int) -> None:
+        """See `MetadataStore.mark_committed`."""
+        self.on_call("mark_committed")
+        self.committed.add(checkpoint_id)
+
+    def is_committed(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_committed`."""
+        return checkpoint_id in self.committed
+
+    def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
+        """See `MetadataStore.mark_superseded`."""
+        self.superseded[checkpoint_id] = by
+
+    def is_loss_accepted(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_loss_accepted`."""
+        return checkpoint_id in self.losses_accepted
+
+    def is_superseded(self, checkpoint_id: int) -> bool:
+        """See `MetadataStore.is_superseded`."""
+        return checkpoint_id in self.superseded
+
+    def publish_repair(
+        self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
+    ) -> PublishOutcome:
+        """See `MetadataStore.publish_repair`."""
+        self.on_call("publish_repair")
+        standing = self.repairs.setdefault(checkpoint_id, [])
+        for repair in standing:
+            if set(repair) & set(replaced):
+                return PublishOutcome.OURS if repair == replaced else PublishOutcome.TAKEN
+        standing.append(dict(replaced))
+        if self.lose_answer():
+            raise StorageError("the answer was lost", {}, "Ask again.")
+        return PublishOutcome.OURS
+
+    def effective_committables(self, record: CheckpointRecord) -> tuple[StateEntry, ...]:
+        """See `MetadataStore.effective_committables`."""
+        entries = list(record.committables)
+        for repair in self.repairs.get(record.checkpoint_id, []):
+            entries = [repair.get(entry.payload, entry) for entry in entries]
+        return tuple(entries)
+
+    def facts(self) -> list[PlaceFacts]:
+        """For retention, and for tests."""
+        return [
+            replace(
+                facts_of(record),
+                is_committed=checkpoint_id in self.committed,
+                is_superseded=checkpoint_id in self.superseded,
+            )
+            for checkpoint_id, record in sorted(self.records.items())
+        ]
+
+    def retirable(self, *, retain: int) -> list[int]:
+        """See `MetadataStore.retirable`."""
+        return retention.retirable(self.facts(), retain=retain)
+
+    def retire(self, checkpoint_ids: Collection[int]) -> None:
+        """See `MetadataStore.retire`."""
+        for checkpoint_id in checkpoint_ids:
+            record = self.records.pop(checkpoint_id)
+            assert record.verdict is Verdict.ABORTED or checkpoint_id in self.committed
+            self.retired.append(checkpoint_id)

@@ -1,0 +1,104 @@
+"""Where a region's query starts: logs and state are rewound or deleted, never a newer run's."""
+
+import json
+from typing import cast
+
+import pytest
+
+from runtime import offsets
+from runtime.errors import FencedError
+from runtime.job import Pipeline
+from runtime.model import (
+    Barrier,
+    RegionRecord,
+)
+from runtime.spark.job_graph import Region
+from runtime.spark.region_start import delete_vanished, make_ready
+from tests.fake_file_system import Disk, FakeFileSystem
+
+LOCATION = "spark/main/3"
+
+
+def logs(*batches: int) -> dict[str, bytes]:
+    """Spark's logs of these batches, and a state file."""
+    offset = offsets.encode(Barrier(checkpoint_id=1, region="main", generation=2, splits=()))
+    entry = "\n".join(["v2", "{}", f"source_s:{json.dumps(offset)}"]).encode()
+    names = [*(f"commits/{batch}" for batch in batches), "metadata", "state/0/1.zip"]
+    found = dict.fromkeys(names, b"x") | {f"offsets/{batch}": entry for batch in batches}
+    return {f"spark/main/state/{name}": data for name, data in found.items()}
+
+
+def region(*, stateful: bool) -> Region:
+    return Region(
+        name="main",
+        pipeline=cast(Pipeline, None),
+        source_id="s",
+        sinks={},
+        stateful=stateful,
+    )
+
+
+def restored(batch_id: int | None) -> RegionRecord:
+    return RegionRecord(region="main", generation=2, batch_id=batch_id)
+
+
+def test_rule_9_a_stateful_regions_logs_are_rewound_to_the_decision() -> None:
+    """What Spark logged behind it is read again, by the new life's barriers."""
+    disk = Disk()
+    disk.files |= logs(8, 9, 10, 11)
+    location = "spark/main/state"
+    make_ready(FakeFileSystem(disk), region(stateful=True), location, restored(9), generation=3)
+    assert disk.files == logs(8, 9)
+
+
+@pytest.mark.parametrize(("stateful", "batch_id"), [(False, 9), (True, None)])
+def test_rule_9_without_decided_state_nothing_of_an_older_life_is_left(
+    stateful: bool, batch_id: int | None
+) -> None:
+    """A stateless region's place is in the record alone."""
+    disk = Disk()
+    disk.files |= logs(8, 9) | {"chk-000000000001/_metadata": b"kept"}
+    made = region(stateful=stateful)
+    make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id), generation=3)
+    assert list(disk.files) == ["chk-000000000001/_metadata"]
+
+
+def test_logs_of_regions_that_are_no_more_are_deleted() -> None:
+    """A job that is started with other numbers of regions would gather them for ever."""
+    disk = Disk()
+    disk.files |= {f"spark/{name}/3/offsets/1": b"" for name in ("main", "main-0", "main-1")}
+    delete_vanished(FakeFileSystem(disk), {"main"}, generation=3)
+    assert set(disk.files) == {"spark/main/3/offsets/1"}
+
+
+@pytest.mark.parametrize("batch_id", [9, None])
+def test_rule_9_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone(
+    batch_id: int | None,
+) -> None:
+    """It slept before its region began: what is logged behind its record is decided by now."""
+    disk = Disk()
+    disk.files |= logs(9, 10, 11)
+    before = dict(disk.files)
+    with pytest.raises(FencedError, match="newer run"):
+        make_ready(
+            FakeFileSystem(disk),
+            region(stateful=True),
+            "spark/main/state",
+            restored(batch_id),
+            generation=1,
+        )
+    assert disk.files == before
+
+
+def test_rule_9_a_run_that_was_taken_over_deletes_older_lives_alone() -> None:
+    """The newer run's query would fail without its log."""
+    disk = Disk()
+    lives = {number: f"spark/main/{number}/offsets/1" for number in (2, 3, 4)}
+    disk.files |= dict.fromkeys(lives.values(), b"x") | logs(1)
+    fs = FakeFileSystem(disk)
+    make_ready(fs, region(stateful=False), "spark/main/3", restored(1), generation=3)
+    assert set(disk.files) == {lives[4]}
+    delete_vanished(fs, set(), generation=3)
+    assert set(disk.files) == {lives[4]}
+    delete_vanished(fs, set(), generation=4)
+    assert not disk.files
