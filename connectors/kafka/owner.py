@@ -300,13 +300,20 @@ class OwnerClaim:
         self._store.write(self._record)
 
     def _refusal(self, found: OwnerRecord) -> FencedError:
+        where = {
+            "prefix": self._prefix,
+            "job_uid": found.job_uid,
+            "host": found.host,
+            "checkpoint": found.checkpoint_uri,
+        }
+        if self._is_same_job(found):
+            return FencedError(
+                "another run of this job has its transactional id prefix",
+                where,
+                "Let that one run, or stop it first; nothing undecided of this one is visible.",
+            )
         return FencedError(
             "another job uses this transactional id prefix",
-            {
-                "prefix": self._prefix,
-                "job_uid": found.job_uid,
-                "host": found.host,
-                "checkpoint": found.checkpoint_uri,
-            },
+            where,
             "Stop the other job, or give this one its own transactionalIdPrefix.",
         )

@@ -94,7 +94,7 @@ def test_rule_22_the_same_job_and_directory_takes_over_at_once() -> None:
     _claim(store, session="s2").take()
 
     assert store.now_s == 0
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match="another run of this job"):
         older.renew()
 
 
