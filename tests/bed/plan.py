@@ -216,20 +216,31 @@ def plan(
 
 
 def bursts(planned: Sequence[PlannedFault], most: int) -> Iterator[Sequence[PlannedFault]]:
-    """The same faults in the same order, in groups that are in force at the same time.
+    """The same faults, in groups that are in force at the same time.
+
+    One that does not fit into a group waits for the next, and others overtake it: so groups are as
+    large as they can be, and none waits for ever.
 
     Args:
         planned: as `plan` made them.
-        most: in a group; each of its faults strikes another machine.
+        most: in a group; each of its faults strikes another machine. 1: in the plan's order.
     """
-    burst: list[PlannedFault] = []
-    for fault in planned:
-        others = [each.target.partition("/")[0] for each in burst]
-        is_alone = any(KINDS[each.kind].is_alone for each in (fault, *burst))
-        fits = len(burst) < most and fault.target.partition("/")[0] not in others
-        if burst and (is_alone or not fits):
-            yield burst
-            burst = []
-        burst.append(fault)
-    if burst:
+    left = list(planned)
+    while left:
+        burst: list[PlannedFault] = []
+        waiting = []
+        for fault in left:
+            fits = not burst or (len(burst) < most and _goes_with(fault, burst))
+            (burst if fits else waiting).append(fault)
         yield burst
+        left = waiting
+
+
+def _goes_with(fault: PlannedFault, others: Sequence[PlannedFault]) -> bool:
+    if any(KINDS[each.kind].is_alone for each in (fault, *others)):
+        return False
+    return _machine(fault) not in [_machine(each) for each in others]
+
+
+def _machine(fault: PlannedFault) -> str:
+    return fault.target.partition("/")[0]

@@ -1,5 +1,7 @@
 """The plan of the chaos bed: what a seed makes."""
 
+from collections import Counter
+
 import pytest
 
 from runtime.errors import ConfigError
@@ -44,12 +46,26 @@ def test_an_unknown_kind_and_an_empty_choice_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_faults_that_come_together_are_all_there_and_strike_different_machines(most: int) -> None:
-    """In the order of the plan; what needs a job that goes on comes alone."""
+    """What needs a job that goes on comes alone."""
     planned = plan(3, 500)
     found = list(bursts(planned, most))
-    assert [fault for burst in found for fault in burst] == planned
+    assert Counter(fault for burst in found for fault in burst) == Counter(planned)
     assert max(len(burst) for burst in found) == most
     for burst in found:
         machines = [fault.target.partition("/")[0] for fault in burst]
         assert len(set(machines)) == len(machines)
         assert len(burst) == 1 or not any(KINDS[fault.kind].is_alone for fault in burst)
+
+
+def test_faults_that_come_alone_keep_the_order_of_the_plan() -> None:
+    planned = plan(3, 50)
+    assert [fault for burst in bursts(planned, 1) for fault in burst] == planned
+
+
+def test_the_first_that_waits_begins_the_next_group() -> None:
+    """So none waits for ever, whatever overtakes it."""
+    planned = list(plan(3, 200))
+    for burst in bursts(planned, 4):
+        assert burst[0] == planned[0]
+        for fault in burst:
+            planned.remove(fault)

@@ -24,11 +24,9 @@ def paced(gap_s: float, *, epochs: int = 10) -> int:
 
 
 @pytest.mark.parametrize(
-    ("gap_s", "expected_ms"), [(0.001, 10), (0.1, 10), (0.5, 50), (1.0, 100), (60.0, 100)]
+    ("gap_s", "expected_ms"), [(0.001, 10), (0.1, 40), (0.5, 200), (1.0, 250), (60.0, 250)]
 )
-def test_a_producer_is_ready_within_a_small_part_of_an_epoch(
-    gap_s: float, expected_ms: int
-) -> None:
+def test_a_producer_is_ready_within_a_part_of_an_epoch(gap_s: float, expected_ms: int) -> None:
     assert paced(gap_s) == expected_ms
 
 
@@ -42,4 +40,4 @@ def test_one_short_epoch_between_long_ones_changes_nothing() -> None:
     for gap_s in (0.5, 0.5, 0.5, 0.01, 0.5, 0.5):
         found = pace.next_ms()
         clock.now_s += gap_s
-    assert found == 50
+    assert found == 200
