@@ -1,8 +1,9 @@
 """Kills a server when the process that started it is gone, however it went.
 
-Run as a program: ``python -I -S _watchdog.py PID [DIRECTORY]``. Its parent holds the other end of
-standard input: a line there means "not needed any more", its end without a line means that the
-parent died, SIGKILL included. DIRECTORY (scratch data) is then deleted too.
+Run as a program: ``python -I -S _watchdog.py GROUP [DIRECTORY]``, with the server's process group:
+what it has forked ends with it. Its parent holds the other end of standard input: a line there
+means "not needed any more", its end without a line means that the parent died, SIGKILL included.
+DIRECTORY (scratch data) is then deleted too.
 It imports only what starts fast, and lives in a session of its own, so that a signal to the
 parent's process group does not end it first.
 """
@@ -27,11 +28,11 @@ def _parent_is_gone(parent: int) -> bool:
 
 
 def _main() -> None:
-    parent, pid = os.getppid(), int(sys.argv[1])
+    parent, group = os.getppid(), int(sys.argv[1])
     if not _parent_is_gone(parent):
         return
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(group, signal.SIGKILL)
     for directory in sys.argv[2:]:
         import shutil
 

@@ -213,7 +213,8 @@ def stop_identity(identity: Identity, *, timeout_s: float = 60.0) -> bool:
 
 
 def start_watchdog(pid: int, scratch_dir: Path | None = None) -> subprocess.Popen[bytes]:
-    """A process that kills ``pid`` (and deletes the directory) once this process is gone.
+    """A process that kills the process group ``pid`` (and deletes the directory) once this process
+    is gone.
 
     A line to its standard input dismisses it.
     """

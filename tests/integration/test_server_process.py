@@ -1,5 +1,7 @@
 """Real processes that never become servers."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -7,6 +9,7 @@ import pytest
 
 from runtime.embedded.process import ServerProcess, ServerSpec
 from runtime.errors import MissingRequirementError
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -40,3 +43,35 @@ def test_process_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
     error = _started(tmp_path, "echo no such file")
     assert "ended before it was ready" in error
     assert "no such file" in error
+
+
+_STARTS_A_PROGRAM = """
+import sys, time
+from pathlib import Path
+from runtime.embedded.program import Program, ProgramSpec
+forks = "sleep 600 & echo $$ $!; wait"
+program = Program(ProgramSpec(command=("/bin/sh", "-c", forks), log_path=Path(sys.argv[1])))
+time.sleep(600)  # until it is killed
+"""
+
+
+def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
+    tmp_path: Path,
+) -> None:
+    """A benchmark that ran out of time left its peer's processes behind, asking for a broker."""
+    log = tmp_path / "log"
+    starter = subprocess.Popen([sys.executable, "-c", _STARTS_A_PROGRAM, str(log)])
+    try:
+        wait_for(lambda: log.exists() and len(log.read_text().split()) == 2)
+    finally:
+        starter.kill()
+        starter.wait()
+    family = [int(word) for word in log.read_text().split()]
+    wait_for(lambda: not any(_lives(pid) for pid in family))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
