@@ -83,3 +83,11 @@ def test_a_table_is_put_into_its_place_of_a_page(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == "a\n<!-- chaos -->\nnew\n<!-- /chaos -->\nb\n"
     with pytest.raises(ConfigError, match="no place"):
         put(page, "soak", "new")
+
+
+def test_the_page_says_what_the_kept_journal_says() -> None:
+    """Who adds entries, or changes the report, writes the page anew."""
+    root = Path(__file__).parents[2]
+    entries = read_journal([root / "tests" / "bed" / "faults.jsonl"])
+    page = (root / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert f"<!-- chaos -->\n{summary(entries)}\n\n{table(entries)}\n<!-- /chaos -->" in page
