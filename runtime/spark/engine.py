@@ -220,11 +220,7 @@ def _run_regions(
     """Serve the coordinator, run every region, and watch until the end."""
     regions = layout.regions
     hosts = HostExclusion(SparkExecutors(job.spark))
-    if len(regions) - len(continuous.names) > 1 and not is_fair(job.spark):
-        log.warning(
-            "the regions share Spark's cores first come, first served: start the session with "
-            "spark.scheduler.mode=FAIR, and one with a backlog does not hold back the others"
-        )
+    _warn_of_shared_cores(job, len(regions) - len(continuous.names))
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
             CoordinatorService(
@@ -258,25 +254,43 @@ def _run_regions(
         try:
             with interrupts.held():
                 for region in regions:
-                    lives.begin(
-                        RegionLife(
-                            generation=started.generation,
-                            restored=started.regions[region.name],
-                            after=started.restored_from or 0,
-                        )
-                    )
+                    lives.begin(_first_life(started, region))
                     interrupts.check()
-                while not coordinator.wait(
-                    timeout_s=_RESTLESS_S if lives.is_restless else _WATCH_S
-                ):
-                    interrupts.check()
-                    lives.watch()
-                    hosts.look()
+                _watch(coordinator, lives, hosts, interrupts)
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
             )
             raise
+
+
+def _first_life(started: StartedJob, region: Region) -> RegionLife:
+    return RegionLife(
+        generation=started.generation,
+        restored=started.regions[region.name],
+        after=started.restored_from or 0,
+    )
+
+
+def _watch(
+    coordinator: BarrierCoordinator,
+    lives: RegionLives,
+    hosts: HostExclusion,
+    interrupts: Interrupts,
+) -> None:
+    """Until the job's end; raises what ended it."""
+    while not coordinator.wait(timeout_s=_RESTLESS_S if lives.is_restless else _WATCH_S):
+        interrupts.check()
+        lives.watch()
+        hosts.look()
+
+
+def _warn_of_shared_cores(job: Job, micro_batches: int) -> None:
+    if micro_batches > 1 and not is_fair(job.spark):
+        log.warning(
+            "the regions share Spark's cores first come, first served: start the session with "
+            "spark.scheduler.mode=FAIR, and one with a backlog does not hold back the others"
+        )
 
 
 def _drop_budget(job: Job, started: StartedJob) -> DropBudget | None:
