@@ -106,3 +106,19 @@ def test_files_that_each_fail_in_their_own_way_are_named_up_to_a_few() -> None:
     assert report.outcome is CommitOutcome.UNKNOWN, "decided files are gone"
     assert "more" in report.detail
     assert len(report.detail) < 2_000
+
+
+def test_a_staging_directory_that_stays_holds_up_no_published_epoch() -> None:
+    """Nothing in it is anybody's output; the sweep finds it."""
+    disk = Disk(files={".s/a/s0": b"x"})
+
+    def opened(uri: str) -> FileSystem:
+        return FakeFileSystem(
+            disk, uri=uri, fault=lambda step: Fault.REFUSED if step == "delete" else Fault.NONE
+        )
+
+    committer = FileCommitter(opened)
+    entry = entry_of("fake:///data", ["part-0"])
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert disk.files == {"orders/part-0": b"x"}

@@ -3,6 +3,7 @@
 Protocol rules 19 and 29: staged files that are held over epochs are named by such states alone.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from runtime.checkpoint.kept_states import KeptStates
@@ -48,6 +49,27 @@ def record(checkpoint_id: int, *names: str, verdict: Verdict = Verdict.DECIDED) 
                 region="main", generation=0, operator_states=tuple(state(name) for name in names)
             ),
         ),
+    )
+
+
+def hands_of(store: FakeStore, kept: KeptStates, *, last: int = 0) -> Hands:
+    """Of a run whose newest record is ``last``."""
+    plan = JobPlan(name="job", regions=(RegionPlan(name="main"),))
+    return Hands(
+        store=store,
+        sinks={},
+        sources={},
+        identity=RunIdentity(
+            plan=plan,
+            job_uid="uid",
+            session="session",
+            generation=last,
+            run_attempt=1,
+            restored_from=None,
+        ),
+        settings=CheckpointSettings(),
+        wall_ms=lambda: 0,
+        kept=kept,
     )
 
 
@@ -102,23 +124,7 @@ def test_rule_29_a_run_that_was_taken_over_retires_nothing() -> None:
     store.committed |= {0, 1, 3, 4, 5}
     kept = KeptStates()
     kept.note(mine)
-    plan = JobPlan(name="job", regions=(RegionPlan(name="main"),))
-    hands = Hands(
-        store=store,
-        sinks={},
-        sources={},
-        identity=RunIdentity(
-            plan=plan,
-            job_uid="uid",
-            session="session",
-            generation=0,
-            run_attempt=1,
-            restored_from=None,
-        ),
-        settings=CheckpointSettings(),
-        wall_ms=lambda: 0,
-        kept=kept,
-    )
+    hands = hands_of(store, kept)
     drive(hands.perform(Retire(retained=1)))
     assert sorted(store.records) == [0, 1, 2, 3, 4, 5]
     assert kept.entries() == (state("a"),)
@@ -139,3 +145,26 @@ def test_a_record_that_is_retired_while_a_start_reads_keeps_nothing() -> None:
     for checkpoint_id, name in enumerate("ab"):
         store.publish(record(checkpoint_id, name), timeout_s=1.0)
     assert KeptStates.read(store).entries() == (state("b"),)
+
+
+def test_rule_29_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spared() -> None:
+    """A newer decision, which is not ours to read, may keep it too: its run sweeps."""
+
+    class Overtaken(FakeStore):
+        """A store in which a newer run's seal and decision land while records are deleted."""
+
+        def retire(self, checkpoint_ids: Collection[int]) -> None:
+            super().retire(checkpoint_ids)
+            for place, verdict in ((3, Verdict.ABORTED), (4, Verdict.DECIDED)):
+                theirs = replace(record(place, verdict=verdict), leader_session_id="new")
+                self.records[place] = replace(theirs, asked_by=SEAL if place == 3 else "interval")
+
+    mine = [record(0), record(1, "a"), record(2)]
+    store = Overtaken(records={each.checkpoint_id: each for each in mine})
+    store.committed |= {0, 1, 2}
+    kept = KeptStates()
+    for each in mine:
+        kept.note(each)
+    drive(hands_of(store, kept, last=2).perform(Retire(retained=1)))
+    assert 1 not in store.records
+    assert kept.entries() == (state("a"),)

@@ -82,6 +82,25 @@ def test_a_checkpoint_to_start_from_that_has_vanished_is_named() -> None:
     assert len(job.store.history) == 1
 
 
+def test_a_checkpoint_that_a_living_run_retires_during_the_start_is_named() -> None:
+    """It was there when the start looked; a seal that names it would be for nothing."""
+
+    class Retiring(FakeStore):
+        """A store in which the first place goes once it has been read."""
+
+        def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+            found = super().read(checkpoint_id)
+            if checkpoint_id == 1:
+                self.records.pop(1, None)
+            return found
+
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = Retiring(records=job.store.records, committed=job.store.committed)
+    with pytest.raises(ConfigError, match="restore_from=1"):
+        job.start(restore_from=1)
+    assert not job.store.history
+
+
 def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:
     """A start from an older checkpoint needs only what is not committed yet."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))

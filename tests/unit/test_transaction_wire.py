@@ -15,6 +15,7 @@ import pytest
 
 from connectors.kafka import transaction_wire
 from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_log import STATE_TOPIC, id_for_each_partition
 from connectors.kafka.transactions import Net, kafka_errors
 from connectors.kafka.wire import EndOutcome, EndReport, TransactionState
@@ -423,3 +424,13 @@ def test_rule_28_a_broker_that_is_not_known_is_looked_for() -> None:
     net = Net(cast(Any, said(manager=Manager())), deadline=math.inf)
     net.send(said(), node_id=3)
     assert len(looks) == 1
+
+
+def test_rule_5_where_nobody_can_be_asked_nothing_was_sent() -> None:
+    """So each may be asked for again; a report is there for every transaction."""
+    wire = transaction_wire.TransactionWire(KafkaConnection(bootstrap_servers="127.0.0.1:1"))
+    try:
+        reports = wire.end([OURS, LATE], commit=True, timeout_s=0.2)
+    finally:
+        wire.close()
+    assert [report.outcome for report in reports] == [EndOutcome.REFUSED] * 2
