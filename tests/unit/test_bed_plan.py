@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from runtime.errors import ConfigError
-from tests.bed.plan import KINDS, bursts, plan
+from tests.bed.plan import BROKERS, KINDS, bursts, plan
 
 
 def test_a_seed_makes_the_same_faults_again() -> None:
@@ -55,6 +55,13 @@ def test_faults_that_come_together_are_all_there_and_strike_different_machines(m
         machines = [fault.target.partition("/")[0] for fault in burst]
         assert len(set(machines)) == len(machines)
         assert len(burst) == 1 or not any(KINDS[fault.kind].is_alone for fault in burst)
+
+
+def test_no_two_brokers_clocks_jump_at_a_time() -> None:
+    """Kafka itself stands still for as long as the jump then."""
+    for burst in bursts(plan(4006, 500, kinds=["clock", "cut"]), 6):
+        clocks = [fault for fault in burst if fault.kind == "clock" and fault.target in BROKERS]
+        assert len(clocks) <= 1
 
 
 def test_faults_that_come_alone_keep_the_order_of_the_plan() -> None:
