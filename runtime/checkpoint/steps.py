@@ -287,8 +287,12 @@ class Hands:
         if is_decision:
             yield "before-decision"
             self._before_decision()  # behind the point: a process that was paused there looks again
-        self._kept.note(record)
+            self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
+        if outcome is PublishOutcome.OURS:
+            # Of an abort only now: until its answer the decision of that place may stand, and what
+            # it names is nobody's orphan.
+            self._kept.note(record)
         if outcome in (PublishOutcome.OURS, PublishOutcome.DECIDED):
             self._last = action.checkpoint_id
             outcome = self._unless_followed(outcome)

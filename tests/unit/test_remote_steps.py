@@ -8,6 +8,7 @@ import pytest
 
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters
 from runtime.checkpoint.failpoints import RegionalStep
+from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.messages import (
     AbortedWork,
     AbortWork,
@@ -43,7 +44,14 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.failpoints import VARIABLE
-from runtime.model import CheckpointKind, CheckpointRecord, SplitRange, StateEntry, Verdict
+from runtime.model import (
+    CheckpointKind,
+    CheckpointRecord,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+    Verdict,
+)
 from tests.core_driver import committable, split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
@@ -58,6 +66,7 @@ def hands(
     *,
     sources: Mapping[str, SplitEnumerator] | None = None,
     repairer: Repairer | None = None,
+    kept: KeptStates | None = None,
 ) -> Hands:
     """Of a run behind one other."""
     return Hands(
@@ -70,6 +79,7 @@ def hands(
         settings=CheckpointSettings(),
         wall_ms=lambda: 0,
         repairer=repairer,
+        kept=kept,
     )
 
 
@@ -143,6 +153,28 @@ def test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it() -> None
         store = FakeStore(records={1: record(1, leader_session_id=session)})
         abort = record(1, leader_session_id="ours", verdict=Verdict.ABORTED)
         assert publish_record(store, abort, timeout_s=1.0) is outcome
+
+
+def test_rule_29_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps() -> None:
+    """Files held over epochs are named by that record alone: the next sweep would delete them."""
+    answers = iter([True])
+    store = FakeStore(records={0: record(0)}, lose_answer=lambda: next(answers, False))
+    kept = KeptStates()
+    of = hands(store, kept=kept)
+    held = (replace(committable("held"), state_name="held"),)
+    region = RegionRecord(region="main", generation=0, operator_states=held)
+    decision = Publish(
+        checkpoint_id=1,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.DECIDED,
+        asked_by="interval",
+        reason="",
+        regions=(region,),
+    )
+    assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
+    abort = replace(decision, verdict=Verdict.ABORTED, reason="grew old")
+    assert done(of, abort) == Published(checkpoint_id=1, outcome=PublishOutcome.DECIDED)
+    assert kept.entries() == held
 
 
 def test_a_committable_of_a_sink_that_the_job_lacks_is_refused_by_name() -> None:
