@@ -90,6 +90,10 @@ def _ask(
     no_match: NoMatch,
     timeout_s: float,
 ) -> dict[PartitionKey, int]:
+    latest: dict[PartitionKey, int] = {}
+    if no_match is NoMatch.LATEST:
+        # Before the timestamps: what comes between the two questions is read, not skipped.
+        latest = _ask(cluster, dict.fromkeys(wanted, Edge.LATEST), NoMatch.ERROR, timeout_s)
     found = cluster.offsets(wanted, timeout_s=timeout_s) if wanted else {}
     gone = sorted(key for key in wanted if key not in found)
     if gone:
@@ -108,9 +112,4 @@ def _ask(
             },
             "Give an earlier one, or set startingOffsetsByTimestampStrategy=latest.",
         )
-    latest = (
-        _ask(cluster, dict.fromkeys(unmatched, Edge.LATEST), NoMatch.ERROR, timeout_s)
-        if unmatched
-        else {}
-    )
-    return {**{key: fact.offset for key, fact in found.items() if fact is not None}, **latest}
+    return {key: latest[key] if fact is None else fact.offset for key, fact in found.items()}

@@ -1,9 +1,12 @@
 """The driver's side of a Kafka source, on a cluster in memory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from connectors.kafka.discovery import OffsetFact
+from connectors.kafka.positions import Edge, PartitionKey
 from runtime.contracts import Backlog
 from runtime.errors import ConfigError, SourceChangedError, UnreachableError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
@@ -54,6 +57,29 @@ def test_timestamp_without_a_match_is_an_error_or_latest() -> None:
         Bench(startingTimestamp="500").start()
     latest = Bench(startingTimestamp="500", startingOffsetsByTimestampStrategy="latest").start()
     assert bounds(latest) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_a_record_that_comes_while_a_timestamp_is_looked_up_is_read() -> None:
+    """Nothing is as young when it is asked for, and something is a moment later."""
+
+    class Growing(FakeSourceCluster):
+        """A record comes behind each question."""
+
+        def offsets(
+            self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+        ) -> Mapping[PartitionKey, OffsetFact | None]:
+            found = super().offsets(wanted, timeout_s=timeout_s)
+            for key in wanted:
+                log = self.log(*key)
+                log.times_ms[log.latest] = 400 + log.latest  # the 100th is as young
+                log.latest += 1
+            return found
+
+    cluster = Growing()
+    cluster.create("orders", FakeLog(latest=100))
+    bench = Bench(cluster, startingTimestamp="500", startingOffsetsByTimestampStrategy="latest")
+    (first, _) = bounds(bench.start())["orders-0"]
+    assert first == 100
 
 
 def test_offsets_must_be_given_for_exactly_the_partitions() -> None:
