@@ -30,6 +30,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 HEADERS = "headers"
 
+_MOST_MS = np.iinfo(np.int64).max // 1000
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TYPES = {
     "key": pa.binary(),
@@ -156,10 +157,14 @@ def _kinds_and_times(messages: Sequence[Message]) -> IntArray:
 
 
 def times_of(kinds: npt.NDArray[np.integer], times_ms: IntArray) -> dict[str, pa.Array]:
-    """The two columns of librdkafka's timestamps."""
+    """The two columns of librdkafka's timestamps.
+
+    Spark counts microseconds: a time that does not fit, as of a producer that sent nanoseconds, is
+    the last one that does.
+    """
     # librdkafka: 0 none, 1 create, 2 append; Java and Spark: -1, 0, 1.
     kinds = (kinds - 1).astype(np.int32)
-    micros = pa.array(times_ms * 1000).view(_TYPES["timestamp"])
+    micros = pa.array(times_ms.clip(-_MOST_MS, _MOST_MS) * 1000).view(_TYPES["timestamp"])
     return {"timestamp": micros, "timestampType": pa.array(kinds)}
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of
+from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of, times_of
 from runtime.errors import ConfigError
 
 Rows = list[dict[str, Any]]
@@ -147,3 +147,11 @@ def test_batches_of_different_sizes_repeat_the_topic_right() -> None:
             [message()] * count, np.zeros(count, np.int64), np.zeros(count, np.int64)
         )
         assert batch.column(0) == pa.array(["t"] * count)
+
+
+def test_a_time_beyond_what_spark_can_count_is_the_last_one_that_it_can() -> None:
+    """Of a producer that sends nanoseconds: it would come out as a time of any year."""
+    times_ms = np.array([5, 1_753_000_000_000_000_000, -(2**62), -1])
+    found = times_of(np.array([1, 1, 1, 0]), times_ms)["timestamp"].cast(pa.int64()).to_pylist()
+    most = (2**63 - 1) // 1000 * 1000
+    assert found == [5_000, most, -most, -1_000]
