@@ -409,6 +409,8 @@ class KafkaSplitEnumerator:
         self, starts: Mapping[PartitionKey, int], look: Look
     ) -> dict[PartitionKey, int]:
         self._latest |= {key: fact.offset for key, fact in look.latest.items()}
+        for key in self._gone:  # nobody can read what it had
+            self._latest.pop(key, None)
         ends = {key: self._latest.get(key, start) for key, start in starts.items()}
         if self._ends is not None:
             ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}

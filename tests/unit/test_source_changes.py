@@ -200,6 +200,23 @@ def test_a_deleted_topic_is_gone_on_without_where_loss_is_allowed(bounded: bool)
         Bench(cluster, subscribe="orders,payments", **lenient).start()
 
 
+def test_nothing_more_is_cut_of_a_topic_that_was_deleted_with_a_backlog() -> None:
+    """A task would ask for its records, and end the job that is to go on without them."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=4))
+    cluster.create("payments", FakeLog(latest=40))
+    bench = Bench(
+        cluster, subscribe="orders,payments", failOnDataLoss="false", maxOffsetsPerTrigger="4"
+    )
+    position = bench.cut(bench.start())
+    del cluster.topics["payments"]
+    before = bounds(position)["payments-0"][1]
+    assert before < 40
+    for _ in range(3):
+        position = bench.cut(position)
+        assert bounds(position)["payments-0"] == (before, before)
+
+
 def test_a_bounded_run_does_not_wait_for_a_topic_that_is_deleted_under_it() -> None:
     bench = Bench(bounded=True, failOnDataLoss="false")
     start = bench.start()
