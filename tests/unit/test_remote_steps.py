@@ -88,6 +88,18 @@ def done(of: Hands, action: RemoteStep) -> CoreEvent | None:
     return drive(of.perform(action))
 
 
+def decision_of(*regions: RegionRecord) -> Publish:
+    """The first one of the run."""
+    return Publish(
+        checkpoint_id=1,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.DECIDED,
+        asked_by="interval",
+        reason="",
+        regions=regions,
+    )
+
+
 def refuse(_: str) -> None:
     """A store that is away."""
     raise AWAY
@@ -131,14 +143,7 @@ def test_rule_23_a_withdrawal_is_no_repetition_of_the_decision() -> None:
     """What is published in the place of a decision that was not answered is an abort."""
     store = FakeStore(lose_answer=lambda: False)
     of = hands(store)
-    decision = Publish(
-        checkpoint_id=1,
-        kind=CheckpointKind.CHECKPOINT,
-        verdict=Verdict.DECIDED,
-        asked_by="interval",
-        reason="",
-        regions=(),
-    )
+    decision = decision_of()
     store.on_call = refuse
     assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
     store.on_call = lambda _: None
@@ -163,14 +168,7 @@ def test_rule_29_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps() -> 
     of = hands(store, kept=kept)
     held = (replace(committable("held"), state_name="held"),)
     region = RegionRecord(region="main", generation=0, operator_states=held)
-    decision = Publish(
-        checkpoint_id=1,
-        kind=CheckpointKind.CHECKPOINT,
-        verdict=Verdict.DECIDED,
-        asked_by="interval",
-        reason="",
-        regions=(region,),
-    )
+    decision = decision_of(region)
     assert done(of, decision) == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
     abort = replace(decision, verdict=Verdict.ABORTED, reason="grew old")
     assert done(of, abort) == Published(checkpoint_id=1, outcome=PublishOutcome.DECIDED)
