@@ -29,6 +29,8 @@ class Feeder:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
+                # A cluster may stand still for longer than the default of five minutes.
+                "message.timeout.ms": 1_200_000,
                 "log_level": 0,
             }
         )

@@ -57,11 +57,11 @@ def test_faults_that_come_together_are_all_there_and_strike_different_machines(m
         assert len(burst) == 1 or not any(KINDS[fault.kind].is_alone for fault in burst)
 
 
-def test_no_two_brokers_clocks_jump_at_a_time() -> None:
+def test_a_brokers_clock_jumps_while_the_others_are_well() -> None:
     """Kafka itself stands still for as long as the jump then."""
     for burst in bursts(plan(4006, 500, kinds=["clock", "cut"]), 6):
-        clocks = [fault for fault in burst if fault.kind == "clock" and fault.target in BROKERS]
-        assert len(clocks) <= 1
+        struck = [fault.kind for fault in burst if fault.target in BROKERS]
+        assert struck == ["clock"] or "clock" not in struck
 
 
 def test_faults_that_come_alone_keep_the_order_of_the_plan() -> None:
