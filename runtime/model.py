@@ -78,10 +78,13 @@ class SplitRange:
         partition: >= 0.
         start_offset: inclusive.
         end_offset: exclusive, the next one to read; >= ``start_offset``.
-        leader_epoch: of the partition when the barrier was cut, if known.
+        leader_epoch: a leader of the partition, if known: no record before ``end_offset`` is of a
+            later one.
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
         idle_since_ms: since when no record came, or None while records come.
+        set_back_from: how far the partition had been read when its log was cut off at
+            ``start_offset``, before that; from the cut to the decision, never on record.
     """
 
     source_id: str
@@ -94,6 +97,7 @@ class SplitRange:
     largest_timestamp_ms: int | None = None
     watermark_ms: int | None = None
     idle_since_ms: int | None = None
+    set_back_from: int | None = field(default=None, metadata={"on_record": False})
 
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.start_offset <= self.end_offset:

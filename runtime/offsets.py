@@ -20,7 +20,13 @@ __all__ = ["FORMAT", "decode", "encode", "is_initial"]
 FORMAT = 1
 _FLAGS = ("initial", "last")
 _SHOWN = 500  # characters of it
-_DETAILS = ("leader_epoch", "largest_timestamp_ms", "watermark_ms", "idle_since_ms")
+_DETAILS = (
+    "leader_epoch",
+    "largest_timestamp_ms",
+    "watermark_ms",
+    "idle_since_ms",
+    "set_back_from",
+)
 
 
 def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:

@@ -179,7 +179,8 @@ def _damaged(reason: str, where: Mapping[str, object]) -> DamagedCheckpointError
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what Avro takes
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        kept = [each.name for each in fields(value) if each.metadata.get("on_record", True)]
+        return {name: _plain(getattr(value, name)) for name in kept}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -189,10 +189,11 @@ class RegionState:
         Raises:
             IllegalTransitionError: it would double those records.
         """
-        ends = {split.key: split.end_offset for split in self.record.splits}
+        decided = {split.key: split for split in self.record.splits}
         for split in ack.region.splits:
-            end = ends.get(split.key, 0)
-            if split.start_offset < end:
+            before = decided.get(split.key)
+            end = 0 if before is None else before.end_offset
+            if before is not None and split.start_offset < end and not _is_set_back(split, before):
                 raise IllegalTransitionError(
                     "a batch reads records that a decided checkpoint contains",
                     {
@@ -218,6 +219,7 @@ class RegionState:
         covered = {split.key for split in ack.region.splits}
         others = [split.at_end() for split in self.record.splits if split.key not in covered]
         others += [split for key, split in self.discovered.items() if key not in covered]
+        read = tuple(replace(split, set_back_from=None) for split in ack.region.splits)
         return replace(
             ack.region,
             region=ack.batch.region,
@@ -225,7 +227,7 @@ class RegionState:
             batch_id=ack.batch.batch_id,
             status=RegionStatus.COMPLETED,
             carried_from=None,
-            splits=ack.region.splits + tuple(others),
+            splits=read + tuple(others),
         )
 
     def carried_record(self) -> RegionRecord:
@@ -337,3 +339,13 @@ def region_of(regions: Mapping[str, RegionState], name: str) -> RegionState:
             "The message comes from another job, or from another version of this one.",
         )
     return found
+
+
+def _is_set_back(split: SplitRange, decided: SplitRange) -> bool:
+    """Whether its source has gone back on purpose: it knew of what is decided, or of more, and a
+    later leader had the log cut off before that."""
+    if split.set_back_from is None or split.set_back_from < decided.end_offset:
+        return False
+    if split.leader_epoch is None or decided.leader_epoch is None:
+        return True
+    return split.is_empty or split.leader_epoch > decided.leader_epoch
