@@ -137,6 +137,9 @@ class _Follower:
     def positions(self) -> Mapping[SplitKey, int]:
         return dict(self._at)
 
+    def leader_epochs(self) -> Mapping[SplitKey, int]:
+        return {}
+
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         self._at = {split.key: split.start_offset for split in splits}
 

@@ -24,10 +24,12 @@ class LogFollower:
 
     Attributes:
         logs: end of each partition's log; a test raises them.
+        leaders: who wrote the last record that was read of a partition, where that is known.
     """
 
     def __init__(self, splits: Sequence[SplitRange], logs: dict[int, int]) -> None:
         self.logs = logs
+        self.leaders: dict[int, int] = {}
         self.is_closed = False
         self._at: dict[SplitKey, int] = {}
         self.restart_at(splits)
@@ -48,6 +50,10 @@ class LogFollower:
     def positions(self) -> Mapping[SplitKey, int]:
         """See `Follower.positions`."""
         return dict(self._at)
+
+    def leader_epochs(self) -> Mapping[SplitKey, int]:
+        """See `Follower.leader_epochs`."""
+        return {key: self.leaders[key[2]] for key in self._at if key[2] in self.leaders}
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """See `Follower.restart_at`."""

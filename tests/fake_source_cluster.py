@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from connectors.kafka.discovery import Look, OffsetFact
+from connectors.kafka.discovery import EpochQuestion, Look, OffsetFact
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.splits import TopicFacts
 from runtime.errors import UnreachableError
@@ -27,12 +27,27 @@ class FakeClock:
 
 @dataclass
 class FakeLog:
-    """A partition: offsets it holds, what a read_committed reader may see, when records came."""
+    """A partition: offsets it holds, what a read_committed reader may see, when records came, and
+    where each leader that wrote to it began."""
 
     earliest: int = 0
     latest: int = 0
     times_ms: dict[int, int] = field(default_factory=dict)
     leader_epoch: int = 0
+    began: dict[int, int] = field(default_factory=lambda: {0: 0})
+
+    def elect(self, *, cut_off_at: int | None = None, grown_to: int | None = None) -> None:
+        """A new leader, whose log may lack the newest records, and have others in their place."""
+        self.latest = self.latest if cut_off_at is None else cut_off_at
+        self.leader_epoch += 1
+        self.began[self.leader_epoch] = self.latest
+        self.latest = self.latest if grown_to is None else grown_to
+
+    def epoch_end(self, leader_epoch: int) -> int | None:
+        """As a broker's ``LeaderEpochFileCache.endOffsetFor``."""
+        if leader_epoch == self.leader_epoch:
+            return self.latest
+        return min((at for epoch, at in self.began.items() if epoch > leader_epoch), default=None)
 
 
 class FakeSourceCluster:
@@ -44,6 +59,7 @@ class FakeSourceCluster:
         self.is_reachable = True
         self.leaderless: set[PartitionKey] = set()
         self.looks = 0
+        self.epoch_questions: list[Mapping[PartitionKey, EpochQuestion]] = []
 
     def create(self, name: str, *logs: FakeLog, topic_id: str | None = None) -> None:
         """Make a topic with these partitions."""
@@ -74,7 +90,8 @@ class FakeSourceCluster:
     def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
         self._require_reachable()
         self.looks += 1
-        logs = {key: log for key in keys if (log := self._find(key)) is not None}
+        led = [key for key in keys if key not in self.leaderless]
+        logs = {key: log for key in led if (log := self._find(key)) is not None}
         return Look(
             topics=self.describe({topic for topic, _ in keys}, timeout_s=timeout_s),
             earliest={k: OffsetFact(offset=log.earliest) for k, log in logs.items()},
@@ -93,6 +110,14 @@ class FakeSourceCluster:
             for key, what in wanted.items()
             if key not in self.leaderless and (log := self._find(key)) is not None
         }
+
+    def epoch_ends(
+        self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        self._require_reachable()
+        self.epoch_questions.append(questions)
+        found = {key: self.log(*key).epoch_end(q.leader_epoch) for key, q in questions.items()}
+        return {key: end for key, end in found.items() if end is not None}
 
     def committed(
         self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float

@@ -52,6 +52,7 @@ from runtime.errors import (
 
 __all__ = [
     "CLIENT_VERSION",
+    "LOG_TRUNCATION",
     "OFFSET_BEGINNING",
     "OFFSET_END",
     "OFFSET_INVALID",
@@ -128,6 +129,10 @@ def error_codes(*names: str) -> frozenset[int]:
 
 (PARTITION_EOF,) = error_codes("_PARTITION_EOF")
 """A consumer has reached the end of a partition."""
+
+(_LOG_TRUNCATION,) = error_codes("_LOG_TRUNCATION")
+LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
+"""How librdkafka says, inside of an event, that a new leader lacks records that it has fetched."""
 
 (UNKNOWN_PARTITION,) = error_codes("_UNKNOWN_PARTITION")
 """A record is for a partition that the topic has not, or not yet."""

@@ -6,11 +6,12 @@ partitions is fetched, and its head is read. Driver; nothing depends on the answ
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from connectors.kafka.codecs import BatchHead, codec_of_config, first_batch, prevailing
+from connectors.kafka.leaders import leaders_of
 from connectors.kafka.positions import PartitionKey
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transactions import (
@@ -18,7 +19,6 @@ from connectors.kafka.transactions import (
     FetchRequest,
     ListOffsetsRequest,
     Message,
-    MetadataRequest,
     Net,
     WireClient,
     kafka_errors,
@@ -79,7 +79,7 @@ async def _look(net: Net, partitions: Collection[PartitionKey]) -> TopicLoad:
     codecs = {topic: codec_of_config(configs[topic].get("compression.type")) for topic in configs}
     found = [codec for codec in codecs.values() if codec is not None]
     asked = _sample([key for key in sorted(partitions) if codecs.get(key[0]) is None])
-    leaders = await _leaders(net, topics)
+    leaders = await leaders_of(net, topics)
     looks = [net.begin(partial(_newest, net, key, leaders[key])) for key in asked if key in leaders]
     for look in looks:
         head: BatchHead | None = await look
@@ -119,17 +119,6 @@ async def _configs(net: Net, topics: Sequence[str]) -> dict[str, dict[str, str]]
         if result.error_code == 0
     }
     return {topic: values for topic, values in found.items() if set(names) <= values.keys()}
-
-
-async def _leaders(net: Net, topics: Sequence[str]) -> Mapping[PartitionKey, int]:
-    rows = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-    response = await net.send(MetadataRequest(topics=rows, allow_auto_topic_creation=False))
-    return {
-        (topic.name, partition.partition_index): partition.leader_id
-        for topic in response.topics
-        for partition in topic.partitions
-        if partition.leader_id >= 0
-    }
 
 
 async def _newest(net: Net, key: PartitionKey, leader: int) -> BatchHead | None:

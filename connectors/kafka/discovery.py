@@ -32,7 +32,14 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import TopicFacts
 from runtime.errors import AuthenticationError, SourceChangedError, StreamError, UnreachableError
 
-__all__ = ["KafkaCluster", "Look", "OffsetFact", "SourceCluster", "require_located"]
+__all__ = [
+    "EpochQuestion",
+    "KafkaCluster",
+    "Look",
+    "OffsetFact",
+    "SourceCluster",
+    "require_located",
+]
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +70,14 @@ class OffsetFact:
 
     offset: int
     leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochQuestion:
+    """Where the records of ``leader_epoch`` and of earlier ones end, asked of a later leader."""
+
+    leader_epoch: int
+    current_leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +121,12 @@ class SourceCluster(Protocol):
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
         """Per partition an edge, or the first offset at or after a timestamp (None: no such)."""
+        ...
+
+    def epoch_ends(
+        self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """Answers by partition; one whose leader knows nothing of such leaders is absent."""
         ...
 
     def committed(
@@ -182,6 +203,15 @@ class KafkaCluster:
         return self._asked(
             lambda left_s: _offsets(self._listing(wanted, left_s), left_s), timeout_s
         )
+
+    def epoch_ends(
+        self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float
+    ) -> Mapping[PartitionKey, int]:
+        """See `SourceCluster`."""
+        # Imported here, for it brings in the wire client, which few runs need.
+        from connectors.kafka.epoch_lookup import ask
+
+        return ask(self._connection, questions, timeout_s=timeout_s)
 
     def committed(
         self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float

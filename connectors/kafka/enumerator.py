@@ -7,21 +7,17 @@ from typing import TypeVar
 
 from connectors.kafka.backlog import measured
 from connectors.kafka.discovery import Look, OffsetFact, SourceCluster, require_located
+from connectors.kafka.losses import LossWatch
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.resolution import resolve
 from connectors.kafka.shared_look import SharedLook
 from connectors.kafka.splits import (
-    LostRange,
     TopicFacts,
     backlog_records,
-    beyond,
     check_identity,
-    data_lost,
     key_of,
     limit_ends,
-    log_cut_off,
-    lost_to_retention,
     new_partitions,
     next_range,
     require_forward,
@@ -51,11 +47,7 @@ _COMMIT_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every ep
 
 
 class KafkaSplitEnumerator:
-    """Implements `runtime.contracts.SplitEnumerator`. Driver; called by one thread at a time.
-
-    Attributes:
-        lost_records: offsets that retention took before they were read (failOnDataLoss=false).
-    """
+    """Implements `runtime.contracts.SplitEnumerator`. Driver; called by one thread at a time."""
 
     def __init__(
         self,
@@ -72,6 +64,7 @@ class KafkaSplitEnumerator:
         self._options = options
         self._cluster = cluster
         self._shared = SharedLook(cluster, clock)
+        self._losses = LossWatch(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
         self._source_id = source_id
         self._group_id = group_id
         self._bounded = bounded
@@ -82,12 +75,9 @@ class KafkaSplitEnumerator:
         self._ends: dict[PartitionKey, int] | None = None
         self._latest: dict[PartitionKey, int] = {}
         self._moved_at_s: dict[PartitionKey, float] = {}
-        self._shorter_since_s: dict[PartitionKey, float] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
-        self._counted: dict[PartitionKey, LostRange] = {}
         self._discovered_at_s: float | None = None
         self._publish_again_at_s = float("-inf")
-        self.lost_records = 0
 
     def check(self, *, timeout_s: float) -> int:
         """How many partitions the source names; SourceChangedError when a topic does not exist."""
@@ -130,7 +120,7 @@ class KafkaSplitEnumerator:
         if positions:
             look = self._look(positions, timeout_s)
             self._refuse_unnamed(positions)
-            self._after_losses(positions, look)
+            self._losses.behind_retention(positions, look)
         self._known = {key_of(split) for split in positions}
         self._discovered_at_s = None
         if self._bounded:
@@ -196,7 +186,8 @@ class KafkaSplitEnumerator:
         if not positions:
             return ()
         look = self._settled_look(positions, timeout_s)
-        starts = self._after_truncation(self._after_losses(positions, look), look.latest)
+        patience_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
+        starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=timeout_s)
         ends = self._visible_ends(starts, look)
         if not at_once and self._is_too_early(starts, ends):
             ends = starts
@@ -257,6 +248,11 @@ class KafkaSplitEnumerator:
     def close(self) -> None:
         """Release connections."""
         self._cluster.close()
+
+    @property
+    def lost_records(self) -> int:
+        """Offsets that retention took before they were read (failOnDataLoss=false)."""
+        return self._losses.lost_records
 
     # --- what exists -------------------------------------------------------------------------
 
@@ -346,7 +342,9 @@ class KafkaSplitEnumerator:
 
         def find() -> tuple[Look, Sequence[PartitionKey]]:
             look = self._look(positions, timeout_s)
-            return look, () if self._ends is None else self._note_shorter(starts, look.latest)
+            return look, () if self._ends is None else self._losses.note_shorter(
+                starts, look.latest
+            )
 
         look, _ = self._unless_lasting(find)
         return look
@@ -378,77 +376,17 @@ class KafkaSplitEnumerator:
 
     # --- offsets -----------------------------------------------------------------------------
 
-    def _after_losses(self, positions: Sequence[SplitRange], look: Look) -> dict[PartitionKey, int]:
-        """Where each position goes on: its end, or behind what retention took."""
-        starts = {key_of(split): split.end_offset for split in positions}
-        earliest = {key: fact.offset for key, fact in look.earliest.items()}
-        lost = lost_to_retention(positions, earliest)
-        if not lost:
-            return starts
-        if self._options.fail_on_data_loss:
-            raise data_lost(lost)
-        self._count(lost)
-        return {key: max(start, earliest.get(key, 0)) for key, start in starts.items()}
-
-    def _count(self, lost: Sequence[LostRange]) -> None:
-        """Once each: a position stays before a loss until there is something to read behind it."""
-        fresh = [found for found in lost if self._counted.get(found.key) != found]
-        new = [beyond(found, self._counted.get(found.key)) for found in fresh]
-        if not new:
-            return
-        self._counted |= {found.key: found for found in fresh}
-        records = sum(r.end_offset - r.start_offset for r in new)
-        self.lost_records += records
-        log.warning(
-            "records lost, going on behind them: records=%d ranges=%s",
-            records,
-            " ".join(map(str, new)),
-        )
-
     def _visible_ends(
         self, starts: Mapping[PartitionKey, int], look: Look
     ) -> dict[PartitionKey, int]:
         self._latest |= {key: fact.offset for key, fact in look.latest.items()}
         for key in self._gone:  # nobody can read what it had
             self._latest.pop(key, None)
-        ends = {key: self._latest.get(key, start) for key, start in starts.items()}
+        latest = look.latest
+        ends = {k: latest[k].offset if k in latest else start for k, start in starts.items()}
         if self._ends is not None:
             ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
         return {key: max(end, starts[key]) for key, end in ends.items()}
-
-    def _after_truncation(
-        self, starts: dict[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
-    ) -> dict[PartitionKey, int]:
-        """Judge logs that end before a position, once that lasts: their records are lost."""
-        now_s = self._clock()
-        self._note_shorter(starts, latest)
-        limit_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
-        lasting = [k for k in starts if now_s - self._shorter_since_s.get(k, now_s) >= limit_s]
-        if not lasting:
-            return starts
-        lost = [
-            LostRange(
-                topic=topic,
-                partition=number,
-                start_offset=latest[topic, number].offset,
-                end_offset=starts[topic, number],
-            )
-            for topic, number in lasting
-        ]
-        if self._options.fail_on_data_loss:
-            raise log_cut_off(lost)
-        self._count(lost)
-        return {**starts, **{key: latest[key].offset for key in lasting}}
-
-    def _note_shorter(
-        self, starts: Mapping[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
-    ) -> Sequence[PartitionKey]:
-        """Logs that end before their positions, and since when; other regions' stay noted."""
-        shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
-        before, now_s = self._shorter_since_s, self._clock()
-        self._shorter_since_s = {key: at_s for key, at_s in before.items() if key not in starts}
-        self._shorter_since_s |= {key: before.get(key, now_s) for key in shorter}
-        return shorter
 
     def _is_too_early(
         self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
@@ -475,7 +413,7 @@ class KafkaSplitEnumerator:
             split,
             start_offset=starts[key],
             end_offset=ends[key],
-            leader_epoch=latest[key].leader_epoch if key in latest else None,
+            leader_epoch=_said_by(latest.get(key), ends[key]),
             now_ms=round(self._wall_clock() * 1000),
         )
 
@@ -497,3 +435,8 @@ class KafkaSplitEnumerator:
             start_offset=offset,
             end_offset=offset,
         )
+
+
+def _said_by(fact: OffsetFact | None, end_offset: int) -> int | None:
+    """The leader whose log has all records before an end; none with a later epoch is among them."""
+    return None if fact is None or fact.offset < end_offset else fact.leader_epoch

@@ -59,6 +59,10 @@ class Fetched(Protocol):
         """Of the same; -1 where one has none."""
         ...
 
+    def leader_epoch(self, row: int) -> int | None:
+        """The leader that wrote a record, by its place among all of them; None: not known."""
+        ...
+
     def close(self) -> None:
         """Let go of what is not needed any more; nothing may be asked afterwards."""
         ...
@@ -165,6 +169,9 @@ class _PlainFetched:
 
     def timestamps_ms(self, wanted: BoolArray | None) -> IntArray:
         return timestamps_ms(self._kept(wanted))
+
+    def leader_epoch(self, row: int) -> int | None:
+        return self._messages[row].leader_epoch()
 
     def close(self) -> None:
         self._messages = []

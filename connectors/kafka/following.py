@@ -72,6 +72,14 @@ class KafkaFollower:
             for slot, split in enumerate(self._splits)
         }
 
+    def leader_epochs(self) -> Mapping[SplitKey, int]:
+        """See `runtime.contracts.Follower`."""
+        reading = self._reading
+        if reading is None:
+            return {}
+        found = {split.key: reading.leader_epoch(slot) for slot, split in enumerate(self._splits)}
+        return {key: epoch for key, epoch in found.items() if epoch is not None}
+
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """See `runtime.contracts.Follower`.
 

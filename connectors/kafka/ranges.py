@@ -13,7 +13,7 @@ from connectors.kafka.positions import PartitionKey
 from connectors.kafka.splits import key_of
 from runtime.model import SplitRange
 
-__all__ = ["NewestTimestamps", "RangeProgress", "in_rounds"]
+__all__ = ["NewestTimestamps", "RangeProgress", "in_rounds", "last_rows"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -33,6 +33,21 @@ def in_rounds(splits: Sequence[SplitRange]) -> list[list[SplitRange]]:
         rounds[at].append(split)
         used[at].add(key_of(split))
     return rounds
+
+
+def last_rows(slots: IntArray, wanted: BoolArray | None) -> dict[int, int]:
+    """By slot, the place of its last record among all, or among those that are wanted.
+
+    Args:
+        slots: of each record.
+    """
+    rows = np.arange(len(slots)) if wanted is None else np.flatnonzero(wanted)
+    if not len(rows):
+        return {}
+    # Of several values for one slot the last one stays.
+    last = np.full(int(slots.max()) + 1, -1, np.int64)
+    last[slots[rows]] = rows
+    return {int(slot): int(last[slot]) for slot in np.flatnonzero(last >= 0)}
 
 
 class RangeProgress:
@@ -67,6 +82,10 @@ class RangeProgress:
         if ahead:
             self._positions[slot] = offset
         return ahead
+
+    def end_at(self, slot: int, offset: int) -> None:
+        """End a range earlier: what lies at or behind ``offset`` is none of it."""
+        self._ends[slot] = offset
 
     def position(self, slot: int) -> int:
         """The next offset to read."""

@@ -4,13 +4,16 @@ import contextlib
 import gc
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from connectors.kafka._client import (
+    LOG_TRUNCATION,
     PARTITION_EOF,
     KafkaError,
     KafkaException,
@@ -30,9 +33,9 @@ from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.native.fetching import NativeFetcher
 from connectors.kafka.positions import PartitionKey
-from connectors.kafka.ranges import NewestTimestamps, RangeProgress, in_rounds
+from connectors.kafka.ranges import BoolArray, NewestTimestamps, RangeProgress, in_rounds, last_rows
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.splits import LostRange, data_lost, key_of
+from connectors.kafka.splits import LostRange, data_lost, key_of, range_rewritten
 from connectors.kafka.tuning import ReadSettings, read_settings
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
@@ -162,6 +165,7 @@ class Reading:
         self._follows = follows
         self._stalled_s: dict[int, float] = {}
         self._told: set[int] = set()
+        self._epochs: dict[int, int | None] = {}
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -209,6 +213,10 @@ class Reading:
         """The next offset to read of a split: behind the records of all batches so far."""
         return self._progress.position(slot)
 
+    def leader_epoch(self, slot: int) -> int | None:
+        """The leader that wrote the record before a position; None: none, or not known."""
+        return self._epochs.get(slot)
+
     def close(self) -> None:
         """Let go of what was taken and not handed out; before the consumer is closed."""
         self._fetcher.close()
@@ -232,6 +240,7 @@ class Reading:
         if not len(slots):
             return None
         wanted = self._progress.accept(slots, fetched.offsets)
+        wanted = self._of_known_leaders(fetched, wanted)
         if wanted is not None and not wanted.any():
             return None
         batch = fetched.batch(wanted)
@@ -241,6 +250,40 @@ class Reading:
         self._moved_at_s = time.monotonic()
         self._fit(batch)
         return batch
+
+    def _of_known_leaders(self, fetched: Fetched, wanted: BoolArray | None) -> BoolArray | None:
+        """Which records are those that their range was cut for, None for all.
+
+        All of them had been written when it was cut, by the leader of then or by earlier ones.
+        What a later leader wrote is in the place of records that are gone (KIP-320).
+        """
+        for slot, row in last_rows(fetched.slots, wanted).items():
+            epoch = self._epochs[slot] = fetched.leader_epoch(row)
+            latest = None if self._follows else self._splits[slot].leader_epoch
+            if epoch is not None and latest is not None and epoch > latest:
+                wanted = self._without_later(fetched, wanted, slot, latest)
+        return wanted
+
+    def _without_later(
+        self, fetched: Fetched, wanted: BoolArray | None, slot: int, latest: int
+    ) -> BoolArray:
+        if wanted is None:
+            wanted = np.ones(len(fetched.slots), np.bool_)
+        rows = np.flatnonzero(wanted & (fetched.slots == slot))
+        later = rows[bisect_right(rows, latest, key=lambda row: fetched.leader_epoch(row) or 0) :]
+        split, first = self._splits[slot], int(fetched.offsets[later[0]])
+        lost = LostRange(
+            topic=split.topic,
+            partition=split.partition,
+            start_offset=first,
+            end_offset=split.end_offset,
+        )
+        if self._reader.fail_on_data_loss:
+            raise range_rewritten(lost)
+        log.warning("others are in the place of records to be read, left for later: range=%s", lost)
+        self._progress.end_at(slot, first)
+        wanted[later] = False
+        return wanted
 
     def _fit(self, batch: pa.RecordBatch) -> None:
         # Large records in large batches would need gigabytes.
@@ -256,8 +299,11 @@ class Reading:
             if slot is not None and error.code() == PARTITION_EOF:
                 if self._progress.move_to(slot, event.offset):
                     self._moved_at_s = time.monotonic()
+                    self._epochs.pop(slot, None)  # whose markers lie before it, nobody tells
                 else:
                     self._refuse_silence()
+            elif slot is not None and self._follows and LOG_TRUNCATION in error.str():
+                self._refuse_other_log(slot)
             elif slot is not None and error.name() in _OUT_OF_RANGE:
                 self._go_on_behind_loss(slot)
             elif slot is not None and self._follows and error.name() in _ABSENT:
@@ -282,9 +328,26 @@ class Reading:
         else:
             self._refuse_silence()  # refused again and again, it would be asked for ever
         self._stop(slot)
-        self._consumer.incremental_assign(
-            [TopicPartition(split.topic, split.partition, goes_on_at)]
+        self._consumer.incremental_assign([self._place(slot)])
+
+    def _refuse_other_log(self, slot: int) -> None:
+        """A new leader lacks records that have been read since the last barrier, perhaps since an
+        earlier one: the next life begins where it is decided, and the driver judges that place."""
+        position = self._progress.position(slot)
+        raise UnreachableError(
+            "records that were read are gone from their partition",
+            {"split": self._splits[slot].name, "position": position},
+            "What is not decided is read again. Was there an unclean leader election?",
         )
+
+    def _place(self, slot: int) -> TopicPartition:
+        """Where to go on. By the leader's epoch librdkafka checks that a log is still the same; of
+        a range every record is checked."""
+        split, position = self._splits[slot], self._progress.position(slot)
+        epoch = self._epochs.get(slot) if self._follows else None
+        if epoch is None:
+            return TopicPartition(split.topic, split.partition, position)
+        return TopicPartition(split.topic, split.partition, position, leader_epoch=epoch)
 
     def _stall(self, slot: int) -> None:
         """Ask for it again later, unless a barrier has said by then what becomes of it."""
@@ -303,10 +366,7 @@ class Reading:
         now_s = time.monotonic()
         for slot in [slot for slot, at_s in self._stalled_s.items() if now_s >= at_s]:
             del self._stalled_s[slot]
-            split, position = self._splits[slot], self._progress.position(slot)
-            self._consumer.incremental_assign(
-                [TopicPartition(split.topic, split.partition, position)]
-            )
+            self._consumer.incremental_assign([self._place(slot)])
 
     def _stop(self, *slots: int) -> None:
         """No more of these partitions, neither from the brokers nor of what is here already."""
@@ -334,6 +394,7 @@ class Reading:
             lost,
         )
         self._progress.move_to(slot, goes_on_at)
+        self._epochs.pop(slot, None)
 
     def _release_finished(self) -> None:
         finished = self._progress.finished()

@@ -22,9 +22,11 @@ __all__ = [
     "key_of",
     "limit_ends",
     "log_cut_off",
+    "log_rewritten",
     "lost_to_retention",
     "new_partitions",
     "next_range",
+    "range_rewritten",
     "require_forward",
     "require_whole",
     "smallest_limit",
@@ -191,6 +193,27 @@ def log_cut_off(missing: Sequence[LostRange]) -> DataLostError:
     )
 
 
+def log_rewritten(lost: Sequence[LostRange]) -> DataLostError:
+    """The error for logs that a later leader has written anew before the position."""
+    return DataLostError(
+        "records that were read are gone from their partition, others are in their place",
+        {"ranges": " ".join(map(str, lost))},
+        "The log was cut off, as an unclean leader election does, or a disk that loses its newest "
+        "records. What was written there since has not been read: start from a new checkpoint "
+        "directory, with startingOffsets at the ranges' beginnings.",
+    )
+
+
+def range_rewritten(lost: LostRange) -> DataLostError:
+    """The error for a range in which records of a later leader than its own are found."""
+    return DataLostError(
+        "records that were to be read are gone from their partition, others are in their place",
+        {"range": lost},
+        "The log was cut off, as an unclean leader election does, or a disk that loses its newest "
+        "records. With failOnDataLoss=false the run goes on with what is there now.",
+    )
+
+
 def backlog_records(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> int:
     """Offsets that wait to be read."""
     return sum(max(0, ends[key] - start) for key, start in starts.items() if key in ends)
@@ -240,6 +263,7 @@ def next_range(
         end_offset=end_offset,
         leader_epoch=position.leader_epoch if leader_epoch is None else leader_epoch,
         idle_since_ms=idle_since_ms,
+        set_back_from=position.end_offset if start_offset < position.end_offset else None,
     )
 
 

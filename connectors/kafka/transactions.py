@@ -34,7 +34,7 @@ with warnings.catch_warnings():
         ListTransactionsRequest,
     )
     from kafka.protocol.consumer.fetch import FetchRequest
-    from kafka.protocol.consumer.offsets import ListOffsetsRequest
+    from kafka.protocol.consumer.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
     from kafka.protocol.metadata import (
         ApiVersionsRequest,
         FindCoordinatorRequest,
@@ -55,6 +55,7 @@ __all__ = [
     "Message",
     "MetadataRequest",
     "Net",
+    "OffsetForLeaderEpochRequest",
     "WireClient",
     "kafka_errors",
 ]

@@ -250,10 +250,12 @@ class TaskLoop:
 
     def _end(self, barrier: Barrier) -> None:
         epoch, at, now_s = self._epoch, self._follower.positions(), self._clock()
+        leaders = self._follower.leader_epochs()
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
-            _range(split, epoch.starts[split.key], at[split.key]) for split in barrier.splits
+            _range(split, epoch.starts[split.key], at[split.key], leaders.get(split.key))
+            for split in barrier.splits
         )
         read = [split for split in ranges if not split.is_empty]
         failpoint("before-epoch-end")
@@ -289,14 +291,16 @@ def _is_small(batch: pa.RecordBatch) -> bool:
     return bool(batch.num_rows < _FEW_RECORDS and batch.nbytes < _FEW_BYTES)
 
 
-def _range(split: SplitRange, start: int, end: int) -> SplitRange:
+def _range(split: SplitRange, start: int, end: int, leader_epoch: int | None) -> SplitRange:
     if end < start:
         raise IllegalTransitionError(
             "an epoch ends before it begins",
             {"split": split.name, "start_offset": start, "end_offset": end},
             "Nothing of it becomes visible. This is a bug: please report it with these offsets.",
         )
-    return replace(split, start_offset=start, end_offset=end)
+    if leader_epoch is None and end <= split.end_offset:
+        leader_epoch = split.leader_epoch  # a later leader may have written what lies behind
+    return replace(split, start_offset=start, end_offset=end, leader_epoch=leader_epoch)
 
 
 def _from(split: SplitRange, offset: int) -> SplitRange:

@@ -33,6 +33,11 @@ class Follower(Protocol):
         """Of each split the next offset to read: behind what `poll` has returned so far."""
         ...
 
+    def leader_epochs(self) -> Mapping[SplitKey, int]:
+        """Of each split the leader that wrote the record right before its position, where there is
+        one and that is known."""
+        ...
+
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """Follow these splits, from their ``start_offset`` on, and no others."""
         ...

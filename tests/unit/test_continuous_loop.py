@@ -103,6 +103,27 @@ def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() ->
     assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
 
 
+@pytest.mark.parametrize(
+    ("last_record", "cut_at", "expected"),
+    [(7, 5, 7), (7, 90, 7), (None, 10, 3), (None, 5, None)],
+    ids=["record", "record before the cut", "before the cut", "behind the cut"],
+)
+def test_a_position_is_of_the_leader_that_wrote_the_record_before_it(
+    last_record: int | None, cut_at: int, expected: int | None
+) -> None:
+    """Or of the one that the barrier saw, if that saw so far: a later one may have written since,
+    and a clean election would be taken for a log that was cut off."""
+    bench = Bench({0: 10})
+    if last_record is not None:
+        bench.follower.leaders[0] = last_record
+    bench.step()
+    bench.give(4, replace(split(0, 0, cut_at), leader_epoch=3))
+    bench.step()
+    (ended,) = bench.courier.ended
+    (read,) = ended.pre_commit().ranges
+    assert (read.end_offset, read.leader_epoch) == (10, expected)
+
+
 def test_rule_18_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
     """Else records of one partition would change places."""
     bench = Bench({0: 100})

@@ -297,6 +297,95 @@ def test_a_log_that_was_cut_off_is_judged_beside_cuts_of_other_regions() -> None
         bench.cut(mine)
 
 
+def test_a_log_that_was_cut_off_and_has_grown_again_is_not_read_on() -> None:
+    """An unclean election: other records are where those were that the position is behind."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=30)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(position)
+
+
+def test_a_log_that_was_cut_off_behind_the_position_is_read_on() -> None:
+    """Nobody here has read what was lost; a clean election loses nothing. Each is asked once."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.latest = 15  # nobody has read them
+    log.elect(cut_off_at=10, grown_to=12)
+    bench.cluster.log("orders", 1).elect()
+    assert bounds(bench.cut(position)) == {"orders-0": (10, 12), "orders-1": (20, 20)}
+    again = bench.cut(position)
+    assert {split.name: split.leader_epoch for split in again} == {"orders-0": 1, "orders-1": 1}
+    bench.cut(again)
+    assert len(bench.cluster.epoch_questions) == 1
+
+
+def test_each_later_leader_is_asked() -> None:
+    bench = Bench()
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.elect()
+    bench.cut(position)
+    log.elect(cut_off_at=7, grown_to=30)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(position)
+
+
+def test_what_is_in_the_place_of_records_that_are_gone_is_read_where_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=30)
+    again = bench.cut(position)
+    assert bounds(again)["orders-0"] == (7, 30)
+    assert {split.name: split.set_back_from for split in again} == {
+        "orders-0": 10,
+        "orders-1": None,
+    }
+    onwards = bench.cut(again)
+    assert bounds(onwards)["orders-0"] == (30, 30)
+    assert not any(split.set_back_from for split in onwards)
+    assert bench.enumerator.lost_records == 0, "they were read, and are gone since"
+
+
+def test_retention_may_have_passed_what_was_cut_off() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.elect(cut_off_at=7, grown_to=30)
+    log.earliest = 9
+    assert bounds(bench.cut(position))["orders-0"] == (9, 30)
+
+
+def test_a_leader_that_knows_of_no_earlier_one_is_believed() -> None:
+    """Nothing tells what its log lacks."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.leader_epoch, log.began, log.latest = 5, {}, 12
+    assert bounds(bench.cut(position))["orders-0"] == (10, 12)
+
+
+def test_a_position_that_no_leader_has_said_is_none_of_the_next_leaders() -> None:
+    """A start at a number that does not exist yet: the leader's epoch says nothing of it."""
+    bench = Bench(startingOffsets='{"orders":{"0":15,"1":20}}')
+    position = bench.cut(bench.start())
+    assert {split.name: split.leader_epoch for split in position} == {
+        "orders-0": None,
+        "orders-1": 0,
+    }
+    bench.cluster.log("orders", 0).elect(cut_off_at=8, grown_to=16)
+    assert bounds(bench.cut(position))["orders-0"] == (15, 16)
+
+
+def test_nothing_is_cut_while_a_partition_has_no_leader_who_tells() -> None:
+    """What a former leader said of an end may not be so any more."""
+    bench = Bench()
+    position = bench.cut(bench.start(), max_records=3)
+    bench.cluster.leaderless.add(("orders", 0))
+    assert bounds(bench.cut(position)) == {"orders-0": (1, 1), "orders-1": (2, 20)}
+
+
 def test_a_bounded_run_does_not_end_over_a_log_that_was_cut_off() -> None:
     """Runs that end by themselves would never look long enough to learn of it."""
     bench = Bench()

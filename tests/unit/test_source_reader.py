@@ -10,16 +10,23 @@ from connectors.kafka import consumers
 from connectors.kafka.consumers import ConsumerPool, PooledConsumer
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.security import KafkaConnection
-from runtime.errors import StreamError, UnreachableError
+from runtime.errors import DataLostError, StreamError, UnreachableError
 from runtime.model import SplitRange
 
 TRANSPORT: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored
 OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
 
 
-def message(offset: int, error: KafkaError | None = None) -> Message:
+def message(offset: int, error: KafkaError | None = None, leader_epoch: int = -1) -> Message:
     """A record of orders-0, or an event about it."""
-    return Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset, error=error)
+    return Message(
+        topic="orders",
+        partition=0,
+        offset=offset,
+        value=b"%d" % offset,
+        error=error,
+        leader_epoch=leader_epoch,
+    )
 
 
 class FakeConsumer:
@@ -61,7 +68,13 @@ def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectors.kafka.reader.process_pool", ConsumerPool())
 
 
-def values(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer, **settings: Any) -> list[bytes]:
+def values(
+    monkeypatch: pytest.MonkeyPatch,
+    consumer: FakeConsumer,
+    *,
+    leader_epoch: int | None = None,
+    **settings: Any,
+) -> list[bytes]:
     """What a read of orders-0[0,3) yields from this consumer."""
     monkeypatch.setattr(
         consumers, "_connect", lambda key: PooledConsumer(consumer=consumer, key=key)
@@ -70,7 +83,13 @@ def values(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer, **settings: 
         connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",), **settings
     )
     split = SplitRange(
-        source_id="s", topic="orders", topic_id="id", partition=0, start_offset=0, end_offset=3
+        source_id="s",
+        topic="orders",
+        topic_id="id",
+        partition=0,
+        start_offset=0,
+        end_offset=3,
+        leader_epoch=leader_epoch,
     )
     return [value for b in reader.read([split]) for value in b.column("value").to_pylist()]
 
@@ -100,6 +119,40 @@ def test_a_loss_while_reading_is_passed_over_where_allowed(monkeypatch: pytest.M
     refused = message(0, KafkaError(OUT_OF_RANGE, "out of range"))
     consumer = FakeConsumer([refused], [message(2)], watermarks=(2, 3))
     assert values(monkeypatch, consumer, fail_on_data_loss=False) == [b"2"]
+
+
+def _of_three_leaders() -> FakeConsumer:
+    """The range's records, each of another leader, and one behind it."""
+    records = [message(offset, leader_epoch=1 + offset) for offset in range(4)]
+    return FakeConsumer(records, watermarks=(0, 4))
+
+
+def test_records_of_a_later_leader_are_none_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the place of records that the range was cut for."""
+    with pytest.raises(DataLostError, match=r"orders-0\[2,3\)"):
+        values(monkeypatch, _of_three_leaders(), leader_epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "count"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3), (None, 3)]
+)
+def test_what_a_later_leader_wrote_is_left_for_later_where_allowed(
+    monkeypatch: pytest.MonkeyPatch, leader_epoch: int | None, count: int
+) -> None:
+    """What lies behind the range may be of any leader; where none is known, everything is read."""
+    found = values(
+        monkeypatch, _of_three_leaders(), leader_epoch=leader_epoch, fail_on_data_loss=False
+    )
+    assert found == [b"0", b"1", b"2"][:count]
+
+
+def test_nothing_of_a_range_is_read_behind_what_a_later_leader_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with the next batch either, which is on its way already."""
+    first, second = message(0, leader_epoch=5), message(1, leader_epoch=5)
+    consumer = FakeConsumer([first], [second, message(2)], [message(3)], watermarks=(0, 4))
+    assert values(monkeypatch, consumer, leader_epoch=4, fail_on_data_loss=False) == []
 
 
 def test_a_topic_is_looked_up_once_and_before_it_is_assigned(

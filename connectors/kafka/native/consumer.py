@@ -136,10 +136,12 @@ class _List:
         self._address: int = kafka.rd_kafka_topic_partition_list_new(len(partitions))
         for each in partitions:
             topic = each.topic.encode()
-            kafka.rd_kafka_topic_partition_list_add(self._address, topic, each.partition)
+            added = kafka.rd_kafka_topic_partition_list_add(self._address, topic, each.partition)
             kafka.rd_kafka_topic_partition_list_set_offset(
                 self._address, topic, each.partition, each.offset
             )
+            if each.leader_epoch is not None:
+                kafka.rd_kafka_topic_partition_set_leader_epoch(added, each.leader_epoch)
 
     def __enter__(self) -> int:
         return self._address

@@ -271,6 +271,11 @@ class _NativeFetched:
         found: IntArray = np.where(rows.timestamp_types == 0, -1, rows.timestamps_ms)
         return found
 
+    def leader_epoch(self, row: int) -> int | None:
+        message = int(self._rows.messages[row])
+        found: int = self._consumer.library.kafka.rd_kafka_message_leader_epoch(message)
+        return None if found < 0 else found
+
     def close(self) -> None:
         messages, self._all = self._all, self._all[:0]
         self._consumer.give_back(messages)

@@ -168,6 +168,7 @@ _LIBRDKAFKA: _Signatures = {
     "rd_kafka_incremental_unassign": (_P, [_P, _P]),
     "rd_kafka_init_transactions": (_P, [_P, _INT]),
     "rd_kafka_last_error": (_INT, []),
+    "rd_kafka_message_leader_epoch": (_I32, [_P]),
     "rd_kafka_name": (_TEXT, [_P]),
     "rd_kafka_new": (_P, [_INT, _P, _P, ctypes.c_size_t]),
     "rd_kafka_outq_len": (_INT, [_P]),
@@ -183,6 +184,7 @@ _LIBRDKAFKA: _Signatures = {
     "rd_kafka_topic_partition_list_destroy": (None, [_P]),
     "rd_kafka_topic_partition_list_new": (_P, [_INT]),
     "rd_kafka_topic_partition_list_set_offset": (_INT, [_P, _TEXT, _I32, _I64]),
+    "rd_kafka_topic_partition_set_leader_epoch": (None, [_P, _I32]),
 }
 
 

@@ -1,0 +1,124 @@
+"""Where an earlier leader's records end: asked of those who lead now (KIP-320). Driver.
+
+librdkafka asks so for a consumer that is at work, and has no call for it.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from connectors.kafka.discovery import EpochQuestion
+from connectors.kafka.leaders import leaders_of
+from connectors.kafka.positions import PartitionKey
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transactions import (
+    REFUSED_CREDENTIALS,
+    Message,
+    Net,
+    OffsetForLeaderEpochRequest,
+    WireClient,
+    kafka_errors,
+)
+from runtime.errors import AuthenticationError, UnreachableError
+
+__all__ = ["ask"]
+
+_CONSUMER = -1  # who asks, where a broker would give its number
+_UNDEFINED = -1
+
+_SILENCE = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutError)
+
+# A newer leader than the one that was looked at: only another look helps.
+_OUTDATED = kafka_errors.FencedLeaderEpochError
+
+
+def ask(
+    connection: KafkaConnection,
+    questions: Mapping[PartitionKey, EpochQuestion],
+    *,
+    timeout_s: float,
+) -> Mapping[PartitionKey, int]:
+    """See `connectors.kafka.discovery.SourceCluster.epoch_ends`."""
+    deadline = time.monotonic() + timeout_s
+    where: dict[str, object] = {"servers": connection.bootstrap_servers}
+    try:
+        client = WireClient.connect(connection.wire(), deadline)
+        try:
+            return client.run(lambda: _patiently(Net(client, deadline), questions), deadline)
+        finally:
+            client.close()
+    except REFUSED_CREDENTIALS as err:
+        raise AuthenticationError(
+            f"Kafka refused to tell where a leader's records end: {type(err).__name__}",
+            where,
+            "Check kafka.security.protocol, kafka.sasl.* and the ACLs (DESCRIBE on the topics).",
+        ) from err
+    except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
+        where["reason"] = connection.scrub(f"{type(err).__name__}: {err}")
+        raise UnreachableError(
+            "the new leader of a partition did not tell where the old one's records end",
+            where,
+            "It is asked again. Check that all partitions have leaders.",
+        ) from err
+
+
+async def _patiently(
+    net: Net, questions: Mapping[PartitionKey, EpochQuestion]
+) -> Mapping[PartitionKey, int]:
+    told: kafka_errors.KafkaError | None = None
+    while True:
+        try:
+            return await _ask(net, questions)
+        except (*REFUSED_CREDENTIALS, _OUTDATED):
+            raise
+        except kafka_errors.KafkaError as err:
+            # Whoever leads now may not know of it yet, or not be known to the one who was asked.
+            # The last try has little time: what was said before that tells more.
+            told = err if told is None or not isinstance(err, _SILENCE) else told
+            if not await net.pause():
+                raise told from None
+
+
+async def _ask(
+    net: Net, questions: Mapping[PartitionKey, EpochQuestion]
+) -> dict[PartitionKey, int]:
+    leaders = await leaders_of(net, sorted({topic for topic, _ in questions}))
+    by_leader: dict[int, list[PartitionKey]] = defaultdict(list)
+    for topic, partition in questions:
+        if (topic, partition) not in leaders:
+            raise kafka_errors.LeaderNotAvailableError(f"{topic}-{partition}")
+        by_leader[leaders[topic, partition]].append((topic, partition))
+    asked = [net.send(_request(keys, questions), leader) for leader, keys in by_leader.items()]
+    found: dict[PartitionKey, int] = {}
+    for answer in asked:
+        found |= _ends(await answer)
+    return found
+
+
+def _request(
+    keys: Sequence[PartitionKey], questions: Mapping[PartitionKey, EpochQuestion]
+) -> Message:
+    topic_rows = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    rows: dict[str, list[Message]] = defaultdict(list)
+    for topic, partition in keys:
+        question = questions[topic, partition]
+        rows[topic].append(
+            topic_rows.OffsetForLeaderPartition(
+                partition=partition,
+                current_leader_epoch=question.current_leader_epoch,
+                leader_epoch=question.leader_epoch,
+            )
+        )
+    topics = [topic_rows(topic=topic, partitions=partitions) for topic, partitions in rows.items()]
+    return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+
+
+def _ends(response: Message) -> dict[PartitionKey, int]:
+    found: dict[PartitionKey, int] = {}
+    for topic in response.topics:
+        for answer in topic.partitions:
+            if answer.error_code != 0:
+                raise kafka_errors.for_code(answer.error_code)(f"{topic.topic}-{answer.partition}")
+            if answer.end_offset != _UNDEFINED:
+                found[topic.topic, answer.partition] = int(answer.end_offset)
+    return found

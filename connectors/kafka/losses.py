@@ -1,0 +1,177 @@
+"""What is gone of a source's records before, or since, they were read: judged and told, once each.
+
+A position says how far a partition was read, and which leader said so. Retention moves a
+partition's first record behind a position. An unclean election, or a disk that lost its newest
+records, moves its end before one; and where the log has grown again since, only the leaders'
+epochs tell that other records are there now.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from connectors.kafka.discovery import EpochQuestion, Look, OffsetFact, SourceCluster
+from connectors.kafka.positions import PartitionKey
+from connectors.kafka.splits import (
+    LostRange,
+    beyond,
+    data_lost,
+    key_of,
+    log_cut_off,
+    log_rewritten,
+    lost_to_retention,
+)
+from runtime.contracts import Clock
+from runtime.model import SplitRange
+
+__all__ = ["LossWatch"]
+
+log = logging.getLogger(__name__)
+
+
+class LossWatch:
+    """Where positions go on. Driver; one thread at a time.
+
+    Args:
+        cluster: asked where a leader's records end, when there is a later leader.
+        fail_on_data_loss: raise DataLostError, or go on behind what is gone.
+        clock: monotonic seconds.
+
+    Attributes:
+        lost_records: offsets that retention took before they were read (failOnDataLoss=false).
+    """
+
+    def __init__(self, cluster: SourceCluster, clock: Clock, *, fail_on_data_loss: bool) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._fails = fail_on_data_loss
+        self._shorter_since_s: dict[PartitionKey, float] = {}
+        self._counted: dict[PartitionKey, LostRange] = {}
+        self._answered: dict[PartitionKey, tuple[int, EpochQuestion]] = {}
+        self.lost_records = 0
+
+    def starts(
+        self,
+        positions: Sequence[SplitRange],
+        look: Look,
+        *,
+        patience_s: float,
+        timeout_s: float,
+    ) -> dict[PartitionKey, int]:
+        """Where each position goes on: its end, or where what is gone says.
+
+        Args:
+            patience_s: for how long a log may be shorter than a position.
+            timeout_s: for the leaders' answers.
+        Raises:
+            DataLostError: something is gone, and that is to be an error.
+            UnreachableError: a new leader does not answer.
+        """
+        starts = self.behind_retention(positions, look)
+        starts |= self._rewritten(positions, look, timeout_s)
+        return starts | self._cut_off(starts, look.latest, patience_s)
+
+    def behind_retention(
+        self, positions: Sequence[SplitRange], look: Look
+    ) -> dict[PartitionKey, int]:
+        """Their ends, or what is left behind them."""
+        starts = {key_of(split): split.end_offset for split in positions}
+        earliest = {key: fact.offset for key, fact in look.earliest.items()}
+        lost = lost_to_retention(positions, earliest)
+        if not lost:
+            return starts
+        if self._fails:
+            raise data_lost(lost)
+        self._count(lost)
+        return {key: max(start, earliest.get(key, 0)) for key, start in starts.items()}
+
+    def note_shorter(
+        self, starts: Mapping[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
+    ) -> Sequence[PartitionKey]:
+        """Logs that end before their positions, and since when; other regions' stay noted."""
+        shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
+        before, now_s = self._shorter_since_s, self._clock()
+        self._shorter_since_s = {key: at_s for key, at_s in before.items() if key not in starts}
+        self._shorter_since_s |= {key: before.get(key, now_s) for key in shorter}
+        return shorter
+
+    def _rewritten(
+        self, positions: Sequence[SplitRange], look: Look, timeout_s: float
+    ) -> dict[PartitionKey, int]:
+        """Where a later leader's log left the one that was read, before its position."""
+        places = {key_of(split): split.end_offset for split in positions}
+        questions = {
+            key_of(split): question
+            for split in positions
+            if (question := _question(split, look.latest.get(key_of(split)))) is not None
+            # The position of an idle split stays what it was, cut after cut.
+            and self._answered.get(key_of(split)) != (split.end_offset, question)
+        }
+        if not questions:
+            return {}
+        ends = self._cluster.epoch_ends(questions, timeout_s=timeout_s)
+        lost = [
+            LostRange(topic=key[0], partition=key[1], start_offset=end, end_offset=places[key])
+            for key, end in sorted(ends.items())
+            if end < places[key]
+        ]
+        rewritten = {each.key: each.start_offset for each in lost}
+        self._answered |= {k: (places[k], q) for k, q in questions.items() if k not in rewritten}
+        if not lost:
+            return {}
+        if self._fails:
+            raise log_rewritten(lost)
+        log.warning(
+            "records that were read are gone, going back to what is in their place: ranges=%s",
+            " ".join(map(str, lost)),
+        )
+        first = {key: fact.offset for key, fact in look.earliest.items()}
+        return {key: max(end, first.get(key, 0)) for key, end in rewritten.items()}
+
+    def _cut_off(
+        self,
+        starts: Mapping[PartitionKey, int],
+        latest: Mapping[PartitionKey, OffsetFact],
+        patience_s: float,
+    ) -> dict[PartitionKey, int]:
+        """Judge logs that end before a position, once that lasts: their records are lost."""
+        now_s = self._clock()
+        self.note_shorter(starts, latest)
+        lasting = [k for k in starts if now_s - self._shorter_since_s.get(k, now_s) >= patience_s]
+        lost = [
+            LostRange(
+                topic=topic,
+                partition=number,
+                start_offset=latest[topic, number].offset,
+                end_offset=starts[topic, number],
+            )
+            for topic, number in lasting
+        ]
+        if not lost:
+            return {}
+        if self._fails:
+            raise log_cut_off(lost)
+        self._count(lost)
+        return {key: latest[key].offset for key in lasting}
+
+    def _count(self, lost: Sequence[LostRange]) -> None:
+        """Once each: a position stays before a loss until there is something to read behind it."""
+        fresh = [found for found in lost if self._counted.get(found.key) != found]
+        new = [beyond(found, self._counted.get(found.key)) for found in fresh]
+        if not new:
+            return
+        self._counted |= {found.key: found for found in fresh}
+        records = sum(r.end_offset - r.start_offset for r in new)
+        self.lost_records += records
+        log.warning(
+            "records lost, going on behind them: records=%d ranges=%s",
+            records,
+            " ".join(map(str, new)),
+        )
+
+
+def _question(split: SplitRange, fact: OffsetFact | None) -> EpochQuestion | None:
+    """What to ask a leader that is later than the one a position is from."""
+    read, current = split.leader_epoch, None if fact is None else fact.leader_epoch
+    if read is None or current is None or current <= read:
+        return None
+    return EpochQuestion(leader_epoch=read, current_leader_epoch=current)

@@ -1,0 +1,52 @@
+"""Where an earlier leader's records end, as a real broker tells (OffsetForLeaderEpoch)."""
+
+import pytest
+
+from connectors.kafka.discovery import EpochQuestion, KafkaCluster
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import UnreachableError
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import Record, produce
+
+pytestmark = pytest.mark.integration
+
+
+def _question(leader_epoch: int, current: int = -1) -> EpochQuestion:
+    return EpochQuestion(leader_epoch=leader_epoch, current_leader_epoch=current)
+
+
+def test_ends_of_several_partitions_are_told(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+    """Of the leader that still leads the log's end; of a leader that nobody knows, nothing."""
+    name = topic(partitions=3)
+    produce(kafka.bootstrap, name, [Record(value=b"", partition=n) for n in (0, 1, 1)])
+    cluster = KafkaCluster(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+    keys = [(name, n) for n in range(3)]
+    looked = cluster.look(keys, timeout_s=60).latest
+    current = looked[keys[0]].leader_epoch
+    assert current is not None, "the broker tells who leads"
+
+    questions = {keys[0]: _question(current, current), keys[1]: _question(current)}
+    ends = cluster.epoch_ends({**questions, keys[2]: _question(current + 7)}, timeout_s=60)
+
+    assert ends == {keys[0]: 1, keys[1]: 2}
+    cluster.close()
+
+
+def test_a_leader_does_not_answer_for_a_later_one(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """It may not know of it yet, so it is asked again, for as long as there is time."""
+    name = topic()
+    cluster = KafkaCluster(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+    current = cluster.look([(name, 0)], timeout_s=60).latest[name, 0].leader_epoch
+    assert current is not None
+    with pytest.raises(UnreachableError, match="UnknownLeaderEpochError"):
+        cluster.epoch_ends({(name, 0): _question(0, current + 1)}, timeout_s=3.0)
+    cluster.close()
+
+
+def test_nobody_answers() -> None:
+    cluster = KafkaCluster(KafkaConnection(bootstrap_servers="127.0.0.1:1"))
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        cluster.epoch_ends({("orders", 0): _question(0)}, timeout_s=0.5)

@@ -1,0 +1,254 @@
+"""Logs that lose their newest records and grow again, on a real broker whose disk forgets.
+
+Where the newest records were, others are then: only the leaders' epochs tell (KIP-320).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import connectors
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.discovery import EpochQuestion, KafkaCluster
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import DataLostError, StreamError, UnreachableError
+from runtime.job import Job
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import await_stable, create_topic, produce
+from tests.kafka_records import values as topic_values
+from tests.kafka_source_reading import TIMEOUT_S, Splits, bounds, cut, rows, source, start, values
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+
+_FIRST, _LOST, _NEW = (
+    [b"%s%d" % (what, n) for n in range(count)]
+    for what, count in ((b"first", 7), (b"lost", 3), (b"new", 9))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A topic of one partition with seven records, and three that its broker may lose."""
+
+    kafka: EmbeddedKafka
+    topic: str
+    file: Path
+    kept_bytes: int
+
+    @classmethod
+    def written(cls, kafka: EmbeddedKafka, directory: Path) -> "Log":
+        topic = create_topic(kafka.bootstrap)
+        produce(kafka.bootstrap, topic, _FIRST)
+        (file,) = (directory / "data" / f"{topic}-0").glob("*.log")
+        kept_bytes = file.stat().st_size
+        produce(kafka.bootstrap, topic, _LOST)
+        return cls(kafka, topic, file, kept_bytes)
+
+    def lose(self) -> None:
+        """The broker crashes, and its disk has only the first seven. Then nine others come."""
+        self.kafka.kill()
+        with self.file.open("r+b") as file:
+            file.truncate(self.kept_bytes)
+        self.kafka.start()
+        produce(self.kafka.bootstrap, self.topic, _NEW)
+
+    def source(self, **arguments: Any) -> KafkaSource:
+        """Of this topic."""
+        return source(self.kafka, self.topic, **arguments)
+
+    def read_to_the_end(self, **arguments: Any) -> Splits:
+        """Where a source stands that has read all records."""
+        return cut(*start(self.source(**arguments)))
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedKafka, Path]]:
+    """A broker, and its directory."""
+    directory = tmp_path_factory.mktemp("forgetful")
+    with EmbeddedKafka(data_dir=directory) as kafka:
+        yield kafka, directory
+
+
+@pytest.fixture
+def written(forgetful: tuple[EmbeddedKafka, Path]) -> Log:
+    """A topic with ten records."""
+    return Log.written(*forgetful)
+
+
+def test_a_log_that_was_cut_off_and_has_grown_again_is_not_read_on(written: Log) -> None:
+    """Nine records of the topic would be taken for six."""
+    positions = written.read_to_the_end()
+    written.lose()
+    enumerator, _ = start(written.source())
+    with pytest.raises(DataLostError, match=r"-0\[7,10\)") as caught:
+        cut(enumerator, positions)
+    assert "others are in their place" in str(caught.value)
+
+
+def test_what_is_in_the_place_of_lost_records_is_read_where_allowed(written: Log) -> None:
+    made = written.source(options={"failOnDataLoss": "false"})
+    positions = cut(*start(made))
+    written.lose()
+    enumerator, _ = start(made)
+    again = cut(enumerator, positions)
+    assert bounds(again) == {0: (7, 16)}
+    assert values(rows(made, again)) == _NEW
+    assert bounds(cut(enumerator, again)) == {0: (16, 16)}
+
+
+def test_a_new_leader_that_has_all_records_is_read_on(written: Log) -> None:
+    positions = written.read_to_the_end()
+    written.kafka.kill()
+    written.kafka.start()
+    produce(written.kafka.bootstrap, written.topic, _NEW)
+    made = written.source()
+    enumerator, _ = start(made)
+    again = cut(enumerator, positions)
+    (before,), (after,) = positions, again
+    assert before.leader_epoch is not None
+    assert after.leader_epoch is not None
+    assert after.leader_epoch > before.leader_epoch
+    assert values(rows(made, again)) == _NEW
+
+
+def test_a_leader_does_not_answer_for_an_earlier_one(written: Log) -> None:
+    """Nor is it asked again: only another look tells which leader to ask about."""
+    (position,) = written.read_to_the_end()
+    assert position.leader_epoch is not None
+    written.kafka.restart()
+    cluster = KafkaCluster(KafkaConnection(bootstrap_servers=written.kafka.bootstrap))
+    question = EpochQuestion(leader_epoch=0, current_leader_epoch=position.leader_epoch)
+    with pytest.raises(UnreachableError, match="FencedLeaderEpochError"):
+        cluster.epoch_ends({(written.topic, 0): question}, timeout_s=TIMEOUT_S)
+    cluster.close()
+
+
+def test_a_range_is_not_read_from_another_log(written: Log, hot_path: str) -> None:
+    """It was cut before; its last three records are gone, and others have their offsets."""
+    ranges = written.read_to_the_end()
+    written.lose()
+    with pytest.raises(DataLostError, match=r"-0\[7,10\)"):
+        rows(written.source(hot_path=hot_path), ranges)
+    tolerant = written.source(hot_path=hot_path, options={"failOnDataLoss": "false"})
+    assert values(rows(tolerant, ranges)) == _FIRST
+
+
+def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str) -> None:
+    """And does not go on behind what is new; the driver judges where the next one begins."""
+    made = written.source(hot_path=hot_path)
+    (whole,) = cut(*start(made))
+    follower = made.following_reader().follow([whole], None)
+    try:
+        wait_for(
+            lambda: follower.poll() is None and follower.positions()[whole.key] == 10,
+            what="all ten records",
+            poll_s=0.0,
+        )
+        assert follower.leader_epochs() == {whole.key: whole.leader_epoch}
+        written.lose()
+        with pytest.raises(UnreachableError, match="gone") as caught:
+            wait_for(lambda: follower.poll() is not None, what="no record", poll_s=0.01)
+        assert "position=10" in str(caught.value)
+    finally:
+        follower.close()
+
+
+# --- whole pipelines ----------------------------------------------------------------------------
+
+
+def _run_job(
+    spark: SparkSession, written: Log, kafka: EmbeddedKafka, sink: str, directory: Path, **how: Any
+) -> None:
+    """Copy what is there, and end."""
+    job = Job(
+        "copy",
+        spark,
+        engine=how["engine"],
+        checkpoint_dir=str(directory),
+        interval_s=0.2,
+        tolerable_failures=0,
+    )
+    tolerance = {"failOnDataLoss": how["fail_on_data_loss"]}
+    job.source(written.source(bounded=True, options=tolerance)).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=f"copy-{sink}"
+        )
+    )
+    job.run()
+
+
+def _run_drop_in(
+    spark: SparkSession, written: Log, kafka: EmbeddedKafka, sink: str, directory: Path, **how: Any
+) -> None:
+    """As `_run_job`, by the format's names."""
+    frame = (
+        spark.readStream.format("sluice-kafka")
+        .option("kafka.bootstrap.servers", written.kafka.bootstrap)
+        .option("subscribe", written.topic)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", how["fail_on_data_loss"])
+        .load()
+        .select("key", "value")
+    )
+    query = (
+        frame.writeStream.format("sluice-kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", sink)
+        .option("transactionalIdPrefix", f"copy-{sink}")
+        .option("checkpointLocation", str(directory))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(600), "the query did not end by itself"
+    finally:
+        query.stop()
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with the whole format."""
+    installation = connectors.install(spark)
+    yield spark
+    installation.close()
+
+
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous", "drop-in"])
+def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
+    session: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    written: Log,
+    tmp_path: Path,
+    engine: str,
+) -> None:
+    """And nothing twice, though its decided checkpoints contain those offsets; unless it is told to
+    go on it says what is gone, and writes nothing more."""
+    sink = topic()
+    run = partial(
+        _run_drop_in if engine == "drop-in" else _run_job,
+        session,
+        written,
+        kafka,
+        sink,
+        tmp_path,
+        engine=engine,
+    )
+    run(fail_on_data_loss="true")
+    written.lose()
+    with pytest.raises((StreamError, StreamingQueryException), match=r"-0\[7,10\)"):
+        run(fail_on_data_loss="true")
+    await_stable(kafka.bootstrap, sink)
+    assert topic_values(kafka.bootstrap, sink) == _FIRST + _LOST
+    for _ in range(2):
+        run(fail_on_data_loss="false")
+        await_stable(kafka.bootstrap, sink)
+        assert topic_values(kafka.bootstrap, sink) == _FIRST + _LOST + _NEW
