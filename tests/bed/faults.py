@@ -216,7 +216,10 @@ def _disk_full(pipeline: Pipeline, planned: PlannedFault) -> Fault:
 def _clock(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     name = _target(pipeline, planned).name
     clock = pipeline.bed.clocks[name]
-    jump_s = _JUMP_S if planned.draw < 0.5 else -_JUMP_S
+    # A broker's only back: what Kafka has put off while its clock was ahead (a heartbeat, a vote)
+    # it does when that time comes again, so it is out of its cluster for as long as the jump.
+    is_ahead = planned.draw < 0.5 and name not in BROKERS
+    jump_s = _JUMP_S if is_ahead else -_JUMP_S
     return Fault(
         inject=lambda: clock.jump(jump_s),
         heal=lambda: clock.jump(0),

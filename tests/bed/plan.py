@@ -119,7 +119,7 @@ KINDS: Mapping[str, Kind] = {
         least_s=3.0,
         most_s=10.0,
         weight=3,
-        says="the wall clock jumps by 10 minutes, ahead or back, and later to where it was",
+        says="the wall clock jumps by 10 minutes, ahead or back (a broker's: back), and returns",
     ),
     "rolling-restart": Kind(
         targets=("brokers",),
@@ -239,9 +239,8 @@ def bursts(planned: Sequence[PlannedFault], most: int) -> Iterator[Sequence[Plan
 def _goes_with(fault: PlannedFault, others: Sequence[PlannedFault]) -> bool:
     if any(KINDS[each.kind].is_alone for each in (fault, *others)):
         return False
-    # Kafka's controllers measure their time-outs by the wall clock: one whose clock has jumped
-    # ahead and back waits for as long as the jump. Where another of the three is away, nobody is
-    # elected (seen: 600 s).
+    # Kafka's controllers measure their time-outs by the wall clock: where that of one jumps while
+    # another is away, nobody may be elected for as long as the jump (seen: 600 s).
     brokers = [each.kind for each in (fault, *others) if each.target in BROKERS]
     if "clock" in brokers and len(brokers) > 1:
         return False
