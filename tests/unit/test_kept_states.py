@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.messages import Retire
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.steps import Hands, RunIdentity, drive
+from runtime.checkpoint.steps import drive
 from runtime.model import (
     SEAL,
     BatchKey,
@@ -22,6 +21,7 @@ from runtime.model import (
 )
 from tests.core_driver import FAST, CoreDriver
 from tests.fake_store import FakeStore
+from tests.run_hands import hands_of
 
 
 def state(name: str) -> StateEntry:
@@ -49,27 +49,6 @@ def record(checkpoint_id: int, *names: str, verdict: Verdict = Verdict.DECIDED) 
                 region="main", generation=0, operator_states=tuple(state(name) for name in names)
             ),
         ),
-    )
-
-
-def hands_of(store: FakeStore, kept: KeptStates, *, last: int = 0) -> Hands:
-    """Of a run whose newest record is ``last``."""
-    plan = JobPlan(name="job", regions=(RegionPlan(name="main"),))
-    return Hands(
-        store=store,
-        sinks={},
-        sources={},
-        identity=RunIdentity(
-            plan=plan,
-            job_uid="uid",
-            session="session",
-            generation=last,
-            run_attempt=1,
-            restored_from=None,
-        ),
-        settings=CheckpointSettings(),
-        wall_ms=lambda: 0,
-        kept=kept,
     )
 
 
@@ -124,7 +103,7 @@ def test_rule_29_a_run_that_was_taken_over_retires_nothing() -> None:
     store.committed |= {0, 1, 3, 4, 5}
     kept = KeptStates()
     kept.note(mine)
-    hands = hands_of(store, kept)
+    hands = hands_of(store, kept=kept)
     drive(hands.perform(Retire(retained=1)))
     assert sorted(store.records) == [0, 1, 2, 3, 4, 5]
     assert kept.entries() == (state("a"),)
@@ -165,6 +144,6 @@ def test_rule_29_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spare
     kept = KeptStates()
     for each in mine:
         kept.note(each)
-    drive(hands_of(store, kept, last=2).perform(Retire(retained=1)))
+    drive(hands_of(store, kept=kept, generation=2).perform(Retire(retained=1)))
     assert 1 not in store.records
     assert kept.entries() == (state("a"),)

@@ -7,12 +7,12 @@ import pytest
 
 from runtime.checkpoint.housekeeping import OwnerWatch
 from runtime.checkpoint.messages import Publish, Published
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
-from runtime.checkpoint.steps import Hands, RunIdentity, drive
+from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SinkCoordinator
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
 from tests.fake_store import FakeStore
+from tests.run_hands import hands_of
 
 FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
 
@@ -78,22 +78,6 @@ def fenced() -> None:
     raise FENCED
 
 
-def hands(store: FakeStore) -> Hands:
-    """Of a coordinator whose prefix is another job's by now."""
-    plan = JobPlan(name="job", regions=(RegionPlan(name="main"),))
-    return Hands(
-        store=store,
-        sinks={},
-        sources={},
-        identity=RunIdentity(
-            plan=plan, job_uid="uid", session="s", generation=0, run_attempt=1, restored_from=None
-        ),
-        settings=CheckpointSettings(),
-        wall_ms=lambda: 0,
-        before_decision=fenced,
-    )
-
-
 def publish(verdict: Verdict) -> Publish:
     """The next record."""
     return Publish(
@@ -112,7 +96,7 @@ def test_rule_22_nothing_is_decided_under_a_prefix_that_another_job_has() -> Non
     """An abort needs no prefix: it makes nothing visible, and closes the place."""
     store = FakeStore()
     with pytest.raises(FencedError):
-        drive(hands(store).perform(publish(Verdict.DECIDED)))
+        drive(hands_of(store, before_decision=fenced).perform(publish(Verdict.DECIDED)))
     assert store.records == {}
-    aborted = drive(hands(store).perform(publish(Verdict.ABORTED)))
+    aborted = drive(hands_of(store, before_decision=fenced).perform(publish(Verdict.ABORTED)))
     assert aborted == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)

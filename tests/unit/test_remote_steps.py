@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,18 +26,15 @@ from runtime.checkpoint.messages import (
     Retire,
     TellPositions,
 )
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.checkpoint.repairs import Repairer
 from runtime.checkpoint.steps import (
     Hands,
     RemoteStep,
-    RunIdentity,
     by_sink,
     commit_all,
     drive,
     publish_record,
 )
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SplitEnumerator
+from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from runtime.errors import (
     StorageError,
     TransactionLostError,
@@ -55,32 +53,16 @@ from runtime.model import (
 from tests.core_driver import committable, split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
+from tests.run_hands import hands_of
 from tests.starting_job import JOB_UID, PLAN, record
 
 AWAY = StorageError("the store does not answer", {}, "Ask again.")
 
 
-def hands(
-    store: FakeStore,
-    sink: FakeSink | None = None,
-    *,
-    sources: Mapping[str, SplitEnumerator] | None = None,
-    repairer: Repairer | None = None,
-    kept: KeptStates | None = None,
-) -> Hands:
+def hands(store: FakeStore, sink: FakeSink | None = None, **parts: Any) -> Hands:
     """Of a run behind one other."""
-    return Hands(
-        store=store,
-        sinks={"sink": sink or FakeSink(FakeBroker())},
-        sources=sources or {},
-        identity=RunIdentity(
-            plan=PLAN, job_uid=JOB_UID, session="new", generation=1, run_attempt=2, restored_from=0
-        ),
-        settings=CheckpointSettings(),
-        wall_ms=lambda: 0,
-        repairer=repairer,
-        kept=kept,
-    )
+    parts.setdefault("sinks", {"sink": sink or FakeSink(FakeBroker())})
+    return hands_of(store, plan=PLAN, job_uid=JOB_UID, session="new", generation=1, **parts)
 
 
 def done(of: Hands, action: RemoteStep) -> CoreEvent | None:

@@ -1,0 +1,39 @@
+"""The hands of a run, over stores and sinks that a test plays."""
+
+from typing import Any
+
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.checkpoint.steps import Hands, RunIdentity
+from runtime.contracts import MetadataStore
+
+__all__ = ["hands_of"]
+
+
+def hands_of(
+    store: MetadataStore,
+    *,
+    plan: JobPlan | None = None,
+    job_uid: str = "uid",
+    session: str = "session",
+    generation: int = 0,
+    **parts: Any,
+) -> Hands:
+    """Of a run of one region; ``parts`` are what `Hands` is given besides."""
+    return Hands(
+        **{
+            "store": store,
+            "sinks": {},
+            "sources": {},
+            "identity": RunIdentity(
+                plan=plan or JobPlan(name="job", regions=(RegionPlan(name="main"),)),
+                job_uid=job_uid,
+                session=session,
+                generation=generation,
+                run_attempt=1,
+                restored_from=None,
+            ),
+            "settings": CheckpointSettings(),
+            "wall_ms": lambda: 0,
+            **parts,
+        }
+    )
