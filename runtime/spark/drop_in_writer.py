@@ -106,7 +106,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
                 {"location": self._location, "batch_id": batchId},
                 "Nothing is lost: the restarted query reads its range again.",
             )
-        written = [message for message in messages if isinstance(message, _PreCommitted)]
+        written = _written(messages)
         self._service.commit(
             self._location,
             self._run,
@@ -116,14 +116,21 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Told also after a `commit` that raised: the service asks its store first (rule 10)."""
-        if not self._is_of_another_run(messages):
+        """Told also after a `commit` that raised: the service asks its store first (rule 10).
+
+        Without a task's message nobody knows whose batch it was: the call may be a stopped run's,
+        late, and end the run that has begun since. The query ends either way, and its run with it.
+        """
+        if _written(messages) and not self._is_of_another_run(messages):
             self._service.abort(self._location, self._run, batchId)
 
     def _is_of_another_run(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """This process asked for the query's present run when it began; the tasks did so before."""
-        written = [message for message in messages if isinstance(message, _PreCommitted)]
-        return any(message.generation != self._run.generation for message in written)
+        return any(each.generation != self._run.generation for each in _written(messages))
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[_PreCommitted]:
+    return [message for message in messages if isinstance(message, _PreCommitted)]
 
 
 def _write_all(writer: SinkWriter, batches: Iterator[pa.RecordBatch]) -> tuple[StateEntry, ...]:

@@ -80,8 +80,15 @@ def test_a_batch_of_this_run_is_committed_and_an_aborted_one_told() -> None:
     """Tasks that wrote nothing, and those that Spark never heard of, count for nothing."""
     service = FakeService(generation=8)
     writer(service).commit([_PreCommitted(8, (committable("a"),)), _PreCommitted(8)], 3)
-    writer(service).abort([None, None], 4)
+    writer(service).abort([_PreCommitted(8), None], 4)
     assert service.calls == [("commit", 3, 1), ("abort", 4, 0)]
+
+
+def test_rule_12_an_abort_that_names_no_run_ends_none() -> None:
+    """A stopped run's call may be late, and find that the query has begun again."""
+    service = FakeService(generation=8)
+    writer(service).abort([None, None], 4)
+    assert service.calls == []
 
 
 def test_rule_23_a_batch_is_decided_before_the_first_of_its_transactions_grows_old() -> None:
