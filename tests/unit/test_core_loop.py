@@ -20,7 +20,8 @@ from runtime.errors import FencedError, UnreachableError
 from runtime.model import Verdict
 from tests.core_driver import FAST, CoreDriver
 from tests.fake_store import FakeStore
-from tests.unit.test_owner_watch import hands, publish
+from tests.run_hands import hands_of
+from tests.unit.test_owner_watch import fenced, publish
 from tests.waiting import PATIENCE_S, wait_for
 
 _FAILED = RegionFailed(region="main", generation=0, error=RuntimeError("a task failed"))
@@ -91,7 +92,7 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
 
     store.on_call = crash
     told: list[CoreEvent] = []
-    thread = StepThread(hands(store), told.append)
+    thread = StepThread(hands_of(store, before_decision=fenced), told.append)
     thread.start()
     thread.put(publish(Verdict.DECIDED if is_fenced else Verdict.ABORTED))
     wait_for(lambda: told, poll_s=0.001)
