@@ -47,6 +47,9 @@ _START_S = 600.0
 _NAME_NODE_PORT, _NAME_NODE_WEB = 9000, 9870
 _MASTER_PORT = 7077
 _DISK_MIB = 512
+# A DataNode takes no block for which its small disk might not have room, and for minutes counts
+# those whose writers were killed or cut off: with 128 MiB, the default, four of them are a disk.
+_BLOCK = 4 << 20
 _APP_USER = 1000  # of both images
 _LOST_AFTER_S = 10
 
@@ -65,8 +68,8 @@ _SPARK = {
     "spark.executor.extraJavaOptions": f"'{_JVM}'",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",  # lines of the log begin where they should
-    # A DataNode takes no block for which its small disk might not have room.
-    "spark.hadoop.dfs.blocksize": str(4 << 20),
+    "spark.hadoop.dfs.blocksize": str(_BLOCK),
+    "spark.hadoop.parquet.block.size": str(_BLOCK),  # Parquet asks for blocks as long as this
     "spark.sql.shuffle.partitions": "2",
     "spark.scheduler.mode": "FAIR",
 }
@@ -324,6 +327,7 @@ def _hdfs(role: str, bed: Bed) -> dict[str, str]:
         }
     return {
         **both,
+        "HDFS-SITE.XML_dfs.blocksize": str(_BLOCK),  # for clients that ask the NameNode
         "ENSURE_NAMENODE_DIR": "/tmp/hdfs/dfs/name",
         "HDFS-SITE.XML_dfs.namenode.rpc-bind-host": "0.0.0.0",
         "HDFS-SITE.XML_dfs.namenode.safemode.extension": "0",
