@@ -69,7 +69,8 @@ _SPARK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",  # lines of the log begin where they should
     "spark.hadoop.dfs.blocksize": str(_BLOCK),
-    "spark.hadoop.parquet.block.size": str(_BLOCK),  # Parquet asks for blocks as long as this
+    "spark.hadoop.parquet.block.size": str(_BLOCK),  # Parquet asks for blocks as long as this,
+    "spark.hadoop.parquet.writer.max-padding": "0",  # and would fill a short one up with zeros
     "spark.sql.shuffle.partitions": "2",
     "spark.scheduler.mode": "FAIR",
 }
