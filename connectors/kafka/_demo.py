@@ -123,6 +123,7 @@ class _Demo:
         self._checkpoint = plan.directory / "checkpoint"
         self._stack = contextlib.ExitStack()
         self._status = Status(total=plan.records)
+        self._seen = History(_IDENTITY)
 
     def run(self) -> Outcome:
         with self._stack:
@@ -151,7 +152,7 @@ class _Demo:
             )
         )
         self._observer = self._stack.enter_context(
-            Observer(self._connection, _OUTPUT, identity=_IDENTITY)
+            Observer(self._connection, _OUTPUT, seen=self._seen)
         )
         self._view.enter(Phase.RUNNING)
         started_s = time.monotonic()
@@ -247,7 +248,7 @@ class _Demo:
         self._observer.close()
         return Outcome(
             verdict=check(expected, final),
-            prefix=check_prefix(self._observer.seen, final),
+            prefix=check_prefix(self._seen, final),
             sent=self._records,
             visible_at_kill=recovery.visible,
             elapsed_s=elapsed_s,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from connectors.kafka._client import (
     OFFSET_BEGINNING,
@@ -22,10 +22,10 @@ from connectors.kafka._client import (
 )
 from connectors.kafka.history import reading_consumer, record_of, topic_ends
 from connectors.kafka.security import KafkaConnection
-from runtime.checker import History, Identity
+from runtime.checker import Record
 from runtime.errors import UnreachableError
 
-__all__ = ["Observer", "Sighting"]
+__all__ = ["Observer", "Seen", "Sighting"]
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +49,22 @@ class Sighting:
     total: int
 
 
+class Seen(Protocol):
+    """Keeps what was seen: `History` in memory, `SpilledPrefix` in files."""
+
+    def append(self, record: Record, /) -> None:
+        """Keep the next record; those of a partition come in offset order."""
+
+
 class Observer:
     """Reads a topic from its first record on, in a thread of its own, until stopped.
 
     It lives in the process that tests or demonstrates, never in the pipeline's, so it survives
-    every kill. Used as a context manager; `seen` may be read once it is closed.
+    every kill. Used as a context manager.
+
+    Args:
+        seen: is given each record by the observer's thread, so it belongs to that until the
+            observer is closed. None: only numbers and times are kept.
     """
 
     def __init__(
@@ -61,10 +72,10 @@ class Observer:
         connection: KafkaConnection,
         topic: str,
         *,
-        identity: Identity | None = None,
+        seen: Seen | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.seen = History(identity)
+        self._seen = seen
         self._connection = connection
         self._topic = topic
         self._clock = clock
@@ -175,19 +186,21 @@ class Observer:
             consumer.close()
 
     def _see(self, messages: Sequence[Message]) -> None:
-        before = len(self.seen)
+        new = 0
         positions: dict[int, int] = {}
         for message in messages:
             error, position = message.error(), message.offset()
             if error is None:
-                self.seen.append(record_of(message))
+                new += 1
+                if self._seen is not None:
+                    self._seen.append(record_of(message))
                 positions[_number(message)] = (position or 0) + 1
             elif error.code() == PARTITION_EOF:
                 positions[_number(message)] = position or 0  # behind control records too
             elif not error.retriable():
                 raise translate(error, {"topic": self._topic, "partition": message.partition()})
         if positions:
-            self._note(len(self.seen) - before, positions)
+            self._note(new, positions)
 
     def _note(self, new: int, positions: Mapping[int, int]) -> None:
         with self._changed:

@@ -7,6 +7,7 @@ from runtime.checker.payload import Origin, Payload, origin_of
 from runtime.checker.prefix import PrefixVerdict, check_prefix
 from runtime.checker.record import Headers, Identity, Record
 from runtime.checker.spilled import SpilledHistory, check_spilled
+from runtime.checker.spilled_prefix import SpilledPrefix
 from runtime.checker.transactions import TransactionRange, Transactions
 from runtime.checker.verdict import Examples, Finding, HistoryVerdict, Kind
 from runtime.checker.window_counts import WindowVerdict, check_windows
@@ -27,6 +28,7 @@ __all__ = [
     "PrefixVerdict",
     "Record",
     "SpilledHistory",
+    "SpilledPrefix",
     "TransactionRange",
     "Transactions",
     "WindowVerdict",

@@ -11,7 +11,7 @@ import numpy as np
 from runtime.checker.history import Columns, History, Place
 from runtime.errors import ConfigError
 
-__all__ = ["PrefixVerdict", "check_prefix"]
+__all__ = ["PrefixVerdict", "check_prefix", "first_difference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class PrefixVerdict:
 def check_prefix(seen: History, final: History) -> PrefixVerdict:
     """Compare what a read_committed reader saw while things were killed with the final content.
 
+    In memory; for what that cannot hold there is `SpilledPrefix`.
+
     Args:
         seen: from the first record of every partition on, each in offset order.
         final: the whole content, each partition in offset order.
@@ -55,19 +57,19 @@ def check_prefix(seen: History, final: History) -> PrefixVerdict:
     contents = dict(final.by_lane())
     broken = []
     for (topic, partition), columns in seen.by_lane():
-        at = _first_difference(columns, contents.get((topic, partition)))
+        final_columns = contents.get((topic, partition), columns.at(np.arange(0)))
+        at = first_difference(columns, final_columns)
         if at is not None:
             broken.append(Place(topic, partition, int(columns.offsets[at])))
     return PrefixVerdict(seen=len(seen), final=len(final), broken=tuple(broken))
 
 
-def _first_difference(seen: Columns, final: Columns | None) -> int | None:
-    if final is None:
-        return 0 if len(seen.offsets) else None
-    shared = min(len(seen.offsets), len(final.offsets))
+def first_difference(seen: Columns, final: Columns) -> int | None:
+    """The first record of one topic-partition that was seen and is not there, as its number."""
+    shared = min(len(seen), len(final))
     same = (seen.offsets[:shared] == final.offsets[:shared]) & (
         seen.fingerprints[:shared] == final.fingerprints[:shared]
     )
     if not same.all():
         return int(np.argmin(same))
-    return shared if len(seen.offsets) > shared else None
+    return shared if len(seen) > shared else None

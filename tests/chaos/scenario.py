@@ -13,7 +13,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import await_readable, read_history
 from connectors.kafka.observer import Observer
 from connectors.kafka.security import KafkaConnection
-from runtime.checker import Payload, check_prefix
+from runtime.checker import History, Payload, check_prefix
 from runtime.embedded.program import Program, ProgramSpec, command_of
 from runtime.failpoints import VARIABLE
 from runtime.storage.opening import open_file_system
@@ -124,7 +124,8 @@ class Scenario:
         )
         payload = Payload(topic=source, run="chaos", partitions=self.setting.partitions)
         self.feeder = Feeder(bootstrap, payload)
-        self.observer = Observer(connection, output)
+        self._seen = History()
+        self.observer = Observer(connection, output, seen=self._seen)
         self.files_observer = DirectoryObserver(self.topics.files)
         self._programs: list[Program] = []
 
@@ -236,7 +237,7 @@ class Scenario:
         assert verdict.is_clean, f"{verdict}\n{self.story()}"
         final = read_history(self.topics.connection, self.topics.output)
         self.observer.await_total(len(final), timeout_s=_SETTLE_S)
-        prefix = check_prefix(self.observer.seen, final)
+        prefix = check_prefix(self._seen, final)
         assert prefix.is_clean, f"{prefix}\n{self.story()}"
         self.files_observer.close()
         assert not self.files_observer.faults, f"{self.files_observer.faults}\n{self.story()}"

@@ -119,7 +119,8 @@ class Copy:
             brokers.bootstrap, unique("copier-out"), partitions=size.outputs
         )
         self._seed()
-        self.observer = Observer(self._connection, self._output, identity=Identity(partition=False))
+        self._seen = History(Identity(partition=False))
+        self.observer = Observer(self._connection, self._output, seen=self._seen)
         self.program: Program | None = None
 
     def start(self) -> Program:
@@ -184,7 +185,7 @@ class Copy:
         assert len(outputs) == len(set(outputs)), "duplicates in the output"
         assert set(outputs) == inputs, "input and output are different sets"
         final = History.of(found, Identity(partition=False))
-        prefix = check_prefix(self.observer.seen, final)
+        prefix = check_prefix(self._seen, final)
         # The same records at the same places, so no duplicate and the whole input, too.
         assert prefix.is_clean, f"the concurrent reader: {prefix}"
         assert prefix.seen == len(inputs), "the concurrent reader saw another number of records"

@@ -1,12 +1,14 @@
 """What the checker is fed with: everything committed, nothing else, byte for byte."""
 
+from pathlib import Path
+
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import await_readable, read_history, read_records, topic_ends
 from connectors.kafka.observer import Observer
 from connectors.kafka.security import KafkaConnection
-from runtime.checker import Payload, check, check_prefix, expect
+from runtime.checker import Payload, SpilledPrefix, check, expect
 from runtime.errors import SourceChangedError, UnreachableError
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import (
@@ -80,18 +82,21 @@ def test_a_missing_topic_is_named(kafka: EmbeddedKafka) -> None:
         list(read_records(connect(kafka), "no-such-topic"))
 
 
-def test_an_observer_sees_a_prefix_and_when(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
+def test_an_observer_sees_a_prefix_and_when(
+    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
     """It sees only what is committed, each commit at its time."""
     name = topic(partitions=PARTITIONS)
-    with Observer(connect(kafka), name) as observer:
-        produce_transaction(kafka.bootstrap, name, load(name))
-        first_s = observer.await_total(RECORDS, timeout_s=PATIENCE_S)
-        open_one = abandon_transaction(kafka.bootstrap, name, load(name))
-        with pytest.raises(UnreachableError):
-            observer.await_total(RECORDS + 1, timeout_s=0.2)
-        open_one.commit_transaction(30)
-        assert observer.await_total(2 * RECORDS, timeout_s=PATIENCE_S) > first_s
-    verdict = check_prefix(observer.seen, read_history(connect(kafka), name))
+    with SpilledPrefix(tmp_path / "seen", buffered_records=RECORDS) as seen:
+        with Observer(connect(kafka), name, seen=seen) as observer:
+            produce_transaction(kafka.bootstrap, name, load(name))
+            first_s = observer.await_total(RECORDS, timeout_s=PATIENCE_S)
+            open_one = abandon_transaction(kafka.bootstrap, name, load(name))
+            with pytest.raises(UnreachableError):
+                observer.await_total(RECORDS + 1, timeout_s=0.2)
+            open_one.commit_transaction(30)
+            assert observer.await_total(2 * RECORDS, timeout_s=PATIENCE_S) > first_s
+        verdict = seen.check(read_records(connect(kafka), name))
     assert verdict.is_clean
     assert verdict.seen == verdict.final == 2 * RECORDS
     assert sum(sighting.records for sighting in observer.sightings()) == 2 * RECORDS

@@ -1,0 +1,125 @@
+"""A prefix that memory cannot hold: what a reader saw, in a file for each topic-partition.
+
+The final content is read once behind it and compared as it comes, a buffer at a time.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from runtime.checker.history import History, Lanes, Place
+from runtime.checker.prefix import PrefixVerdict, first_difference
+from runtime.checker.record import Identity, Record
+from runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
+
+__all__ = ["SpilledPrefix"]
+
+_BUFFERED_RECORDS = 50_000
+"""Some 10 MB of memory, copies included."""
+
+
+class SpilledPrefix:
+    """What a reader has seen so far, 36 bytes of disk a record; memory does not grow with them.
+
+    Used by one thread, as a context manager that deletes its files in the end.
+
+    Args:
+        directory: for its files; made, and deleted in the end; nothing else may be in it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: Identity | None = None,
+        *,
+        buffered_records: int = _BUFFERED_RECORDS,
+    ) -> None:
+        self.identity = identity or Identity()
+        self._lanes = Lanes()
+        self._directory = directory
+        self._files = RowFiles(directory, "seen", ROW)
+        self._most = buffered_records
+        self._spilled = 0
+        self._buffer = History(self.identity, lanes=self._lanes)
+
+    def append(self, record: Record) -> None:
+        """Add what the reader saw next.
+
+        Raises:
+            StorageError: its files cannot be written.
+        """
+        self._buffer.append(record)
+        if len(self._buffer) >= self._most:
+            self._spill()
+
+    def __len__(self) -> int:
+        return self._spilled + len(self._buffer)
+
+    def check(self, final: Iterable[Record]) -> PrefixVerdict:
+        """As `check_prefix`, of all that was seen.
+
+        Args:
+            final: the whole content, each partition in offset order; consumed once.
+        Raises:
+            StorageError: its files cannot be read.
+        """
+        self._spill()
+        comparison = _Comparison(self._files, self._lanes)
+        buffer = History(self.identity, lanes=self._lanes)
+        for record in final:
+            buffer.append(record)
+            if len(buffer) >= self._most:
+                comparison.feed(buffer)
+                buffer = History(self.identity, lanes=self._lanes)
+        comparison.feed(buffer)
+        return comparison.verdict(seen=len(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _spill(self) -> None:
+        columns = self._buffer.columns()
+        self._files.append(rows_of(columns), columns.lanes.astype("i8"))
+        self._spilled += len(columns)
+        self._buffer = History(self.identity, lanes=self._lanes)
+
+
+class _Comparison:
+    """How far each topic-partition has been compared, and where it broke first."""
+
+    def __init__(self, seen: RowFiles, lanes: Lanes) -> None:
+        self._seen, self._lanes = seen, lanes
+        self._compared: Counter[int] = Counter()
+        self._broken: dict[int, int] = {}  # offset by lane
+        self._final = 0
+
+    def feed(self, final: History) -> None:
+        """The next part of the final content."""
+        columns = final.columns()
+        self._final += len(columns)
+        for lane in sorted(set(columns.lanes.tolist())):
+            there = columns.at(columns.lanes == lane)
+            seen = columns_of(self._seen.read(lane, self._compared[lane], len(there)))
+            at = first_difference(seen, there)
+            if at is not None:
+                self._broken.setdefault(lane, int(seen.offsets[at]))
+            self._compared[lane] += len(there)
+
+    def verdict(self, *, seen: int) -> PrefixVerdict:
+        """When all of the final content was fed."""
+        for lane in range(len(self._lanes.names)):
+            for row in self._seen.read(lane, self._compared[lane], 1):  # seen, and not there
+                self._broken.setdefault(lane, int(row["offsets"]))
+        places = (Place(*self._lanes.names[lane], at) for lane, at in sorted(self._broken.items()))
+        return PrefixVerdict(seen=seen, final=self._final, broken=tuple(places))
