@@ -3,8 +3,7 @@
 A run is one process without Spark that reads and writes in transactions. In each turn every value
 of a setting, and the default beside it, is measured once, every second turn backwards. Each run is
 written as a line of JSON before the next one begins, and is not repeated when the command is given
-again: delete the file to begin anew. Processor time holds on a busy machine; rates, and the waits
-of paced records, do not.
+again: delete the file to begin anew. `report --write` puts the tables into `docs/tuning.md`.
 """
 
 import argparse
@@ -12,11 +11,10 @@ import contextlib
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,18 +22,19 @@ from typing import Any
 from benchmarks import machine, topics
 from benchmarks.feeding import Feed
 from benchmarks.rig import PARTITIONS, Rig, open_rig
+from benchmarks.scaling import read_lines
+from benchmarks.tuning_tables import DEFAULT, tables
 from benchmarks.visibility import Paced, VisibleRecords
 from connectors.kafka._client import make_producer
 from connectors.kafka.client_options import Role
 
-__all__ = ["LOADS", "SETTINGS", "Load", "Setting", "main", "tables"]
+__all__ = ["LOADS", "RESULTS", "SETTINGS", "Load", "Setting", "main"]
 
-_RESULTS = Path("build") / "bench" / "tuning.jsonl"
 _ROOT = Path(__file__).resolve().parents[1]
+RESULTS = _ROOT / "benchmarks" / "tuning_results.jsonl"
 _TIMEOUT_S = 600.0
 _DISTINCT = 10_000
 _CHUNK = 10_000
-_DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +54,8 @@ class Load:
 
 
 LOADS: Sequence[Load] = (
-    Load(name="100 B", value_bytes=100, records=600_000),
-    Load(name="1,000 B", value_bytes=1_000, records=150_000),
+    Load(name="100 B", value_bytes=100, records=1_500_000),
+    Load(name="1,000 B", value_bytes=1_000, records=300_000),
     Load(name="paced, 1 s", value_bytes=100, records=5_000, interval_s=1.0),
     Load(name="paced, 100 ms", value_bytes=100, records=5_000, interval_s=0.1),
 )
@@ -113,7 +112,7 @@ class _Run:
         return (self.setting.name, self.value, self.load.name, self.turn)
 
     def options(self) -> dict[str, str]:
-        if self.value == _DEFAULT:
+        if self.value == DEFAULT:
             return {}
         value, _, level = self.value.partition(":")
         more = {"compression.level": level} if level else {}
@@ -126,7 +125,7 @@ def _runs(settings: Sequence[Setting], loads: Sequence[Load], repeat: int) -> It
             if load.interval_s is not None and not setting.paced:
                 continue
             for turn in range(repeat):
-                values = (_DEFAULT, *setting.values)
+                values = (DEFAULT, *setting.values)
                 for value in values if turn % 2 == 0 else reversed(values):
                     yield _Run(setting=setting, value=value, load=load, turn=turn)
 
@@ -234,55 +233,6 @@ def _task(
     return figures
 
 
-# --- tables ----------------------------------------------------------------------------------
-
-
-def tables(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: a table for each load; medians, and in brackets the least and the most."""
-    by_load: dict[str, dict[tuple[str, str], list[Mapping[str, float]]]] = {}
-    for line in lines:
-        rows = by_load.setdefault(line["load"], {})
-        rows.setdefault((line["setting"], line["value"]), []).append(line["figures"])
-    return "\n\n".join("\n".join(_table(load, rows)) for load, rows in by_load.items())
-
-
-def _table(
-    load: str, rows: Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
-) -> Iterator[str]:
-    columns = [
-        ("cpu_s_per_million", "CPU-seconds per million", ".2f", 1.0),
-        ("per_s", "records/s", ",.0f", 1.0),
-        ("memory_bytes", "memory, MiB", ".0f", 2.0**-20),
-        ("p50_ms", "p50, ms", ".0f", 1.0),
-        ("p99_ms", "p99, ms", ".0f", 1.0),
-    ]
-    shown = [c for c in columns if any(c[0] in run for runs in rows.values() for run in runs)]
-    heads = [f"{title}" for _, title, _, _ in shown]
-    yield f"| {load}: setting | value | runs | {' | '.join(heads)} |"
-    yield "| --- " * (3 + len(shown)) + "|"
-    for (setting, value), runs in sorted(rows.items(), key=lambda row: _place(*row[0])):
-        cells = [_cell([run[name] * by for run in runs], form) for name, _, form, by in shown]
-        yield f"| `{setting}` | {value} | {len(runs)} | {' | '.join(cells)} |"
-
-
-def _place(setting: str, value: str) -> tuple[int, int]:
-    names = [each.name for each in SETTINGS]
-    if setting not in names:
-        return (len(names), 0)
-    values = (_DEFAULT, *SETTINGS[names.index(setting)].values)
-    return (names.index(setting), values.index(value) if value in values else len(values))
-
-
-def _cell(found: Sequence[float], form: str) -> str:
-    middle = format(statistics.median(found), form)
-    return f"{middle} ({format(min(found), form)} to {format(max(found), form)})"
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    text = path.read_text("utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is not measured yet, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tuning", description=__doc__)
@@ -290,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--load", nargs="+", choices=[each.name for each in LOADS])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of a paced run")
-    parser.add_argument("--results", type=Path, default=_RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--tables", action="store_true", help="of what there is; measure nothing")
     args = parser.parse_args(arguments)
     settings = [s for s in SETTINGS if args.setting is None or s.name in args.setting]
@@ -298,11 +248,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not args.tables:
         args.results.parent.mkdir(parents=True, exist_ok=True)
         _measure_missing(list(_runs(settings, loads, args.repeat)), args.results, args.seconds)
-    print(tables(_read(args.results)))
+    print(tables(read_lines(args.results)))
 
 
 def _measure_missing(runs: Sequence[_Run], results: Path, seconds: float) -> None:
-    done = {(line["setting"], line["value"], line["load"], line["turn"]) for line in _read(results)}
+    done = {
+        (line["setting"], line["value"], line["load"], line["turn"]) for line in read_lines(results)
+    }
     missing = [run for run in runs if run.key not in done]
     if not missing:
         return

@@ -1,7 +1,7 @@
 """``python -m benchmarks report``: tables and a chart of what was measured.
 
-Of `peers` and `steady` the results, of the parts their log, of `scaling` its lines. Without them,
-the documentation says that they were not measured.
+Of `peers` and `steady` the results, of the parts their log, of `scaling` and `tuning` their lines.
+Without them, the documentation says that they were not measured.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from benchmarks.peers.tables import main_setting, markdown, overview, slowest_pa
 from benchmarks.scaling import RESULTS as SCALING
 from benchmarks.scaling import read_lines
 from benchmarks.scaling_tables import tables as scaling_tables
+from benchmarks.tuning import RESULTS as TUNING
+from benchmarks.tuning_tables import tables as tuning_tables
 
 __all__ = ["main", "with_section"]
 
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures, lines = read_figures(args.parts), read_lines(args.scaling)
     if not (results or figures or lines):
         sys.exit("there are no results: run `python -m benchmarks peers` first")
+    settings = read_lines(args.tuning)
     races = [result for result in results if result.setting.kind == "throughput"]
     if args.write and any(result.setting.is_quick for result in results):
         sys.exit("quick runs are not for the documentation")
@@ -47,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _put(_ROOT / "docs" / "benchmarks.md", goals_table, "goals")
         if lines:
             _put(_ROOT / "docs" / "benchmarks.md", scaling_tables(lines), "scaling")
+        if settings:
+            _put(_ROOT / "docs" / "tuning.md", tuning_tables(settings), "tuning")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("results", type=Path, nargs="*", help="JSON lines of `peers` and `steady`")
     parser.add_argument("--parts", type=Path, default=_PARTS, help="JSON lines of the parts")
     parser.add_argument("--scaling", type=Path, default=SCALING, help="JSON lines of `scaling`")
+    parser.add_argument("--tuning", type=Path, default=TUNING, help="JSON lines of `tuning`")
     parser.add_argument(
         "--write", action="store_true", help="into README.md and docs; not of quick runs"
     )
