@@ -40,7 +40,7 @@ from runtime.continuous.loop import EpochScope, TaskLoop
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits
 from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import Backlog, ContinuousWriter, TaskScope
+from runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
 from runtime.model import SplitKey, SplitRange
 from runtime.poison import FunctionRun
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
@@ -137,7 +137,7 @@ class _Follower:
     def positions(self) -> Mapping[SplitKey, int]:
         return dict(self._at)
 
-    def leader_epochs(self) -> Mapping[SplitKey, int]:
+    def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         return {}
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:

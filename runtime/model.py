@@ -80,6 +80,8 @@ class SplitRange:
         end_offset: exclusive, the next one to read; >= ``start_offset``.
         leader_epoch: a leader of the partition, if known: no record before ``end_offset`` is of a
             later one.
+        leader_epoch_end: behind the last record that this is known of; nothing but markers was seen
+            between it and ``end_offset``. None: ``end_offset`` itself.
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
         idle_since_ms: since when no record came, or None while records come.
@@ -94,6 +96,7 @@ class SplitRange:
     start_offset: int
     end_offset: int
     leader_epoch: int | None = None
+    leader_epoch_end: int | None = None
     largest_timestamp_ms: int | None = None
     watermark_ms: int | None = None
     idle_since_ms: int | None = None
@@ -126,6 +129,11 @@ class SplitRange:
     def is_empty(self) -> bool:
         """Whether the range holds no offset at all."""
         return self.start_offset == self.end_offset
+
+    @property
+    def known_end(self) -> int:
+        """Behind the last record that ``leader_epoch`` is told of."""
+        return self.end_offset if self.leader_epoch_end is None else self.leader_epoch_end
 
     def at_end(self) -> "SplitRange":
         """Where the next range begins, as an empty one."""

@@ -22,6 +22,7 @@ _FLAGS = ("initial", "last")
 _SHOWN = 500  # characters of it
 _DETAILS = (
     "leader_epoch",
+    "leader_epoch_end",
     "largest_timestamp_ms",
     "watermark_ms",
     "idle_since_ms",

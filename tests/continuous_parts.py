@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from runtime.continuous.loop import EpochScope
+from runtime.contracts import RecordsRead
 from runtime.model import SplitKey, SplitRange, StateEntry
 from tests.core_driver import committable
 
@@ -29,7 +30,7 @@ class LogFollower:
 
     def __init__(self, splits: Sequence[SplitRange], logs: dict[int, int]) -> None:
         self.logs = logs
-        self.leaders: dict[int, int] = {}
+        self.read: dict[int, RecordsRead] = {}
         self.is_closed = False
         self._at: dict[SplitKey, int] = {}
         self.restart_at(splits)
@@ -51,9 +52,9 @@ class LogFollower:
         """See `Follower.positions`."""
         return dict(self._at)
 
-    def leader_epochs(self) -> Mapping[SplitKey, int]:
-        """See `Follower.leader_epochs`."""
-        return {key: self.leaders[key[2]] for key in self._at if key[2] in self.leaders}
+    def records_read(self) -> Mapping[SplitKey, RecordsRead]:
+        """See `Follower.records_read`."""
+        return {key: self.read[key[2]] for key in self._at if key[2] in self.read}
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """See `Follower.restart_at`."""

@@ -185,7 +185,9 @@ class KafkaSplitEnumerator:
         """
         if not positions:
             return ()
-        look = self._settled_look(positions, timeout_s)
+        look = self._losses.of_no_earlier_leader(
+            positions, self._settled_look(positions, timeout_s)
+        )
         patience_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
         starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=timeout_s)
         ends = self._visible_ends(starts, look)

@@ -6,6 +6,7 @@ librdkafka asks so for a consumer that is at work, and has no call for it.
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from connectors.kafka.discovery import EpochQuestion
 from connectors.kafka.leaders import leaders_of
@@ -27,9 +28,6 @@ _CONSUMER = -1  # who asks, where a broker would give its number
 _UNDEFINED = -1
 
 _SILENCE = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutError)
-
-# A newer leader than the one that was looked at: only another look helps.
-_OUTDATED = kafka_errors.FencedLeaderEpochError
 
 
 def ask(
@@ -66,22 +64,31 @@ async def _patiently(
     net: Net, questions: Mapping[PartitionKey, EpochQuestion]
 ) -> Mapping[PartitionKey, int]:
     told: kafka_errors.KafkaError | None = None
+    questions = dict(questions)
     while True:
         try:
-            return await _ask(net, questions)
-        except (*REFUSED_CREDENTIALS, _OUTDATED):
+            found, outdated = await _ask(net, questions)
+            if not outdated:
+                return found
+            # There is a newer leader than the one that was looked at: what it knows counts.
+            for key in outdated:
+                at_least = questions[key].current_leader_epoch + 1
+                questions[key] = replace(questions[key], current_leader_epoch=at_least)
+            told = kafka_errors.FencedLeaderEpochError(*outdated)
+        except REFUSED_CREDENTIALS:
             raise
         except kafka_errors.KafkaError as err:
             # Whoever leads now may not know of it yet, or not be known to the one who was asked.
             # The last try has little time: what was said before that tells more.
             told = err if told is None or not isinstance(err, _SILENCE) else told
-            if not await net.pause():
-                raise told from None
+        if not await net.pause():
+            raise told from None
 
 
 async def _ask(
     net: Net, questions: Mapping[PartitionKey, EpochQuestion]
-) -> dict[PartitionKey, int]:
+) -> tuple[dict[PartitionKey, int], Sequence[PartitionKey]]:
+    """The ends; and the partitions that have a newer leader than the one that is asked about."""
     leaders = await leaders_of(net, sorted({topic for topic, _ in questions}))
     by_leader: dict[int, list[PartitionKey]] = defaultdict(list)
     for topic, partition in questions:
@@ -90,9 +97,12 @@ async def _ask(
         by_leader[leaders[topic, partition]].append((topic, partition))
     asked = [net.send(_request(keys, questions), leader) for leader, keys in by_leader.items()]
     found: dict[PartitionKey, int] = {}
+    outdated: list[PartitionKey] = []
     for answer in asked:
-        found |= _ends(await answer)
-    return found
+        ends, newer = _ends(await answer)
+        found |= ends
+        outdated += newer
+    return found, outdated
 
 
 def _request(
@@ -113,12 +123,15 @@ def _request(
     return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
 
-def _ends(response: Message) -> dict[PartitionKey, int]:
+def _ends(response: Message) -> tuple[dict[PartitionKey, int], Sequence[PartitionKey]]:
     found: dict[PartitionKey, int] = {}
+    outdated: list[PartitionKey] = []
     for topic in response.topics:
         for answer in topic.partitions:
-            if answer.error_code != 0:
+            if answer.error_code == kafka_errors.FencedLeaderEpochError.errno:
+                outdated.append((topic.topic, answer.partition))
+            elif answer.error_code != 0:
                 raise kafka_errors.for_code(answer.error_code)(f"{topic.topic}-{answer.partition}")
-            if answer.end_offset != _UNDEFINED:
+            elif answer.end_offset != _UNDEFINED:
                 found[topic.topic, answer.partition] = int(answer.end_offset)
-    return found
+    return found, outdated

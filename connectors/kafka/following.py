@@ -8,6 +8,7 @@ import pyarrow as pa
 from connectors.kafka._client import KafkaException, translate
 from connectors.kafka.consumers import PooledConsumer, process_pool
 from connectors.kafka.reader import KafkaSplitReader, Reading
+from runtime.contracts import RecordsRead
 from runtime.model import SplitKey, SplitRange
 
 __all__ = ["KafkaFollower", "KafkaFollowingReader"]
@@ -51,6 +52,7 @@ class KafkaFollower:
         self._pooled: PooledConsumer | None = None
         self._splits: tuple[SplitRange, ...] = ()
         self._reading: Reading | None = None
+        self._read_before: dict[SplitKey, RecordsRead] = {}
 
     def poll(self) -> pa.RecordBatch | None:
         """See `runtime.contracts.Follower`."""
@@ -72,13 +74,12 @@ class KafkaFollower:
             for slot, split in enumerate(self._splits)
         }
 
-    def leader_epochs(self) -> Mapping[SplitKey, int]:
+    def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `runtime.contracts.Follower`."""
-        reading = self._reading
-        if reading is None:
-            return {}
-        found = {split.key: reading.leader_epoch(slot) for slot, split in enumerate(self._splits)}
-        return {key: epoch for key, epoch in found.items() if epoch is not None}
+        if self._reading is None:
+            return self._read_before
+        found = {split.key: self._reading.read(slot) for slot, split in enumerate(self._splits)}
+        return self._read_before | {key: read for key, read in found.items() if read is not None}
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """See `runtime.contracts.Follower`.
@@ -86,8 +87,14 @@ class KafkaFollower:
         By a new consumer: one record of the old positions that is still in the old one's queue
         would be taken for progress.
         """
+        at, read = self.positions(), self.records_read()
         self.close()
         self._splits = tuple(splits)
+        self._read_before = {
+            split.key: read[split.key]
+            for split in splits
+            if split.key in read and split.start_offset == at[split.key]
+        }
         if not splits:
             return
         self._pooled = process_pool.borrow(

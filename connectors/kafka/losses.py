@@ -7,7 +7,8 @@ epochs tell that other records are there now.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from connectors.kafka.discovery import EpochQuestion, Look, OffsetFact, SourceCluster
 from connectors.kafka.positions import PartitionKey
@@ -46,7 +47,9 @@ class LossWatch:
         self._fails = fail_on_data_loss
         self._shorter_since_s: dict[PartitionKey, float] = {}
         self._counted: dict[PartitionKey, LostRange] = {}
-        self._answered: dict[PartitionKey, tuple[int, EpochQuestion]] = {}
+        self._answers: dict[PartitionKey, tuple[EpochQuestion, int | None]] = {}
+        self._told: dict[PartitionKey, LostRange] = {}
+        self._outdated: set[PartitionKey] = set()
         self.lost_records = 0
 
     def starts(
@@ -67,8 +70,32 @@ class LossWatch:
             UnreachableError: a new leader does not answer.
         """
         starts = self.behind_retention(positions, look)
-        starts |= self._rewritten(positions, look, timeout_s)
-        return starts | self._cut_off(starts, look.latest, patience_s)
+        ends = self._earlier_ends(positions, look, timeout_s)
+        starts |= self._rewritten(positions, ends, look)
+        # Up to where the present leader has told, a log is only not shown yet.
+        return starts | self._cut_off(starts, look.latest, patience_s, told=ends.keys())
+
+    def of_no_earlier_leader(self, positions: Sequence[SplitRange], look: Look) -> Look:
+        """Without what an earlier leader than a position's tells of its end: a broker that is cut
+        off from the others does so, and of its log nothing more counts."""
+        outdated = {
+            key
+            for split in positions
+            if (fact := look.latest.get(key := key_of(split))) is not None
+            and (fact.leader_epoch or 0) < (split.leader_epoch or 0)
+            and fact.leader_epoch is not None
+        }
+        for topic, partition in sorted(outdated - self._outdated):
+            log.warning(
+                "a former leader answers, waiting for the present one: partition=%s-%d",
+                topic,
+                partition,
+            )
+        self._outdated = outdated
+        if not outdated:
+            return look
+        latest = {key: fact for key, fact in look.latest.items() if key not in outdated}
+        return replace(look, latest=latest)
 
     def behind_retention(
         self, positions: Sequence[SplitRange], look: Look
@@ -94,49 +121,68 @@ class LossWatch:
         self._shorter_since_s |= {key: before.get(key, now_s) for key in shorter}
         return shorter
 
-    def _rewritten(
+    def _earlier_ends(
         self, positions: Sequence[SplitRange], look: Look, timeout_s: float
-    ) -> dict[PartitionKey, int]:
-        """Where a later leader's log left the one that was read, before its position."""
-        places = {key_of(split): split.end_offset for split in positions}
-        questions = {
+    ) -> Mapping[PartitionKey, int]:
+        """Where those leaders' records end that positions are from, where there is a later one.
+
+        Each is asked once: an end that a later leader has told stays what it is.
+        """
+        asked = {
             key_of(split): question
             for split in positions
             if (question := _question(split, look.latest.get(key_of(split)))) is not None
-            # The position of an idle split stays what it was, cut after cut.
-            and self._answered.get(key_of(split)) != (split.end_offset, question)
         }
-        if not questions:
-            return {}
-        ends = self._cluster.epoch_ends(questions, timeout_s=timeout_s)
+        new = {key: q for key, q in asked.items() if self._answers.get(key, (None, None))[0] != q}
+        if new:
+            ends = self._cluster.epoch_ends(new, timeout_s=timeout_s)
+            self._answers |= {key: (question, ends.get(key)) for key, question in new.items()}
+        return {key: end for key in asked if (end := self._answers[key][1]) is not None}
+
+    def _rewritten(
+        self, positions: Sequence[SplitRange], ends: Mapping[PartitionKey, int], look: Look
+    ) -> dict[PartitionKey, int]:
+        """Where a later leader's log left the one that was read, before its position."""
+        before = [s for s in positions if ends.get(key_of(s), s.end_offset) < s.end_offset]
+        # A later leader may have written the markers behind the last record that was read.
         lost = [
-            LostRange(topic=key[0], partition=key[1], start_offset=end, end_offset=places[key])
-            for key, end in sorted(ends.items())
-            if end < places[key]
+            LostRange(
+                topic=split.topic,
+                partition=split.partition,
+                start_offset=ends[key_of(split)],
+                end_offset=split.end_offset,
+            )
+            for split in before
+            if ends[key_of(split)] < split.known_end
         ]
-        rewritten = {each.key: each.start_offset for each in lost}
-        self._answered |= {k: (places[k], q) for k, q in questions.items() if k not in rewritten}
-        if not lost:
-            return {}
-        if self._fails:
+        if lost and self._fails:
             raise log_rewritten(lost)
-        log.warning(
-            "records that were read are gone, going back to what is in their place: ranges=%s",
-            " ".join(map(str, lost)),
-        )
+        fresh = [found for found in lost if self._told.get(found.key) != found]
+        if fresh:
+            self._told |= {found.key: found for found in fresh}
+            log.warning(
+                "records that were read are gone, going back to what is in their place: ranges=%s",
+                " ".join(map(str, fresh)),
+            )
         first = {key: fact.offset for key, fact in look.earliest.items()}
-        return {key: max(end, first.get(key, 0)) for key, end in rewritten.items()}
+        return {key: max(ends[key], first.get(key, 0)) for key in map(key_of, before)}
 
     def _cut_off(
         self,
         starts: Mapping[PartitionKey, int],
         latest: Mapping[PartitionKey, OffsetFact],
         patience_s: float,
+        *,
+        told: Collection[PartitionKey],
     ) -> dict[PartitionKey, int]:
         """Judge logs that end before a position, once that lasts: their records are lost."""
         now_s = self._clock()
         self.note_shorter(starts, latest)
-        lasting = [k for k in starts if now_s - self._shorter_since_s.get(k, now_s) >= patience_s]
+        lasting = [
+            key
+            for key in starts.keys() - told
+            if now_s - self._shorter_since_s.get(key, now_s) >= patience_s
+        ]
         lost = [
             LostRange(
                 topic=topic,
@@ -144,7 +190,7 @@ class LossWatch:
                 start_offset=latest[topic, number].offset,
                 end_offset=starts[topic, number],
             )
-            for topic, number in lasting
+            for topic, number in sorted(lasting)
         ]
         if not lost:
             return {}

@@ -37,6 +37,7 @@ from connectors.kafka.ranges import BoolArray, NewestTimestamps, RangeProgress, 
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import LostRange, data_lost, key_of, range_rewritten
 from connectors.kafka.tuning import ReadSettings, read_settings
+from runtime.contracts import RecordsRead
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
 from runtime.task_memory import TaskMemory
@@ -165,7 +166,7 @@ class Reading:
         self._follows = follows
         self._stalled_s: dict[int, float] = {}
         self._told: set[int] = set()
-        self._epochs: dict[int, int | None] = {}
+        self._read: dict[int, RecordsRead] = {}
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -213,9 +214,9 @@ class Reading:
         """The next offset to read of a split: behind the records of all batches so far."""
         return self._progress.position(slot)
 
-    def leader_epoch(self, slot: int) -> int | None:
-        """The leader that wrote the record before a position; None: none, or not known."""
-        return self._epochs.get(slot)
+    def read(self, slot: int) -> RecordsRead | None:
+        """How far the records of a split came; None: none came."""
+        return self._read.get(slot)
 
     def close(self) -> None:
         """Let go of what was taken and not handed out; before the consumer is closed."""
@@ -258,7 +259,8 @@ class Reading:
         What a later leader wrote is in the place of records that are gone (KIP-320).
         """
         for slot, row in last_rows(fetched.slots, wanted).items():
-            epoch = self._epochs[slot] = fetched.leader_epoch(row)
+            epoch = fetched.leader_epoch(row)
+            self._read[slot] = RecordsRead(int(fetched.offsets[row]) + 1, epoch)
             latest = None if self._follows else self._splits[slot].leader_epoch
             if epoch is not None and latest is not None and epoch > latest:
                 wanted = self._without_later(fetched, wanted, slot, latest)
@@ -299,7 +301,6 @@ class Reading:
             if slot is not None and error.code() == PARTITION_EOF:
                 if self._progress.move_to(slot, event.offset):
                     self._moved_at_s = time.monotonic()
-                    self._epochs.pop(slot, None)  # whose markers lie before it, nobody tells
                 else:
                     self._refuse_silence()
             elif slot is not None and self._follows and LOG_TRUNCATION in error.str():
@@ -344,10 +345,13 @@ class Reading:
         """Where to go on. By the leader's epoch librdkafka checks that a log is still the same; of
         a range every record is checked."""
         split, position = self._splits[slot], self._progress.position(slot)
-        epoch = self._epochs.get(slot) if self._follows else None
-        if epoch is None:
+        read = self._read.get(slot) if self._follows else None
+        # Whose markers lie before a position, nobody tells.
+        if read is None or read.leader_epoch is None or read.end_offset < position:
             return TopicPartition(split.topic, split.partition, position)
-        return TopicPartition(split.topic, split.partition, position, leader_epoch=epoch)
+        return TopicPartition(
+            split.topic, split.partition, position, leader_epoch=read.leader_epoch
+        )
 
     def _stall(self, slot: int) -> None:
         """Ask for it again later, unless a barrier has said by then what becomes of it."""
@@ -394,7 +398,7 @@ class Reading:
             lost,
         )
         self._progress.move_to(slot, goes_on_at)
-        self._epochs.pop(slot, None)
+        self._read[slot] = RecordsRead(goes_on_at, None)
 
     def _release_finished(self) -> None:
         finished = self._progress.finished()

@@ -241,6 +241,7 @@ def _split(split: SplitRange, names: Mapping[str, str]) -> Json:
         "start_offset": split.start_offset,
         "end_offset": split.end_offset,
         "leader_epoch": split.leader_epoch,
+        "leader_epoch_end": split.leader_epoch_end,
         "largest_timestamp_ms": split.largest_timestamp_ms,
         "watermark_ms": split.watermark_ms,
         "idle_since_ms": split.idle_since_ms,

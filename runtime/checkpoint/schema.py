@@ -51,6 +51,7 @@ _SPLIT_RANGE = _record(
     ("start_offset", "long"),
     ("end_offset", "long"),
     ("leader_epoch", _OPTIONAL_LONG),
+    ("leader_epoch_end", _OPTIONAL_LONG),
     ("largest_timestamp_ms", _OPTIONAL_LONG),
     ("watermark_ms", _OPTIONAL_LONG),
     ("idle_since_ms", _OPTIONAL_LONG),

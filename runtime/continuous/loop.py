@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from runtime.continuous.courier import Courier
 from runtime.continuous.messages import EpochResult
-from runtime.contracts import Clock, ContinuousWriter, Follower
+from runtime.contracts import Clock, ContinuousWriter, Follower, RecordsRead
 from runtime.errors import IllegalTransitionError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier, BatchKey, SplitKey, SplitRange
@@ -250,11 +250,11 @@ class TaskLoop:
 
     def _end(self, barrier: Barrier) -> None:
         epoch, at, now_s = self._epoch, self._follower.positions(), self._clock()
-        leaders = self._follower.leader_epochs()
+        read_to = self._follower.records_read()
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
-            _range(split, epoch.starts[split.key], at[split.key], leaders.get(split.key))
+            _range(split, epoch.starts[split.key], at[split.key], read_to.get(split.key))
             for split in barrier.splits
         )
         read = [split for split in ranges if not split.is_empty]
@@ -291,16 +291,35 @@ def _is_small(batch: pa.RecordBatch) -> bool:
     return bool(batch.num_rows < _FEW_RECORDS and batch.nbytes < _FEW_BYTES)
 
 
-def _range(split: SplitRange, start: int, end: int, leader_epoch: int | None) -> SplitRange:
+def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) -> SplitRange:
+    """What was read, and which leader is told of it.
+
+    Of the barrier's leader the driver knows that its log is the one that was read, up to the start;
+    of what the task has read since, only the records themselves tell. Who wrote the markers behind
+    the last one, nobody does.
+
+    Args:
+        split: of the barrier.
+    """
     if end < start:
         raise IllegalTransitionError(
             "an epoch ends before it begins",
             {"split": split.name, "start_offset": start, "end_offset": end},
             "Nothing of it becomes visible. This is a bug: please report it with these offsets.",
         )
-    if leader_epoch is None and end <= split.end_offset:
-        leader_epoch = split.leader_epoch  # a later leader may have written what lies behind
-    return replace(split, start_offset=start, end_offset=end, leader_epoch=leader_epoch)
+    known_end, epoch = split.leader_epoch_end, split.leader_epoch
+    known_end = start if known_end is None else known_end
+    if read is not None and read.end_offset > start:
+        known_end, epoch = read
+        if epoch is None and end <= split.end_offset:
+            known_end, epoch = end, split.leader_epoch  # a later one may have written what follows
+    return replace(
+        split,
+        start_offset=start,
+        end_offset=end,
+        leader_epoch=epoch,
+        leader_epoch_end=None if epoch is None or known_end == end else known_end,
+    )
 
 
 def _from(split: SplitRange, offset: int) -> SplitRange:

@@ -21,6 +21,7 @@ from runtime.contracts.following import (
     ContinuousWriterFactory,
     Follower,
     FollowingReader,
+    RecordsRead,
 )
 from runtime.contracts.operators import (
     Backlog,
@@ -100,6 +101,7 @@ __all__ = [
     "OpenWork",
     "PublishOutcome",
     "RateLimitedSource",
+    "RecordsRead",
     "RegionCheckpointFailedDetail",
     "RegionFollower",
     "RegionHandle",

@@ -1,7 +1,7 @@
 """Reading and writing without a pause between epochs: what the continuous engine asks for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -15,7 +15,20 @@ __all__ = [
     "ContinuousWriterFactory",
     "Follower",
     "FollowingReader",
+    "RecordsRead",
 ]
+
+
+class RecordsRead(NamedTuple):
+    """How far the records of a split came.
+
+    Attributes:
+        end_offset: behind the last one.
+        leader_epoch: of the leader that wrote it, if known.
+    """
+
+    end_offset: int
+    leader_epoch: int | None
 
 
 class Follower(Protocol):
@@ -33,9 +46,9 @@ class Follower(Protocol):
         """Of each split the next offset to read: behind what `poll` has returned so far."""
         ...
 
-    def leader_epochs(self) -> Mapping[SplitKey, int]:
-        """Of each split the leader that wrote the record right before its position, where there is
-        one and that is known."""
+    def records_read(self) -> Mapping[SplitKey, RecordsRead]:
+        """How far records of each split came, and who wrote the last one; of a split of which none
+        came, nothing. Between there and its position lie markers only."""
         ...
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:

@@ -73,7 +73,8 @@ def test_what_comes_later_is_read_where_the_last_records_ended(
 def test_rule_25_open_and_aborted_transactions_give_nothing_and_markers_are_passed(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """The position moves on behind a marker at the end, where no record will tell it."""
+    """The position moves on behind a marker at the end, where no record will tell it; how far
+    records came is known beside it, also when splits are dealt anew."""
     name = topic()
     produce_transaction(kafka.bootstrap, name, [b"x"], commit=False)
     produce_transaction(kafka.bootstrap, name, [b"y"])
@@ -90,6 +91,12 @@ def test_rule_25_open_and_aborted_transactions_give_nothing_and_markers_are_pass
         held_open = abandon_transaction(kafka.bootstrap, name, [b"z"])
         assert follower.poll() is None
         held_open.abort_transaction(30)
+        read = {whole.key: (whole.end_offset - 1, whole.leader_epoch)}
+        assert follower.records_read() == read
+        follower.restart_at([whole.at_end()])
+        assert follower.records_read() == read
+        follower.restart_at([whole])
+        assert follower.records_read() == {}
     assert [value for _, _, value in found] == [b"y"]
 
 

@@ -9,6 +9,7 @@ import pytest
 from runtime.continuous.courier import Courier, EndedEpoch
 from runtime.continuous.loop import EpochScope, TaskLoop
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
+from runtime.contracts import RecordsRead
 from runtime.errors import DeliveryError, FencedError, UnreachableError
 from runtime.model import Barrier, BatchKey, SplitRange
 from runtime.poison import FunctionRun
@@ -104,24 +105,31 @@ def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() ->
 
 
 @pytest.mark.parametrize(
-    ("last_record", "cut_at", "expected"),
-    [(7, 5, 7), (7, 90, 7), (None, 10, 3), (None, 5, None)],
-    ids=["record", "record before the cut", "before the cut", "behind the cut"],
+    ("read", "cut_at", "expected"),
+    [
+        (RecordsRead(10, 7), 5, (7, None)),
+        (RecordsRead(9, 2), 90, (2, 9)),
+        (None, 90, (3, 0)),
+        (RecordsRead(10, None), 10, (3, None)),
+        (RecordsRead(10, None), 5, (None, None)),
+    ],
+    ids=["a record", "markers", "markers alone", "known to the cut", "nobody knows"],
 )
-def test_a_position_is_of_the_leader_that_wrote_the_record_before_it(
-    last_record: int | None, cut_at: int, expected: int | None
+def test_a_position_is_of_the_leader_that_wrote_the_last_record(
+    read: RecordsRead | None, cut_at: int, expected: tuple[int | None, int | None]
 ) -> None:
-    """Or of the one that the barrier saw, if that saw so far: a later one may have written since,
-    and a clean election would be taken for a log that was cut off."""
+    """Whose log has it, is known; of markers behind it nobody tells who wrote them, and the leader
+    that the barrier is of may never have had what the task has read."""
     bench = Bench({0: 10})
-    if last_record is not None:
-        bench.follower.leaders[0] = last_record
+    if read is not None:
+        bench.follower.read[0] = read
     bench.step()
     bench.give(4, replace(split(0, 0, cut_at), leader_epoch=3))
     bench.step()
     (ended,) = bench.courier.ended
-    (read,) = ended.pre_commit().ranges
-    assert (read.end_offset, read.leader_epoch) == (10, expected)
+    (found,) = ended.pre_commit().ranges
+    assert (found.start_offset, found.end_offset) == (0, 10)
+    assert (found.leader_epoch, found.leader_epoch_end) == expected
 
 
 def test_rule_18_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:

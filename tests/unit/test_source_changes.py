@@ -1,10 +1,13 @@
 """What changes under a running Kafka source: new, recreated and vanished partitions, losses."""
 
+from dataclasses import replace
+
 import pytest
 
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
 from runtime.errors import ConfigError, DataLostError, SourceChangedError
+from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 
@@ -346,6 +349,74 @@ def test_what_is_in_the_place_of_records_that_are_gone_is_read_where_allowed() -
     assert bounds(onwards)["orders-0"] == (30, 30)
     assert not any(split.set_back_from for split in onwards)
     assert bench.enumerator.lost_records == 0, "they were read, and are gone since"
+
+
+def _behind_markers(position: tuple[SplitRange, ...]) -> tuple[SplitRange, ...]:
+    """A task has read a record less; its last offset is a marker."""
+    first, *others = position
+    return (replace(first, leader_epoch_end=first.end_offset - 1), *others)
+
+
+def test_a_log_that_was_cut_off_before_a_marker_is_not_read_on() -> None:
+    bench = Bench()
+    position = _behind_markers(bench.cut(bench.start()))
+    bench.cluster.log("orders", 0).elect(cut_off_at=7, grown_to=30)
+    with pytest.raises(DataLostError, match=r"orders-0\[7,10\)"):
+        bench.cut(position)
+
+
+def test_markers_that_a_later_leader_may_have_written_are_read_again() -> None:
+    """They are not lost, nor is anything doubled: no record lay among them."""
+    bench = Bench()
+    position = _behind_markers(bench.cut(bench.start()))
+    bench.cluster.log("orders", 0).elect(cut_off_at=9, grown_to=30)
+    again = bench.cut(position)
+    assert bounds(again)["orders-0"] == (9, 30)
+    assert (again[0].set_back_from, again[0].leader_epoch_end) == (10, None)
+    assert bounds(bench.cut(again))["orders-0"] == (30, 30)
+
+
+def test_a_position_goes_back_no_further_than_the_leader_has_told() -> None:
+    """What readers may see can end before that, for as long as a transaction is open: its records
+    are told apart from those that were read before."""
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.elect(cut_off_at=7)
+    log.latest = 4  # an open transaction
+    for _ in range(3):
+        assert bounds(bench.cut(position))["orders-0"] == (7, 7)
+        bench.clock.pass_time(31)
+    log.latest = 30
+    assert bounds(bench.cut(position))["orders-0"] == (7, 30)
+
+
+def test_what_was_cut_off_is_asked_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A position stays before it until there is something to read."""
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    bench.cluster.log("orders", 0).elect(cut_off_at=7)
+    for _ in range(3):
+        assert bounds(bench.cut(position))["orders-0"] == (7, 7)
+    assert len(bench.cluster.epoch_questions) == 1
+    assert caplog.text.count("going back to what is in their place") == 1
+
+
+def test_a_former_leader_that_answers_once_more_is_not_believed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It does not know that it was replaced."""
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.elect(cut_off_at=7, grown_to=9)
+    position = bench.cut(position)
+    log.leader_epoch, log.latest = 0, 40
+    assert bounds(bench.cut(position))["orders-0"] == (9, 9)
+    bench.cut(position)
+    assert caplog.text.count("a former leader answers") == 1
+    log.leader_epoch, log.latest = 1, 12
+    assert bounds(bench.cut(position))["orders-0"] == (9, 12)
 
 
 def test_retention_may_have_passed_what_was_cut_off() -> None:
