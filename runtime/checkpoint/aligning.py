@@ -50,7 +50,7 @@ def trigger_due(book: Book, now_s: float) -> None:
         return
     due_s = next_trigger_s(book)
     if due_s is not None and now_s >= due_s:
-        book.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=False)
+        book.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=book.has_late())
 
 
 def _begin_asked(book: Book, now_s: float) -> bool:

@@ -109,6 +109,11 @@ class Book:
         """All regions that are not parked: those that checkpoints are about."""
         return {name: found for name, found in self.regions.items() if found.parked is None}
 
+    def has_late(self) -> bool:
+        """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
+        that carry it limits that, and quiet neighbours would cut none."""
+        return any(region.late is not None for region in self.regions.values())
+
     def look_again(self) -> None:
         """A region's life may have begun or ended, or what is decided of it changed."""
         self.outlook = Outlook()

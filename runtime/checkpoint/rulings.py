@@ -95,6 +95,9 @@ def _complete(
             book.regions[name].late = checkpoint.barriers[name]
             book.regions[name].pace.late()
     book.move(checkpoint, Event.REST_CARRIED if left_out else Event.ALL_ACKED, now_s)
+    idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
+    if idle is not None and book.has_late():
+        book.force(idle, now_s)  # begun when nobody was late, it would wait for something to cut
     whole = book.standing().keys()
     is_last = checkpoint.finished >= whole and whole <= checkpoint.acks.keys()
     if is_last and checkpoint.kind is CheckpointKind.CHECKPOINT:

@@ -152,7 +152,7 @@ def test_rule_9_a_late_region_at_the_limit_is_stopped_and_cut_smaller() -> None:
 
 def test_a_decision_says_whom_it_carries_holds_and_releases() -> None:
     """So that tests can interrupt it there; an ordinary one says nothing."""
-    handler = RegionalCheckpointHandler(region_timeout_s=1.0)
+    handler = RegionalCheckpointHandler(region_timeout_s=1.5)
     driver = CoreDriver(replace(FAST, handler=handler), regions=_FOUR)
     names = [plan.name for plan in _FOUR]
 
@@ -162,7 +162,7 @@ def test_a_decision_says_whom_it_carries_holds_and_releases() -> None:
         for name in acknowledging:
             driver.ack(barriers[name] or late.pop(name), region=name)
         late.update({n: b for n, b in barriers.items() if b and n not in acknowledging})
-        driver.tick(1.0)
+        driver.tick(1.5)
         return driver.seen(Publish)[-1]
 
     late: dict[str, Barrier] = {}

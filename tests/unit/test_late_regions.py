@@ -1,0 +1,104 @@
+"""A late region whose neighbours are quiet: its carries go on counting, so it ends in time."""
+
+from dataclasses import replace
+
+import pytest
+
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.messages import EndJob, Publish
+from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.model import Barrier, RegionStatus, Verdict
+from tests.core_driver import FAST, TWO, CoreDriver
+
+_CARRIES = 3
+_LATE = replace(
+    FAST,
+    handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_carried_in_a_row=_CARRIES),
+)
+_BOUND_S = 40  # of carries, an interval and a time limit each, and of the last one's time-out
+
+
+def _hanging(
+    settings: CheckpointSettings = _LATE,
+    *,
+    regions: tuple[RegionPlan, ...] = TWO,
+    finished: bool = False,
+) -> tuple[CoreDriver, Barrier]:
+    """Both have a barrier; main has acknowledged, and side, which hangs, is carried."""
+    driver = CoreDriver(settings, regions=regions)
+    driver.tick()
+    barrier = driver.poll(3, finished=finished)
+    late = driver.poll(3, region="side", finished=finished)
+    assert late is not None
+    driver.ack(barrier)
+    driver.tick(2.0)
+    assert driver.core.last_committed == 1
+    return driver, late
+
+
+def _quiet(driver: CoreDriver, seconds: int, *, finished: bool = False) -> None:
+    """Nothing comes to main's source."""
+    for _ in range(seconds):
+        driver.tick(1.0)
+        driver.poll(3, finished=finished)
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["micro-batch", "continuous"])
+def test_rule_17_a_late_region_that_hangs_ends_though_the_others_are_quiet(
+    *, follows: bool
+) -> None:
+    """Its open transaction holds back readers of partitions that it shares with them."""
+    two = tuple(replace(plan, follows=follows) for plan in TWO)
+    driver, _ = _hanging(regions=two)
+    _quiet(driver, _BOUND_S)
+    assert not driver.core.is_live("side", 0)
+    assert driver.core.is_live("main", 0)
+    carried = [
+        published
+        for published in driver.seen(Publish)
+        for region in published.regions
+        if region.region == "side" and region.status is RegionStatus.CARRIED
+    ]
+    assert len(carried) == _CARRIES
+
+
+def test_rule_17_a_barrier_that_nobody_cut_before_a_region_was_late_counts_too() -> None:
+    """It was begun while the late region's own checkpoint was open, and would stay idle."""
+    driver, _ = _hanging(replace(_LATE, max_concurrent=2))
+    _quiet(driver, _BOUND_S)
+    assert not driver.core.is_live("side", 0)
+    assert driver.core.is_live("main", 0)
+
+
+def test_rule_17_a_bounded_job_ends_though_a_late_region_hangs() -> None:
+    """The others have read everything; the late one reads its range again in a new life."""
+    bounded = tuple(replace(plan, follows=True, bounded=True) for plan in TWO)
+    driver, _ = _hanging(regions=bounded, finished=True)
+    _quiet(driver, _BOUND_S, finished=True)
+    assert not driver.core.is_live("side", 0)
+    generation = driver.restart("side")
+    for _ in range(4):
+        driver.tick(1.0)
+        driver.poll(3, finished=True)
+        if driver.core.is_over:
+            break
+        barrier = driver.poll(3, region="side", generation=generation, finished=True)
+        if barrier is not None:
+            driver.ack(barrier, region="side", generation=generation)
+    (ended,) = driver.seen(EndJob)
+    assert ended.finished
+
+
+def test_a_late_region_that_comes_through_keeps_its_life_while_the_others_are_quiet() -> None:
+    """Within its carries it is only slow; behind it, a quiet job decides nothing again."""
+    driver, late = _hanging()
+    _quiet(driver, 4)
+    driver.ack(late, region="side")
+    _quiet(driver, 1)
+    decided = len(driver.seen(Publish))
+    for _ in range(20):
+        _quiet(driver, 1)
+        driver.poll(3, region="side")
+    assert driver.core.is_live("side", 0)
+    assert len(driver.seen(Publish)) == decided
+    assert all(p.verdict is Verdict.DECIDED for p in driver.seen(Publish))
