@@ -106,6 +106,7 @@ def barrier_polled(book: Book, event: BarrierPolled, now_s: float) -> None:
         return
     _require_running(book)
     region.require(event.generation)
+    book.silence.asked(event.region, now_s)
     if region.is_starting:
         region.is_starting = region.needs_sweep = False
     if region.late is not None:

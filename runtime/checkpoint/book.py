@@ -18,6 +18,7 @@ from runtime.checkpoint.outlook import Outlook
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.regions import RegionState
+from runtime.checkpoint.silence import Silence
 from runtime.checkpoint.states import Event, State
 from runtime.contracts import OpenWork
 from runtime.errors import CheckpointFailedError, FencedError
@@ -46,6 +47,7 @@ class Book:
         restless: regions that want a next life, or were parked, until their old one is settled; in
             the order in which they did.
         outlook: what does not have to be asked of every region again.
+        silence: who has not been heard of, and for how long.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
@@ -71,6 +73,7 @@ class Book:
     out: list[Action] = field(default_factory=list)
     restless: dict[str, None] = field(default_factory=dict)
     outlook: Outlook = field(default_factory=Outlook)
+    silence: Silence = field(default_factory=Silence)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
     last_barrier_s: float | None = None
@@ -113,6 +116,19 @@ class Book:
         """Whether a region's batch goes on behind a decision without it. Nothing but checkpoints
         that carry it limits that, and quiet neighbours would cut none."""
         return any(region.late is not None for region in self.regions.values())
+
+    def silent(self, limit_s: float) -> list[str]:
+        """Regions that should have asked for a barrier for so long, and have not: no batch of them
+        is under way or waits for its commit. A task that reads on is watched elsewhere
+        (`runtime.continuous.pulse`): there one knows when its question is still being answered."""
+        return [
+            name
+            for name in self.silence.over(limit_s)
+            if (region := self.regions[name]).late is None
+            and region.held is None
+            and not region.plan.follows
+            and not any(p.touches(name) for p in self.pending.values())
+        ]
 
     def look_again(self) -> None:
         """A region's life may have begun or ended, or what is decided of it changed."""
@@ -217,6 +233,7 @@ class Book:
         region = self.regions[name]
         self.look_again()
         if region.is_open:
+            self.silence.ended(name)
             region.ended_by = error
             if not self.is_over:
                 region.history.ended(region.generation, error, now_s)

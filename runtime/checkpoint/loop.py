@@ -48,6 +48,7 @@ class CoreLoop:
         self._thread = threading.Thread(target=self._run, name="sluice-coordinator", daemon=True)
         self._gate = threading.Lock()  # between `ask` and the end of the thread
         self._ended = False
+        self._stepped_s = clock()
 
     def start(self) -> None:
         """Begin; the first tick may trigger a checkpoint."""
@@ -89,7 +90,8 @@ class CoreLoop:
         self._thread.join(timeout_s)
 
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
-        actions = core.step(event, self._clock())
+        self._stepped_s = now_s = self._clock()
+        actions = core.step(event, now_s)
         self._on_actions(actions)
         return actions
 
@@ -105,6 +107,8 @@ class CoreLoop:
 
     def _run(self) -> None:
         while True:
+            if self._clock() - self._stepped_s >= _LONGEST_WAIT_S:
+                self._post(Tick())  # questions alone may keep the queue from ever being empty
             try:
                 task = self._inbox.get(timeout=self._wait_s())
             except queue.Empty:

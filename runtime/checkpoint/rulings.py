@@ -22,12 +22,14 @@ from runtime.errors import (
     RegionGivenUpError,
     RestartCommandedError,
     StorageUnreachableError,
+    StreamError,
 )
 from runtime.model import CheckpointKind
 from runtime.moments import is_past
 
 __all__ = [
     "drive_restart",
+    "end_silent",
     "grown_old",
     "region_failed",
     "region_registered",
@@ -36,6 +38,7 @@ __all__ = [
     "withdrawn",
 ]
 
+_SHORTEST_SILENCE_S = 60.0  # Spark on a busy machine may need so long between two batches
 _NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
 
 
@@ -143,11 +146,14 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         for name in missing
         if book.regions[name].late is not None and name not in checkpoint.carried
     ]
+    # So would it one that stands still between two batches, and the next checkpoint missed it, too.
+    silent = [] if grew_old else book.silent(book.settings.timeout_s / 2)
+    stuck = late + [name for name in silent if name in missing and name not in checkpoint.carried]
     for name in missing:
         if name in checkpoint.barriers or name in late:
             book.regions[name].pace.expired()
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
-    for name in late:
+    for name in stuck:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
     # Where work grew old, who got no barrier is not to blame for that.
     slow = [
@@ -277,6 +283,23 @@ def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
         _ask_strategy(book, event.region, event.error, now_s)
     elif not is_shown:
         _count_failure(book, event.error, now_s, blamed=[event.region])
+
+
+def end_silent(book: Book, now_s: float) -> None:
+    """Regions that have stopped asking for barriers between two batches. No barrier is cut for
+    them, so no checkpoint of theirs expires, and Spark says that they run."""
+    book.silence.watch(now_s)
+    limit_s = max(book.settings.timeout_s, _SHORTEST_SILENCE_S)
+    for name in () if book.is_over else book.silent(limit_s):
+        generation = book.regions[name].generation
+        error = StreamError(
+            "the query of a region has stopped asking for its next batch",
+            {"region": name, "generation": generation, "silent_s": limit_s},
+            "Its thread hangs between two batches, as on a file system that does not answer, or "
+            "its driver cannot reach the coordinator. The region begins again at the last "
+            "checkpoint, as often as the job tolerates.",
+        )
+        region_failed(book, RegionFailed(region=name, generation=generation, error=error), now_s)
 
 
 def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:

@@ -68,6 +68,7 @@ _UNDECIDED = (State.ARMED, State.ALIGNING)
 
 def drive(book: Book, now_s: float) -> None:
     """Let every checkpoint under way, and every region that waits, take its next step."""
+    rulings.end_silent(book, now_s)
     for checkpoint in tuple(book.pending.values()):
         _drive_one(book, checkpoint, now_s)
     for name in tuple(book.restless):
@@ -418,6 +419,8 @@ def marked(book: Book, event: Marked, now_s: float) -> None:
     _tell_histories(book, checkpoint, now_s)
     book.finish(checkpoint, now_s)
     batches = checkpoint.batches()
+    for batch in batches:
+        book.silence.returned(batch.region, now_s)
     book.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
     committed_on_record(book, checkpoint)
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(book, checkpoint):

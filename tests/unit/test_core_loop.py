@@ -31,11 +31,12 @@ class Bench:
     """A loop around a core with one region, whose actions go to ``carry_out``."""
 
     def __init__(self) -> None:
-        self.core = CoreDriver(FAST).core
+        driver = CoreDriver(FAST)
+        self.core, self.clock = driver.core, driver.clock
         self.done: list[Action] = []
         self.carry_out: Callable[[Sequence[Action]], None] = self.done.extend
         self.loop = CoreLoop(
-            self.core, clock=lambda: 0.0, on_actions=lambda actions: self.carry_out(actions)
+            self.core, clock=self.clock, on_actions=lambda actions: self.carry_out(actions)
         )
         self.loop.start()
 
@@ -52,6 +53,25 @@ def test_an_answer_that_comes_behind_the_end_changes_nothing(bench: Bench) -> No
     bench.loop.stop(timeout_s=PATIENCE_S)
     bench.loop.post(_FAILED)
     assert bench.loop.ask(lambda core: core.is_live("main", 0))
+
+
+def test_questions_do_not_keep_the_core_from_hearing_the_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the regions asks several times a second, so the queue is never empty for long;
+    regions that ask for nothing are found by time alone."""
+    stepped: list[CoreEvent] = []
+
+    def step(event: CoreEvent, now_s: float) -> list[Action]:
+        del now_s
+        stepped.append(event)
+        return []
+
+    monkeypatch.setattr(bench.core, "step", step)
+    for _ in range(8):
+        bench.clock.advance(0.5)
+        bench.loop.ask(lambda core: core.is_over)
+    assert len(stepped) >= 3
 
 
 def test_an_error_of_the_core_ends_the_job_with_it(
