@@ -6,9 +6,16 @@ A schema is never changed once it was released: a new version is added beside it
 
 from typing import Any
 
-__all__ = ["METADATA_V1", "METADATA_V2", "METADATA_VERSION", "REPAIR_V1", "REPAIR_VERSION"]
+__all__ = [
+    "METADATA_V1",
+    "METADATA_V2",
+    "METADATA_V3",
+    "METADATA_VERSION",
+    "REPAIR_V1",
+    "REPAIR_VERSION",
+]
 
-METADATA_VERSION = 2
+METADATA_VERSION = 3
 """The version of ``_metadata`` that this Sluice writes, and the latest it reads."""
 
 REPAIR_VERSION = 1
@@ -42,8 +49,7 @@ _OPERATOR_NODE = _record(
     ("max_parallelism", "long"),
 )
 
-_SPLIT_RANGE = _record(
-    "SplitRange",
+_SPLIT_RANGE_V1_FIELDS: tuple[tuple[str, Any], ...] = (
     ("source_id", "string"),
     ("topic", "string"),
     ("topic_id", "string"),
@@ -51,10 +57,14 @@ _SPLIT_RANGE = _record(
     ("start_offset", "long"),
     ("end_offset", "long"),
     ("leader_epoch", _OPTIONAL_LONG),
-    ("leader_epoch_end", _OPTIONAL_LONG),
     ("largest_timestamp_ms", _OPTIONAL_LONG),
     ("watermark_ms", _OPTIONAL_LONG),
     ("idle_since_ms", _OPTIONAL_LONG),
+)
+
+_SPLIT_RANGE_V1 = _record("SplitRange", *_SPLIT_RANGE_V1_FIELDS)
+_SPLIT_RANGE_V2 = _record(
+    "SplitRange", *_SPLIT_RANGE_V1_FIELDS, ("leader_epoch_end", _OPTIONAL_LONG)
 )
 
 # Enumerations are strings, so that a later symbol is an error which names it, not a schema clash.
@@ -88,21 +98,26 @@ _STATE_SNAPSHOT = _record(
     ),
 )
 
-_REGION = _record(
-    "RegionRecord",
-    ("region", "string"),
-    ("generation", "long"),
-    ("status", "string"),
-    ("carried_from", _OPTIONAL_LONG),
-    ("query_id", "string"),
-    ("batch_id", _OPTIONAL_LONG),
-    ("splits", _many(_SPLIT_RANGE)),
-    ("least_watermark_ms", _OPTIONAL_LONG),
-    ("offset_log_version", "long"),
-    ("state", ["null", _STATE_SNAPSHOT]),
-    ("committables", _many(_STATE_ENTRY)),
-    ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
-)
+
+def _regions(split_range: dict[str, Any]) -> dict[str, Any]:
+    return _many(
+        _record(
+            "RegionRecord",
+            ("region", "string"),
+            ("generation", "long"),
+            ("status", "string"),
+            ("carried_from", _OPTIONAL_LONG),
+            ("query_id", "string"),
+            ("batch_id", _OPTIONAL_LONG),
+            ("splits", _many(split_range)),
+            ("least_watermark_ms", _OPTIONAL_LONG),
+            ("offset_log_version", "long"),
+            ("state", ["null", _STATE_SNAPSHOT]),
+            ("committables", _many(_STATE_ENTRY)),
+            ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
+        )
+    )
+
 
 # Partitions by source and topic: there may be thousands, in every record.
 _ASSIGNMENT = _record(
@@ -130,7 +145,7 @@ _ASSIGNMENT = _record(
     ),
 )
 
-_METADATA_V1_FIELDS: tuple[tuple[str, Any], ...] = (
+_METADATA_FIELDS: tuple[tuple[str, Any], ...] = (
     ("format_version", "long"),
     ("job_uid", "string"),
     ("job_name", "string"),
@@ -148,14 +163,26 @@ _METADATA_V1_FIELDS: tuple[tuple[str, Any], ...] = (
     ("asked_by", "string"),
     ("reason", "string"),
     ("created_at_ms", "long"),
-    ("regions", _many(_REGION)),
 )
 
-METADATA_V1 = _record("CheckpointRecord", *_METADATA_V1_FIELDS)
+_OPTIONAL_ASSIGNMENT = ["null", _ASSIGNMENT]
+
+METADATA_V1 = _record("CheckpointRecord", *_METADATA_FIELDS, ("regions", _regions(_SPLIT_RANGE_V1)))
 """``_metadata``: a `runtime.model.CheckpointRecord` without an assignment."""
 
 METADATA_V2 = _record(
-    "CheckpointRecord", *_METADATA_V1_FIELDS, ("assignment", ["null", _ASSIGNMENT])
+    "CheckpointRecord",
+    *_METADATA_FIELDS,
+    ("regions", _regions(_SPLIT_RANGE_V1)),
+    ("assignment", _OPTIONAL_ASSIGNMENT),
+)
+"""``_metadata``: a `runtime.model.CheckpointRecord` whose splits have no ``leader_epoch_end``."""
+
+METADATA_V3 = _record(
+    "CheckpointRecord",
+    *_METADATA_FIELDS,
+    ("regions", _regions(_SPLIT_RANGE_V2)),
+    ("assignment", _OPTIONAL_ASSIGNMENT),
 )
 """``_metadata``: a `runtime.model.CheckpointRecord`."""
 

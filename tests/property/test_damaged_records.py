@@ -38,6 +38,7 @@ _DATA = Path(__file__).parent.parent / "data"
 _READERS: dict[str, Callable[[bytes], object]] = {
     "metadata-v1.avro": decode,
     "metadata-v2.avro": decode,
+    "metadata-v3.avro": decode,
     "repair-v1.avro": decode_repair,
 }
 _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
