@@ -10,6 +10,7 @@ from runtime.checkpoint.messages import (
     EndJob,
     FailBatches,
     Report,
+    ReturnBatches,
     TellPositions,
     TriggerBarrier,
     Triggered,
@@ -27,6 +28,7 @@ from runtime.moments import is_past
 
 __all__ = ["Book"]
 
+_AWAITED = (EndJob, FailBatches, ReturnBatches)
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
 
 
@@ -84,6 +86,15 @@ class Book:
     is_finished: bool = False
     is_fenced: bool = False
     error: BaseException | None = None
+
+    def open_step(self) -> None:
+        """Forget what a step that raised had asked for, but not what others wait for."""
+        self.out = [action for action in self.out if isinstance(action, _AWAITED)]
+
+    def close_step(self) -> list[Action]:
+        """What the step asks for."""
+        told, self.out = self.out, []
+        return told
 
     def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
         """Change a checkpoint's state and tell the listeners."""

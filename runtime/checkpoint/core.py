@@ -195,7 +195,7 @@ class CoordinatorCore:
         book = self._book
         if book.is_fenced and not isinstance(event, _ASKING):
             return []
-        book.out = []
+        book.open_step()
         if not isinstance(event, _ROUTINE):
             book.look_again()
         _dispatch(book, event, now_s)
@@ -205,7 +205,7 @@ class CoordinatorCore:
             aligning.trigger_due(book, now_s)
             if len(book.out) > told:  # what has just begun may be due already
                 settling.drive(book, now_s)
-        return book.out
+        return book.close_step()
 
     def deadline_s(self) -> float | None:
         """When the next `Tick` is due, if time alone can make something due."""

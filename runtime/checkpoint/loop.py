@@ -17,7 +17,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.steps import Hands, RemoteStep, drive
 from runtime.contracts import Clock
-from runtime.errors import FencedError, StreamError
+from runtime.errors import CoordinatorLostError, FencedError, StreamError
 
 __all__ = ["CoreLoop", "StepThread"]
 
@@ -65,16 +65,18 @@ class CoreLoop:
                 answer.set_exception(err)
 
         with self._gate:
-            if not self._ended:
+            has_ended = self._ended
+            if not has_ended:
                 self._inbox.put(run)
-            else:
-                self._thread.join(_LONGEST_WAIT_S)
+        if has_ended:
+            self._thread.join(_LONGEST_WAIT_S)  # without the gate, which its end may need
+            with self._gate:
                 run()  # the thread is over: the gate alone guards the core now
         return answer.result()
 
     def step(self, event: CoreEvent) -> list[Action]:
         """Give the core an event; the actions it answered with, which are carried out anyway."""
-        return self.ask(lambda core: self._step(core, event))
+        return self.ask(lambda core: self._step_asked(core, event))
 
     def post(self, event: CoreEvent) -> None:
         """Give the core an event and do not wait; for the step thread."""
@@ -95,34 +97,76 @@ class CoreLoop:
         self._on_actions(actions)
         return actions
 
+    def _step_asked(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
+        try:
+            return self._step(core, event)
+        except StreamError:
+            raise  # the core refuses the event
+        except Exception as err:
+            # Half of the step was done, and what it asked for is lost: nothing may go on from here.
+            self._stop_by(err, where=type(event))
+            raise
+
     def _post(self, event: CoreEvent) -> None:
         try:
             self._step(self._core, event)
-        except Exception as err:
-            log.exception("coordinator stops by an error of its own: event=%s", type(event))
-            try:
-                self._step(self._core, StopAsked(error=err))
-            except StreamError:
-                log.exception("coordinator could not stop in order; the next start recovers")
+        except Exception as err:  # noqa: BLE001 - logged with the stop
+            self._stop_by(err, where=type(event))
+
+    def _stop_by(self, error: Exception, *, where: object) -> None:
+        log.error("coordinator stops by an error of its own: event=%s", where, exc_info=error)
+        try:
+            self._step(self._core, StopAsked(error=error))
+        except Exception:
+            log.exception("coordinator could not stop in order; the next start recovers")
 
     def _run(self) -> None:
-        while True:
-            if self._clock() - self._stepped_s >= _LONGEST_WAIT_S:
-                self._post(Tick())  # questions alone may keep the queue from ever being empty
-            try:
-                task = self._inbox.get(timeout=self._wait_s())
-            except queue.Empty:
-                self._post(Tick())
-                continue
-            if task is None:
-                return
-            task()
+        try:
+            while (task := self._next_task()) is not None:
+                task()
+        except BaseException as err:  # noqa: BLE001 - logged with the stop
+            self._stop_by(_thread_lost(err), where=threading.current_thread().name)
+        finally:
+            self._answer_left()
+
+    def _answer_left(self) -> None:
+        """Nobody waits for a thread that is over: the job has ended, and its core answers so."""
+        with self._gate:
+            self._ended = True
+        while not self._inbox.empty():
+            task = self._inbox.get_nowait()
+            if task is not None:
+                task()
+
+    def _next_task(self) -> Callable[[], None] | None:
+        """What to do next; None: the end."""
+        if self._clock() - self._stepped_s >= _LONGEST_WAIT_S:
+            return lambda: self._post(Tick())  # questions alone may keep the queue full for ever
+        try:
+            return self._inbox.get(timeout=self._wait_s())
+        except queue.Empty:
+            return lambda: self._post(Tick())
 
     def _wait_s(self) -> float:
-        deadline_s = self._core.deadline_s()
+        try:
+            deadline_s = self._core.deadline_s()
+        except Exception as err:  # noqa: BLE001 - logged with the stop
+            # A user's handler is asked in there; of a job that has ended it is not.
+            self._stop_by(err, where="deadline")
+            return _LONGEST_WAIT_S
         if deadline_s is None:
             return _LONGEST_WAIT_S
         return min(max(deadline_s - self._clock(), 0.0), _LONGEST_WAIT_S)
+
+
+def _thread_lost(cause: BaseException) -> StreamError:
+    error = CoordinatorLostError(
+        "the coordinator's thread was ended",
+        {"cause": repr(cause)},
+        "The job stops; start it again, it goes on from the last checkpoint.",
+    )
+    error.__cause__ = cause
+    return error
 
 
 class StepThread:

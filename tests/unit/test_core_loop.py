@@ -1,37 +1,48 @@
 """The thread that owns the core, and the one that does its remote steps: what they survive."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
+from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.handlers import Alignment, RegionalCheckpointHandler, Ruling
 from runtime.checkpoint.loop import CoreLoop, StepThread
 from runtime.checkpoint.messages import (
     Action,
     CoreEvent,
     EndJob,
+    FailBatches,
     Published,
     RegionFailed,
     StepFailed,
     StopAsked,
+    Tick,
+    TriggerAsked,
 )
 from runtime.contracts import PublishOutcome
-from runtime.errors import FencedError, UnreachableError
-from runtime.model import Verdict
-from tests.core_driver import FAST, CoreDriver
+from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
+from runtime.model import CheckpointKind, Verdict
+from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
 from tests.unit.test_owner_watch import fenced, publish
 from tests.waiting import PATIENCE_S, wait_for
 
+T = TypeVar("T")
+
 _FAILED = RegionFailed(region="main", generation=0, error=RuntimeError("a task failed"))
 
 
 class Bench:
-    """A loop around a core with one region, whose actions go to ``carry_out``."""
+    """A loop around a core, by default one with one region; actions go to ``carry_out``."""
 
-    def __init__(self) -> None:
-        driver = CoreDriver(FAST)
+    def __init__(self, driver: CoreDriver | None = None) -> None:
+        driver = driver or CoreDriver(FAST)
         self.core, self.clock = driver.core, driver.clock
         self.done: list[Action] = []
         self.carry_out: Callable[[Sequence[Action]], None] = self.done.extend
@@ -39,6 +50,48 @@ class Bench:
             self.core, clock=self.clock, on_actions=lambda actions: self.carry_out(actions)
         )
         self.loop.start()
+
+    def ended_with(self) -> BaseException | None:
+        """The error of the one end that was told."""
+        (end,) = (action for action in self.done if isinstance(action, EndJob))
+        return end.error
+
+
+class SlippingHandler(RegionalCheckpointHandler):
+    """A user's, with a slip: it raises as soon as a region has failed."""
+
+    def rule(self, alignment: Alignment, *, timeout_s: float) -> Ruling:
+        """See `CheckpointHandler`."""
+        if alignment.failed:
+            raise KeyError("a name that is misspelt")
+        return super().rule(alignment, timeout_s=timeout_s)
+
+
+def between_two_checkpoints() -> CoreDriver:
+    """Two regions with `SlippingHandler`; the first checkpoint is committed, the next not due, and
+    the main region has acknowledged one more batch, which waits for it."""
+    driver = CoreDriver(replace(FAST, interval_s=30.0, handler=SlippingHandler()), regions=TWO)
+    driver.tick()
+    barriers = {region: driver.poll(3, region=region) for region in ("main", "side")}
+    for region, barrier in barriers.items():
+        driver.ack(barrier, region=region)
+    assert driver.core.last_committed == 1
+    driver.ack()
+    return driver
+
+
+def in_time(call: Callable[[], T]) -> T:
+    """What a call gives, made in a thread of its own: it must not take the test with it."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as err:  # noqa: BLE001 - raised again where it is waited for
+            answer.set_exception(err)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(PATIENCE_S)
 
 
 @pytest.fixture
@@ -97,6 +150,105 @@ def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
     bench.loop.post(StopAsked())
     assert bench.loop.ask(lambda core: core.is_over)
     assert "could not stop in order" in caplog.text
+
+
+def test_a_users_handler_that_raises_ends_the_job_with_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever tells the failure hears of it, and everybody else finds a job that has ended: the
+    loop asks that handler again before it waits, and must outlive it."""
+    bench = Bench(between_two_checkpoints())
+    with pytest.raises(KeyError, match="misspelt"):
+        in_time(lambda: bench.loop.step(_FAILED))
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    assert not in_time(lambda: bench.loop.ask(lambda core: core.is_live("side", 0)))
+    assert isinstance(bench.ended_with(), KeyError)
+    in_time(lambda: bench.loop.step(StopAsked()))
+    bench.loop.stop(timeout_s=PATIENCE_S)
+    assert "stops by an error of its own" in caplog.text
+
+
+def test_a_step_that_raises_still_wakes_who_waits_for_a_batch() -> None:
+    """The region's life was over before the handler was asked; its callback would wait for ever."""
+    bench = Bench(between_two_checkpoints())
+    with pytest.raises(KeyError):
+        in_time(lambda: bench.loop.step(_FAILED))
+    woken = [b for action in bench.done if isinstance(action, FailBatches) for b in action.batches]
+    assert [(batch.region, batch.batch_id) for batch in woken] == [("main", 2)]
+    bench.loop.stop(timeout_s=PATIENCE_S)
+
+
+def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """No event is at work then, and nobody asks: without its thread a job only looks well."""
+
+    is_broken = threading.Event()
+
+    class NoDeadlines(RegionalCheckpointHandler):
+        def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:
+            if is_broken.is_set():
+                raise ZeroDivisionError
+            return super().deadlines_s(timeout_s=timeout_s)
+
+    driver = CoreDriver(replace(FAST, handler=NoDeadlines()), regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    is_broken.set()
+    bench = Bench(driver)
+    wait_for(lambda: any(isinstance(action, EndJob) for action in bench.done), what="its end")
+    assert isinstance(bench.ended_with(), ZeroDivisionError)
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    bench.loop.stop(timeout_s=PATIENCE_S)
+    assert "stops by an error of its own" in caplog.text
+
+
+def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of whatever kind the error is."""
+
+    def refuse(actions: Sequence[Action]) -> None:
+        raise ValueError(actions)
+
+    bench.carry_out = refuse
+    bench.loop.post(StopAsked())
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    assert "could not stop in order" in caplog.text
+
+
+def test_nobody_waits_for_a_loop_whose_thread_was_ended(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Something in it asks the interpreter to exit, while others have queued: they are answered
+    by a job that has ended, and so is whoever asks later."""
+    is_entered, may_exit = threading.Event(), threading.Event()
+
+    def leave(_: CoordinatorCore) -> None:
+        is_entered.set()
+        may_exit.wait(PATIENCE_S)
+
+    def exit_thread(actions: Sequence[Action]) -> None:
+        bench.carry_out = bench.done.extend
+        raise SystemExit(len(actions))
+
+    held = threading.Thread(target=lambda: bench.loop.ask(leave), daemon=True)
+    held.start()
+    assert is_entered.wait(PATIENCE_S)
+    bench.carry_out = exit_thread
+    bench.loop.post(Tick())
+    queued: Future[bool] = Future()
+
+    def ask() -> None:
+        queued.set_result(bench.loop.ask(lambda core: core.is_over))
+
+    waiting = threading.Thread(target=ask, daemon=True)
+    waiting.start()
+    may_exit.set()
+    assert queued.result(PATIENCE_S)
+    assert isinstance(bench.ended_with(), CoordinatorLostError)
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))
+    with pytest.raises(CoordinatorLostError):
+        in_time(lambda: bench.loop.step(TriggerAsked(kind=CheckpointKind.SAVEPOINT, asked_by="x")))
+    assert "stops by an error of its own" in caplog.text
 
 
 @pytest.mark.parametrize("is_fenced", [True, False])
