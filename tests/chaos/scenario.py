@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ START_S = PATIENCE_S
 
 _FINISH_S = PATIENCE_S
 _SETTLE_S = PATIENCE_S
+_PROGRESS = 200  # records
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -185,10 +186,28 @@ class Scenario:
         self._programs.append(program)
         return program
 
-    def kill_at(self, kill: Kill, *, arguments: Sequence[str] = ()) -> KillReport:
-        """Start, and wait until the failpoint has ended everything."""
+    def kill_at(
+        self,
+        kill: Kill,
+        *,
+        arguments: Sequence[str] = (),
+        on_progress: Callable[[], None] | None = None,
+    ) -> KillReport:
+        """Start, and wait until the failpoint has ended everything.
+
+        Args:
+            on_progress: called each time that readers have seen more.
+        """
         before = self.observer.total
         program = self.start(failpoints=str(kill), arguments=arguments)
+        while on_progress is not None and program.exit_code is None:
+            more = self.observer.total + _PROGRESS
+            wait_for(
+                lambda: program.exit_code is not None or self.observer.total >= more,  # noqa: B023
+                timeout_s=START_S,
+                what=f"{kill}, or {more} records",
+            )
+            on_progress()
         exit_code = program.await_exit(timeout_s=START_S)
         # Anything else, an error too, is another end than the one that was asked for.
         assert exit_code == -signal.SIGKILL, f"{kill}: {exit_code}\n{program.log_tail()}"

@@ -231,6 +231,7 @@ def test_rule_11_away_beyond_the_timeout_at_every_regional_step(
         )
     )
     with opened[-1] as scenario:
-        doom.ask("in-2", PRE_COMMITTED)
-        scenario.kill_at(Kill(failpoint=failpoint))
+        scenario.kill_at(
+            Kill(failpoint=failpoint), on_progress=lambda: doom.ask("in-2", PRE_COMMITTED)
+        )
         scenario.return_home(scenario.await_timeouts())
