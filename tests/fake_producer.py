@@ -74,7 +74,9 @@ class FakeCluster:
         never_confirmed: `flush` returns so many records.
         abort_is_acknowledged: whether `abort_transaction` gets its answer.
         commit_error: what `commit_transaction` raises.
-        init_error: what `init_transactions` raises.
+        init_error: what a client meets while `init_transactions` runs: its error callback is told.
+        init_answers: what `init_transactions` itself raises, one for each call; with an
+            ``init_error`` it times out.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
         partitions: of every topic; a client knows only those there were when it last looked.
@@ -86,6 +88,7 @@ class FakeCluster:
     abort_is_acknowledged: bool = True
     commit_error: KafkaError | None = None
     init_error: KafkaError | None = None
+    init_answers: list[KafkaError] = field(default_factory=list)
     answers_at_flush: bool = False
     queue_room: int = 1_000_000
     partitions: int | None = None
@@ -128,6 +131,8 @@ class FakeClient:
         if self._cluster.init_error is not None:
             self._on_error(self._cluster.init_error)
             raise KafkaException(kafka_error("_TIMED_OUT"))
+        if self._cluster.init_answers:
+            raise KafkaException(self._cluster.init_answers.pop(0))
         for orphan in self._cluster.open_transactions(self._id):
             orphan.state = "aborted"
         self.epoch = self._cluster.epochs.get(self._id, -1) + 1

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from connectors.kafka.handles import TransactionalId
+from connectors.kafka.refusals import UnansweredError
 from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import Clock, TaskScope
@@ -27,7 +28,8 @@ Background = Callable[[Callable[[], None]], None]
 """Runs a function off the caller's thread. Tests run it where they like."""
 
 Prepare = Callable[[str], TransactionalProducer]
-"""Makes a producer ready for a transactional id. Blocks, with a bound; raises `StreamError`."""
+"""Makes a producer ready for a transactional id. Blocks, with a bound; raises `StreamError`: an
+`UnreachableError` if `init_transactions` may yet happen, whatever the reason that it has."""
 
 _KEEP_ALIVE_S = 1.0
 _MAX_IDLE_S = 300.0  # as old as Java's producer lets its metadata become
@@ -240,11 +242,18 @@ class ProducerPool:
         """Background thread: make ready, then keep alive until its writer gives it back."""
         try:
             producer = self._prepare(self._id_of(slot))
+        except UnansweredError as err:
+            self._not_ready(slot, err.reason, SlotEvent.UNANSWERED)
+            return
+        except UnreachableError as err:
+            self._not_ready(slot, err, SlotEvent.UNANSWERED)
+            return
         except StreamError as err:
-            self._not_ready(slot, err)
+            self._not_ready(slot, err, SlotEvent.FAILED)
             return
         except Exception as err:  # noqa: BLE001 - a task waits for it, and must be told
-            self._not_ready(slot, _unexpected(err))
+            # It may have come up behind the request, too.
+            self._not_ready(slot, _unexpected(err), SlotEvent.UNANSWERED)
             return
         ready = _Kept(producer, self._clock(), threading.Event())
         with self._changed:
@@ -258,11 +267,10 @@ class ProducerPool:
             if not producer.keep_alive() or self._is_old(ready):
                 self._discard(slot, ready)  # unless a writer has it
 
-    def _not_ready(self, slot: int, error: StreamError) -> None:
+    def _not_ready(self, slot: int, error: StreamError, event: SlotEvent) -> None:
         log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, error)
-        unanswered = isinstance(error, UnreachableError)
         with self._changed:
-            self._book.record(slot, SlotEvent.UNANSWERED if unanswered else SlotEvent.FAILED)
+            self._book.record(slot, event)
             self._failures += 1
             self._failure = error
             self._changed.notify_all()

@@ -41,7 +41,7 @@ class SlotEvent(enum.Enum):
 
     PREPARE = "prepare"
     PREPARED = "prepared"
-    FAILED = "failed"  # init_transactions was refused
+    FAILED = "failed"  # init_transactions was refused by its broker, or never sent
     UNANSWERED = "unanswered"  # init_transactions was given up, and may yet happen
     DISCARD = "discard"  # a ready producer that grew too old
     TAKE = "take"

@@ -23,6 +23,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.refusals import UnansweredError, is_answer, weight
 from runtime.contracts import Clock
 from runtime.errors import (
     AuthenticationError,
@@ -232,7 +233,9 @@ class TransactionalProducer:
             topic: that all records go to; None: they name theirs. Its metadata are fetched now, so
                 that its first record does not wait for them.
         Raises:
-            UnreachableError, AuthenticationError, FencedError, ConfigError: by the broker's answer.
+            AuthenticationError, FencedError, ConfigError, …: by the broker's answer.
+            UnreachableError: none came, or not all of what is needed: the id is not to be used
+                again, and an `UnansweredError` has the reason.
         """
         deadline = self._clock() + timeout_s
         partitions = self._reach_a_broker(topic or _ANY_TOPIC)
@@ -260,16 +263,21 @@ class TransactionalProducer:
 
     def _init_transactions(self, deadline: float) -> None:
         refused_after = self._clock() + _REFUSAL_S
+        is_left = (
+            False  # a request of an earlier call may be on its way behind a later one's answer
+        )
         while True:
             try:
                 self.client.init_transactions(_INIT_STEP_S)
             except KafkaException as err:
                 self._serve(0)  # the error callback knows the reason better
+                is_left = is_left or not is_answer(err.args[0])
                 reason = self._reason(err)
                 refused = isinstance(reason, AuthenticationError) and self._clock() > refused_after
                 if err.args[0].retriable() and self._clock() < deadline and not refused:
                     continue  # goes on with the same request
-                raise reason from err
+                reason.__cause__ = err
+                raise (UnansweredError(reason) if is_left else reason) from err
             return
 
     def _reason(self, err: KafkaException) -> StreamError:
@@ -280,8 +288,24 @@ class TransactionalProducer:
         if isinstance(error, UnreachableError) and self.last_error is not None:
             # Refused credentials show here only as a time-out.
             reason = translate(self.last_error, where)
-            return reason if isinstance(reason, AuthenticationError) else error
+            if isinstance(reason, AuthenticationError) and not self._is_refusal_over():
+                return reason
         return error
+
+    def _is_refusal_over(self) -> bool:
+        """Whether a broker takes the credentials that one has refused: then time ran out because
+        the coordinator is slow, and that is worth another try."""
+        try:
+            self.client.list_topics(_ANY_TOPIC, _REACH_S)
+        except KafkaException:
+            return False
+        log.warning(
+            "a broker has refused the credentials, others take them: id=%s error=%s",
+            self.transactional_id,
+            None if self.last_error is None else self.last_error.name(),
+        )
+        self.last_error = None
+        return True
 
     def begin(self, on_client_error: Callable[[KafkaError], None]) -> None:
         """Begin the transaction, locally; the broker learns of it with the first record."""
@@ -463,9 +487,7 @@ class TransactionalProducer:
         self._seen += 1
 
     def _on_error(self, error: KafkaError) -> None:
-        if self.last_error is None or not isinstance(
-            translate(self.last_error), AuthenticationError
-        ):
+        if self.last_error is None or weight(error) >= weight(self.last_error):
             self.last_error = error
         if error.fatal() and self._on_client_error is not None:
             self._on_client_error(error)

@@ -27,6 +27,7 @@ from runtime.errors import (
     DeliveryError,
     FencedError,
     IllegalTransitionError,
+    StreamError,
     UnreachableError,
 )
 from runtime.job import Job
@@ -195,28 +196,55 @@ def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
         pool.take(scope(), timeout_s=10)
 
 
-def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again() -> None:
-    """The request may still arrive, from the socket of a broker that was paused, and would abort
-    what a second producer of the same id has begun, or even pre-committed."""
-    cluster, threads, asked = FakeCluster(init_error=kafka_error("_TRANSPORT")), Threads(), []
+class Preparations:
+    """Makes producers ready for one pool, and knows which ids it was asked for."""
 
-    def prepare(transactional_id: str) -> TransactionalProducer:
-        asked.append(transactional_id)
-        producer = TransactionalProducer(cluster.client, {}, transactional_id)
-        producer.prepare(topic=None, timeout_s=0)
+    def __init__(self, cluster: FakeCluster, *, timeout_s: float = 0) -> None:
+        self.cluster = cluster
+        self.threads = Threads()
+        self.asked: list[str] = []
+        self._timeout_s = timeout_s
+        self.pool = ProducerPool(
+            prefix="p",
+            scope=scope(),
+            prepare=self._prepare,
+            background=self.threads,
+            keep_alive_s=None,
+        )
+
+    def _prepare(self, transactional_id: str) -> TransactionalProducer:
+        self.asked.append(transactional_id)
+        producer = TransactionalProducer(self.cluster.client, {}, transactional_id)
+        producer.prepare(topic=None, timeout_s=self._timeout_s)
         return producer
 
-    pool = ProducerPool(
-        prefix="p", scope=scope(), prepare=prepare, background=threads, keep_alive_s=None
-    )
-    with pytest.raises(UnreachableError):
-        pool.take(scope(), timeout_s=10)
-    threads.join()
-    cluster.init_error = None
-    lease = pool.take(scope(), timeout_s=10)
-    threads.join()
-    assert lease.producer.transactional_id != asked[0]
-    assert len(set(asked)) == len(asked)
+    def take(self) -> str:
+        """The id that a task gets, when nothing is under way any more."""
+        lease = self.pool.take(scope(), timeout_s=10)
+        self.threads.join()
+        return lease.producer.transactional_id
+
+    def fail(self, error: type[StreamError]) -> None:
+        """A task asks, and is told of it."""
+        with pytest.raises(error):
+            self.pool.take(scope(), timeout_s=10)
+        self.threads.join()
+
+
+@pytest.mark.parametrize(
+    ("met", "told"), [("_TRANSPORT", UnreachableError), ("_AUTHENTICATION", AuthenticationError)]
+)
+def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again(
+    met: str, told: type[StreamError]
+) -> None:
+    """The request may still arrive, from the socket of a broker that was paused, and would abort
+    what a second producer of the same id has begun, or even pre-committed. What people are told
+    as its reason changes nothing about that: another broker may have refused this client."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+    preparations.fail(told)
+    preparations.cluster.init_error = None
+    assert preparations.take() != preparations.asked[0]
+    assert len(set(preparations.asked)) == len(preparations.asked)
 
 
 def test_ids_without_an_answer_do_not_use_up_the_three_of_a_task() -> None:

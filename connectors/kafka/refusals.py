@@ -1,0 +1,31 @@
+"""What an error says of `init_transactions`: refused for good, or still on its way. Pure."""
+
+from connectors.kafka._client import KafkaError, translate
+from runtime.errors import AuthenticationError, StreamError, UnreachableError
+
+__all__ = ["UnansweredError", "is_answer", "weight"]
+
+
+class UnansweredError(UnreachableError):
+    """`init_transactions` was sent, and may yet happen: its id is never used again (rule 4).
+
+    Attributes:
+        reason: what people are told, who may have to mend something else than a slow broker.
+    """
+
+    def __init__(self, reason: StreamError) -> None:
+        super().__init__(*reason.args)
+        self.reason = reason
+
+
+def is_answer(error: KafkaError) -> bool:
+    """Whether the broker itself has refused, which ends the request; the client's own codes are
+    negative, and say nothing about what it has sent."""
+    is_refusal = error.code() > 0 and not error.retriable()
+    return is_refusal and not isinstance(translate(error), UnreachableError)
+
+
+def weight(error: KafkaError) -> int:
+    """Of a client's errors the heaviest is remembered: its end first, then what only a human can
+    mend."""
+    return 2 if error.fatal() else int(isinstance(translate(error), AuthenticationError))

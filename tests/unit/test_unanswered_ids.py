@@ -1,0 +1,72 @@
+"""An `init_transactions` that fails: whether its id may be used again, and what a task is told."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from connectors.kafka.producers import ProducerPool
+from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.errors import AuthenticationError, DeliveryError, UnreachableError
+from tests.fake_producer import FakeClient, FakeCluster, kafka_error
+from tests.unit.test_producer_slots import Preparations, Threads, scope
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_rule_4_an_id_is_free_after_a_refusal_only_if_no_request_is_left(earlier: bool) -> None:
+    """The broker's own answer ends the request, but not one that was sent before and given up."""
+    refused = kafka_error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    unanswered = [kafka_error("_TIMED_OUT", retriable=True)] if earlier else []
+    preparations = Preparations(FakeCluster(init_answers=[*unanswered, refused]), timeout_s=600)
+    preparations.fail(AuthenticationError)
+    assert (preparations.take() == preparations.asked[0]) is not earlier
+
+
+def test_rule_4_an_id_is_not_used_again_after_an_error_that_nobody_expected() -> None:
+    """It may have come up behind the request as well as before it."""
+    cluster, threads, asked = FakeCluster(), Threads(), []
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        asked.append(transactional_id)
+        producer = TransactionalProducer(cluster.client, {}, transactional_id)
+        producer.prepare(topic=None, timeout_s=1)
+        if len(asked) == 1:
+            raise RuntimeError(transactional_id)
+        return producer
+
+    pool = ProducerPool(
+        prefix="p", scope=scope(), prepare=prepare, background=threads, keep_alive_s=None
+    )
+    with pytest.raises(DeliveryError, match="could not be made"):
+        pool.take(scope(), timeout_s=10)
+    assert pool.take(scope(), timeout_s=10).producer.transactional_id != asked[0]
+    threads.join()
+
+
+def test_a_slow_coordinator_is_no_refusal_where_brokers_take_the_credentials(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One broker has refused them, which had just started and did not know its users yet; that
+    the id's coordinator is slow has nothing to do with it, and must not end the job."""
+    cluster = FakeCluster(init_error=kafka_error("_AUTHENTICATION"), partitions=1)
+    preparations = Preparations(cluster)
+    preparations.fail(UnreachableError)
+    assert "others take them" in caplog.text
+
+
+def test_a_client_that_gives_up_is_heard_behind_refused_credentials() -> None:
+    """The refusal is remembered as the better reason of a time-out; a fatal error is the end."""
+    clients: list[FakeClient] = []
+
+    def client(config: Mapping[str, Any]) -> FakeClient:
+        clients.append(FakeClient(FakeCluster(), config))
+        return clients[-1]
+
+    producer = TransactionalProducer(client, {}, "id")
+    producer.prepare(topic=None, timeout_s=1)
+    clients[0].fail(kafka_error("_AUTHENTICATION"))
+    assert producer.keep_alive()
+    clients[0].fail(kafka_error("_FENCED", fatal=True))
+    assert not producer.keep_alive()
+    clients[0].fail(kafka_error("_TRANSPORT"))
+    assert not producer.keep_alive()
