@@ -78,12 +78,13 @@ class LossWatch:
     def of_no_earlier_leader(self, positions: Sequence[SplitRange], look: Look) -> Look:
         """Without what an earlier leader than a position's tells of its end: a broker that is cut
         off from the others does so, and of its log nothing more counts."""
+        known = {key_of(split): split.leader_epoch for split in positions}
         outdated = {
             key
-            for split in positions
-            if (fact := look.latest.get(key := key_of(split))) is not None
-            and (fact.leader_epoch or 0) < (split.leader_epoch or 0)
+            for key, fact in look.latest.items()
+            if (epoch := known.get(key)) is not None
             and fact.leader_epoch is not None
+            and fact.leader_epoch < epoch
         }
         for topic, partition in sorted(outdated - self._outdated):
             log.warning(
@@ -91,9 +92,7 @@ class LossWatch:
                 topic,
                 partition,
             )
-        self._outdated = outdated
-        if not outdated:
-            return look
+        self._outdated = self._outdated - known.keys() | outdated  # other regions' stay noted
         latest = {key: fact for key, fact in look.latest.items() if key not in outdated}
         return replace(look, latest=latest)
 

@@ -263,9 +263,8 @@ class TransactionalProducer:
 
     def _init_transactions(self, deadline: float) -> None:
         refused_after = self._clock() + _REFUSAL_S
-        is_left = (
-            False  # a request of an earlier call may be on its way behind a later one's answer
-        )
+        # A request of an earlier call may be on its way behind a later one's answer.
+        is_left = False
         while True:
             try:
                 self.client.init_transactions(_INIT_STEP_S)

@@ -1,23 +1,21 @@
 """The loop of a continuous task, over a follower and writers that are played."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
 
-from runtime.continuous.courier import Courier, EndedEpoch
+from runtime.continuous.courier import EndedEpoch
 from runtime.continuous.loop import EpochScope, TaskLoop
-from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import RecordsRead
 from runtime.errors import DeliveryError, FencedError, UnreachableError
-from runtime.model import Barrier, BatchKey, SplitRange
+from runtime.model import Barrier, SplitRange
 from runtime.poison import FunctionRun
 from runtime.task_writers import TaskWriters
 from tests.continuous_parts import LogFollower, RecordingWriter
 from tests.core_driver import split
 from tests.fakes import ManualClock
-from tests.waiting import wait_for
 
 
 @dataclass
@@ -280,217 +278,6 @@ def test_rule_1_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> N
     assert bench.writers[0].events[-1] == "abort"
 
 
-# --- the courier ----------------------------------------------------------------------------------
-
-
-@dataclass
-class PlayedLink:
-    """Answers as the test has laid down; an exception is raised."""
-
-    answers: list[NextBarrier | Exception] = field(default_factory=list)
-    acks: list[EpochResult] = field(default_factory=list)
-    refusals: list[Exception] = field(default_factory=list)
-    asked: int = 0
-    committed: list[CommittedEpoch] = field(default_factory=list)
-    on_silence: Callable[[], None] = lambda: None
-
-    def next_barrier(
-        self,
-        region: str,
-        generation: int,
-        *,
-        wait_s: float,
-        has_read: bool,
-        committed: Sequence[CommittedEpoch] = (),
-    ) -> NextBarrier:
-        self.asked += 1
-        answer = self.answers.pop(0) if self.answers else NextBarrier(barrier=None, is_over=True)
-        if isinstance(answer, Exception):
-            self.on_silence()
-            raise answer
-        self.committed += committed
-        return answer
-
-    def acknowledge_epoch(self, result: EpochResult) -> None:
-        if self.refusals:
-            self.on_silence()
-            raise self.refusals.pop(0)
-        self.acks.append(result)
-
-
-@dataclass
-class PlayedEpoch:
-    """An ended epoch whose batch id is that of its checkpoint; it remembers what became of it."""
-
-    checkpoint_id: int
-    events: list[str] = field(default_factory=list)
-
-    def pre_commit(self) -> EpochResult:
-        self.events.append("pre-commit")
-        return _result(self.checkpoint_id)
-
-    def commit(self, *, timeout_s: float) -> tuple[str, ...]:
-        del timeout_s
-        self.events.append("commit")
-        return ("sink",)
-
-    def release(self) -> None:
-        self.events.append("release")
-
-
-def _courier(link: PlayedLink, clock: ManualClock) -> Courier:
-    return Courier(link, "main", 7, lost_timeout_s=60.0, clock=clock)
-
-
-def _barrier(checkpoint_id: int) -> NextBarrier:
-    barrier = Barrier(
-        checkpoint_id=checkpoint_id, region="main", generation=7, splits=(split(0, 0, 5),)
-    )
-    return NextBarrier(barrier=barrier, committed_batch=checkpoint_id - 2)
-
-
-def _taken(courier: Courier) -> Barrier:
-    found: list[Barrier] = []
-
-    def has_come() -> bool:
-        barrier = courier.take()
-        if barrier is not None:
-            found.append(barrier)
-        return bool(found)
-
-    wait_for(has_come)
-    return found[0]
-
-
-def _result(checkpoint_id: int) -> EpochResult:
-    batch = BatchKey(region="main", generation=7, batch_id=checkpoint_id)
-    return EpochResult(batch=batch, checkpoint_id=checkpoint_id, ranges=())
-
-
-def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
-    """So acknowledgements keep their order."""
-    link = PlayedLink(answers=[_barrier(4), _barrier(5)])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    assert _taken(courier).checkpoint_id == 4
-    assert link.asked == 1
-    courier.hand_over(PlayedEpoch(4))
-    assert _taken(courier).checkpoint_id == 5
-    assert courier.committed_batch == 3
-    courier.hand_over(PlayedEpoch(5))
-    wait_for(lambda: courier.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
-
-
-def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -> None:
-    """A lost answer is no reason to write an epoch again."""
-    silence = UnreachableError("silent", {}, "")
-    link = PlayedLink(answers=[silence, silence, _barrier(4)], refusals=[silence, silence])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    _taken(courier)
-    courier.hand_over(PlayedEpoch(4))
-    wait_for(lambda: courier.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4]
-
-
-def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
-    """After ``coordinator_lost_timeout_s``, and not before."""
-    clock = ManualClock()
-    link = PlayedLink(
-        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
-        on_silence=lambda: clock.advance(7.0),
-    )
-    courier = _courier(link, clock)
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
-    assert 8 <= link.asked <= 10
-    with pytest.raises(UnreachableError, match="silent for too long"):
-        courier.take()
-
-
-def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
-    """Nothing is asked twice of one that says so."""
-    link = PlayedLink(answers=[FencedError("another one leads", {}, "")])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    wait_for(lambda: _has_failed(courier))
-    assert link.asked == 1
-
-
-def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> None:
-    """Between two barriers; its producer carries nothing more."""
-    told = NextBarrier(barrier=None, to_commit=(4,))
-    link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
-    courier = _courier(link, ManualClock())
-    epochs = [PlayedEpoch(4), PlayedEpoch(5)]
-    courier.start()
-    for epoch in epochs:
-        assert _taken(courier).checkpoint_id == epoch.checkpoint_id
-        courier.hand_over(epoch)
-    wait_for(lambda: courier.is_over)
-    courier.close()
-    assert epochs[0].events == ["pre-commit", "commit"]
-    assert link.committed == [
-        CommittedEpoch(batch_id=4, operators=("sink",)),
-        CommittedEpoch(batch_id=4),  # asked for once more: nothing is left that could tell
-    ]
-
-
-def test_what_a_lost_answer_told_is_told_again() -> None:
-    """Until the coordinator has heard it."""
-    silence = UnreachableError("silent", {}, "")
-    told = NextBarrier(barrier=None, to_commit=(4,))
-    link = PlayedLink(answers=[_barrier(4), told, silence, silence])
-    courier = _courier(link, ManualClock())
-    courier.start()
-    _taken(courier)
-    courier.hand_over(PlayedEpoch(4))
-    wait_for(lambda: courier.is_over)
-    assert link.committed == [CommittedEpoch(batch_id=4, operators=("sink",))]
-
-
-def test_a_barrier_beside_a_commit_is_given_first() -> None:
-    """The task ends its epoch while the last one is committed; that is told before the next one."""
-    both = replace(_barrier(5), to_commit=(4,))
-    link = PlayedLink(answers=[_barrier(4), both, _barrier(5)])
-    courier = _courier(link, ManualClock())
-    epoch = PlayedEpoch(4)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(epoch)
-    assert _taken(courier).checkpoint_id == 5
-    wait_for(lambda: link.committed, what="the commit, told before the epoch has ended")
-    assert [ack.checkpoint_id for ack in link.acks] == [4]
-    courier.hand_over(PlayedEpoch(5))
-    wait_for(lambda: courier.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
-
-
-def test_rule_5_what_the_driver_has_finished_is_let_go_and_not_committed_again() -> None:
-    """It is committed on record: a late EndTxn of this producer must not be sent."""
-    link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
-    courier = _courier(link, ManualClock())
-    epoch = PlayedEpoch(4)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(epoch)
-    wait_for(lambda: courier.is_over)
-    assert epoch.events == ["pre-commit", "release"]
-
-
-def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
-    """And ends nothing of it: whether it is decided, its coordinator knows."""
-    link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
-    courier = _courier(link, ManualClock())
-    epoch = PlayedEpoch(4)
-    courier.start()
-    _taken(courier)
-    courier.hand_over(epoch)
-    wait_for(lambda: _has_failed(courier))
-    wait_for(lambda: epoch.events == ["pre-commit", "release"])
-
-
 def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> None:
     """One by one, each within what is left of the time."""
     bench = Bench({0: 100})
@@ -504,11 +291,3 @@ def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> No
     assert ended.commit(timeout_s=1.0) == ()
     ended.release()
     assert bench.writers[0].events[-3:] == ["commit", "commit", "release"]
-
-
-def _has_failed(courier: Courier) -> bool:
-    try:
-        courier.take()
-    except (FencedError, UnreachableError):
-        return True
-    return False
