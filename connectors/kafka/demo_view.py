@@ -2,6 +2,7 @@
 
 import enum
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from runtime.checker import HistoryVerdict, PrefixVerdict
+from runtime.checker import HistoryVerdict, Place, PrefixVerdict
 
 __all__ = ["DemoView", "Outcome", "Phase", "Status"]
 
@@ -131,18 +132,19 @@ class Outcome:
         return complete and self.verdict.is_clean and self.prefix.is_clean
 
     def table(self) -> Table:
-        """The verdict for people."""
-        verdict = self.verdict
+        """The verdict for people, with the first places of each fault."""
+        verdict, places = self.verdict, self.verdict.examples
+        prefix = _fault(len(self.prefix.broken), self.prefix.broken, clean="yes", dirty="no")
         table = Table(show_header=False)
         for name, value in (
             ("records in", f"{verdict.expected:,}"),
             ("records out", f"{verdict.found:,}"),
-            ("lost", _fault(verdict.lost)),
-            ("duplicated", _fault(verdict.duplicated)),
-            ("never sent or aborted", _fault(verdict.unexpected)),
-            ("corrupted", _fault(verdict.corrupted)),
-            ("reordered", _fault(verdict.reordered)),
-            ("readers saw only a prefix", _fault(len(self.prefix.broken), clean="yes", dirty="no")),
+            ("lost", _fault(verdict.lost, places.lost)),
+            ("duplicated", _fault(verdict.duplicated, places.duplicated)),
+            ("never sent or aborted", _fault(verdict.unexpected, places.unexpected)),
+            ("corrupted", _fault(verdict.corrupted, places.corrupted)),
+            ("reordered", _fault(verdict.reordered, places.reordered)),
+            ("readers saw only a prefix, nothing torn", prefix),
             ("visible when killed", f"{self.visible_at_kill:,}"),
             ("records/s, best second", f"{self.peak_rate:,}"),
             ("records/s, whole run, kill included", f"{self.sent / self.elapsed_s:,.0f}"),
@@ -159,5 +161,8 @@ class Outcome:
         return "[bold red]NOT exactly once"
 
 
-def _fault(count: int, *, clean: str = "0", dirty: str = "") -> str:
-    return f"[green]{clean}" if not count else f"[bold red]{dirty or format(count, ',')}"
+def _fault(count: int, places: Sequence[Place] = (), *, clean: str = "0", dirty: str = "") -> str:
+    if not count:
+        return f"[green]{clean}"
+    where = f" at {', '.join(map(str, places))}" if places else ""
+    return f"[bold red]{dirty or format(count, ',')}{where}"
