@@ -30,7 +30,7 @@ from benchmarks import (
     single_point,
     throughput,
 )
-from benchmarks.figures import Figure, log_figures, table
+from benchmarks.figures import PARTS_RESULTS, Figure, log_figures, table
 from benchmarks.rig import Rig, open_rig
 
 _Measure = Callable[[Rig, argparse.Namespace], Sequence[Figure]]
@@ -83,7 +83,6 @@ _COMMANDS = {
     "coordinator-load": "benchmarks.coordinator_load",
     "epoch-commits": "benchmarks.epoch_commits",
 }
-_RESULTS = Path("build") / "bench" / "parts.jsonl"
 
 
 def main() -> None:
@@ -151,7 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--engine", choices=_ENGINES, default="micro-batch", help=f"of {', '.join(_BY_ENGINE)}"
     )
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON lines, appended to")
+    parser.add_argument(
+        "--results", type=Path, default=PARTS_RESULTS, help="JSON lines, appended to"
+    )
     _add_regions(parser)
     return parser
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import machine
-from benchmarks.figures import Figure, log_figures, table
+from benchmarks.figures import PARTS_RESULTS, Figure, log_figures, table
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
@@ -56,7 +56,6 @@ __all__ = ["main"]
 _LEAST_PER_S = 10_000.0
 _RECORDS = 100
 _HANDLE = bytes(200)  # a transaction's handle is about as long
-_RESULTS = Path("build") / "bench" / "parts.jsonl"
 
 
 class _Tasks:
@@ -200,7 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoints", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="of one run of the last --tasks")
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON lines, appended to")
+    parser.add_argument(
+        "--results", type=Path, default=PARTS_RESULTS, help="JSON lines, appended to"
+    )
     args = parser.parse_args(arguments)
     if args.profile:
         with cProfile.Profile() as profile:

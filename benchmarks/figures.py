@@ -12,7 +12,10 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["Figure", "Measured", "log_figures", "read_figures", "table"]
+__all__ = ["PARTS_RESULTS", "Figure", "Measured", "log_figures", "read_figures", "table"]
+
+PARTS_RESULTS = Path(__file__).with_name("parts_results.jsonl")
+"""What the parts measured; kept in the repository, as the source of their lines among the goals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

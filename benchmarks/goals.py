@@ -12,7 +12,7 @@ from benchmarks.peers.results import Result, Setting
 from benchmarks.peers.summary import PLANNED_TURNS, Row, ratio, rows_by_setting
 from benchmarks.peers.tables import shown_ratio
 
-__all__ = ["Judged", "judged", "table"]
+__all__ = ["Judged", "judged", "missed", "table"]
 
 OURS, OURS_WEAK = "sluice-continuous", "sluice-continuous-weak"
 _MILLION = 1_000_000
@@ -317,18 +317,43 @@ def judged(results: Sequence[Result], figures: Sequence[Measured]) -> list[Judge
     ]
 
 
-def table(lines: Sequence[Judged]) -> str:
-    """Markdown; the sum of it first."""
-    reached = sum(line.is_reached is True for line in lines)
-    missed = sum(line.is_reached is False for line in lines)
-    rows = [
-        f"{reached} reached, {missed} missed, {len(lines) - reached - missed} not measured.",
-        "",
-        "| figure | goal | measured | | command |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    words = {True: "reached", False: "**missed**", None: "not measured"}
-    for line in lines:
-        cells = (line.what, line.goal, line.found.replace("|", "/"), words[line.is_reached])
-        rows.append(f"| {' | '.join(cells)} | `{line.command}` |")
-    return "\n".join(rows) + "\n"
+def table(lines: Sequence[Judged], former: str = "") -> str:
+    """Markdown; the sum of it first.
+
+    Args:
+        former: an older table; its rows stay where there is nothing newer, for they have a date.
+    """
+    rows = [row for line in lines for row in _rows(line, former.splitlines())]
+    reached, missed, nothing = (
+        sum(f" | {word} | `" in row for row in rows) for word in _WORDS.values()
+    )
+    return "\n".join(
+        [
+            f"{reached} reached, {missed} missed, {nothing} not measured.",
+            "",
+            "| figure | goal | measured | | command |",
+            "| --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+_WORDS = {True: "reached", False: "**missed**", None: "not measured"}
+
+
+def _rows(line: Judged, former: Sequence[str]) -> Sequence[str]:
+    kept = [row for row in former if row.startswith((f"| {line.what} |", f"| {line.what}: "))]
+    if line.is_reached is None and kept:
+        return kept
+    cells = (line.what, line.goal, line.found.replace("|", "/"), _WORDS[line.is_reached])
+    return [f"| {' | '.join(cells)} | `{line.command}` |"]
+
+
+def missed(results: Sequence[Result]) -> str:
+    """Markdown: what ours against the peers, and its latency, should have reached and did not."""
+    lines = [line for line in judged(results, ()) if line.is_reached is False]
+    if not lines:
+        return ""
+    found = "; ".join(f"{line.what}: {line.found}, goal {line.goal}" for line in lines)
+    return f"Goals that were missed: {found}."

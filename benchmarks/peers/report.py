@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import goals
-from benchmarks.figures import read_figures
+from benchmarks.figures import PARTS_RESULTS, read_figures
 from benchmarks.peers.chart import draw
 from benchmarks.peers.command import RESULTS
 from benchmarks.peers.results import Result, read_results
@@ -26,7 +26,6 @@ __all__ = ["main", "with_section"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHART = Path("docs") / "peers.svg"
-_PARTS = Path("build") / "bench" / "parts.jsonl"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     races = [result for result in results if result.setting.kind == "throughput"]
     if args.write and any(result.setting.is_quick for result in results):
         sys.exit("quick runs are not for the documentation")
-    goals_table = goals.table(goals.judged(results, figures))
+    page = (_ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    goals_table = goals.table(goals.judged(results, figures), former=page)
     text = markdown(results) if results else ""
     print("\n".join(filter(None, [text, goals_table, scaling_tables(lines) if lines else ""])))
     if args.chart and races:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=__doc__)
     parser.add_argument("results", type=Path, nargs="*", help="JSON lines of `peers` and `steady`")
-    parser.add_argument("--parts", type=Path, default=_PARTS, help="JSON lines of the parts")
+    parser.add_argument("--parts", type=Path, default=PARTS_RESULTS, help="JSON lines of the parts")
     parser.add_argument("--scaling", type=Path, default=SCALING, help="JSON lines of `scaling`")
     parser.add_argument("--tuning", type=Path, default=TUNING, help="JSON lines of `tuning`")
     parser.add_argument(
@@ -88,7 +88,8 @@ def _write_peers(results: Sequence[Result], text: str, *, has_race: bool) -> Non
     if has_race:
         (_ROOT / _CHART).write_text(_chart(results), "utf-8")
         chart = f"![records a second]({_CHART.name})\n\n"
-        _put(_ROOT / "README.md", f"![records a second]({_CHART})\n\n{overview(results)}")
+        parts = (f"![records a second]({_CHART})", overview(results), goals.missed(results))
+        _put(_ROOT / "README.md", "\n\n".join(filter(None, parts)))
     _put(_ROOT / "docs" / "benchmarks.md", f"{chart}{text}")
 
 

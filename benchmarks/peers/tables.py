@@ -54,6 +54,7 @@ def overview(results: Sequence[Result]) -> str:
     waits = {row.contender: row for row in (settings[pace] if pace else ()) if row.runs}
     lines = [measured_on(results), ""]
     lines += _overview(setting, settings[setting], pace, waits)
+    lines += _short_epochs(settings, pace)
     return "\n".join(lines)
 
 
@@ -142,6 +143,21 @@ def _overview(
             ],
         )
     yield from _missing(rows)
+
+
+def _short_epochs(settings: Mapping[Setting, Sequence[Row]], pace: Setting | None) -> Iterator[str]:
+    """Latency with the shortest interval, in a sentence: who is fast then."""
+    paced = [setting for setting in settings if setting.kind == "latency" and setting != pace]
+    if not paced:
+        return
+    setting = min(paced, key=lambda setting: setting.interval_s)
+    rows = sorted((row for row in settings[setting] if row.runs), key=_by_latency)
+    yield ""
+    yield (
+        f"Latency with commits every {setting.interval_s:g} s, p50 / p99 / max: "
+        + "; ".join(f"{_name(row)} {_waits(row)} s" for row in rows)
+        + "."
+    )
 
 
 def _throughput(setting: Setting, rows: Sequence[Row]) -> Iterator[str]:

@@ -189,3 +189,42 @@ def test_the_overview_is_of_the_largest_race_among_the_most_complete() -> None:
     whole = race(OURS, [1.0, 2.0, 3.0], small)
     assert "1,000 records of 100 bytes" in overview([*whole, *race(OURS, [1.0], large)])
     assert "5,000 records of 100 bytes" in overview([*whole, *race(OURS, [1.0] * 3, large)])
+
+
+def test_what_was_measured_before_stays_in_the_table_with_its_date() -> None:
+    """A part that was measured on another machine, and has no line in this one's log."""
+    lines = goals.judged(race(OURS, [1.0]), ())
+    first = goals.table(lines)
+    part = next(line for line in lines if line.command.endswith("benchmarks bookkeeping"))
+    row = f"| {part.what}: of 8 regions | <= 5 | 1.7 ms (2026-01-02) | reached | `command` |"
+    second = goals.table(lines, former=f"# Page\n\n{row}\n")
+    assert row in second.splitlines()
+    assert f"| {part.what} |" in first
+    assert f"| {part.what} |" not in second
+    assert first.startswith("0 reached")
+    assert second.startswith("1 reached")
+
+
+def test_what_is_measured_now_replaces_the_former_row() -> None:
+    """Never two rows for one goal of the peers."""
+    results = race(OURS, [4.0]) + race(FLINK, [1.0])
+    fresh = goals.table(goals.judged(results, ()))
+    assert goals.table(goals.judged(results, ()), former=fresh) == fresh
+
+
+def test_missed_goals_are_told_in_words() -> None:
+    """For the README, which shows the unfavourable rows too."""
+    assert goals.missed(race(OURS, [4.0]) + race(FLINK, [1.0])).startswith("Goals that were missed")
+    assert "whole run, over Flink SQL: 2.00 x" in goals.missed(
+        race(OURS, [2.0]) + race(FLINK, [1.0])
+    )
+
+
+def test_the_overview_tells_who_is_fast_with_short_epochs() -> None:
+    """Whoever it is."""
+    short = replace(PACE, interval_s=0.1)
+    results = [*race(OURS, [4.0]), paced(OURS, 0.5), paced(OURS, 0.09, short)]
+    text = overview([*results, paced(FLINK, 0.07, short)])
+    (line,) = [line for line in text.splitlines() if line.startswith("Latency with commits")]
+    assert line.index(FLINK) < line.index(OURS)
+    assert "0.070 / 0.140 / 0.210 s" in line
