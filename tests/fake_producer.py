@@ -77,6 +77,7 @@ class FakeCluster:
         init_error: what a client meets while `init_transactions` runs: its error callback is told.
         init_answers: what `init_transactions` itself raises, one for each call; with an
             ``init_error`` it times out.
+        lost_connections: how often the client asks for the id again by itself.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
         partitions: of every topic; a client knows only those there were when it last looked.
@@ -90,6 +91,7 @@ class FakeCluster:
     init_error: KafkaError | None = None
     init_answers: list[KafkaError] = field(default_factory=list)
     answers_at_flush: bool = False
+    lost_connections: int = 0
     queue_room: int = 1_000_000
     partitions: int | None = None
     epochs: dict[str, int] = field(default_factory=dict)
@@ -125,9 +127,11 @@ class FakeClient:
         self._told = ""
         self._known_partitions = cluster.partitions
         self.polls = 0
+        self.initialisations = 0
 
     def init_transactions(self, timeout: float) -> None:
         del timeout
+        self.initialisations += 1 + self._cluster.lost_connections
         if self._cluster.init_error is not None:
             self._on_error(self._cluster.init_error)
             raise KafkaException(kafka_error("_TIMED_OUT"))
@@ -199,7 +203,15 @@ class FakeClient:
 
     def statistics(self) -> str:
         eos = {"txn_state": self.state, "producer_id": 7, "producer_epoch": self.epoch}
-        return json.dumps({"topics": {"eos": {"topic": "eos", "partitions": {}}}, "eos": eos})
+        losses = dict.fromkeys(("req_timeouts", "rxerrs", "txerrs"), 0)
+        coordinator = {
+            "req": {"InitProducerId": self.initialisations, "Produce": 0},
+            "disconnects": self._cluster.lost_connections,
+            **losses,
+        }
+        topics = {"eos": {"topic": "eos", "partitions": {}}}
+        told = {"brokers": {"TxnCoordinator": coordinator}, "topics": topics, "eos": eos}
+        return json.dumps(told)
 
     def flush(self, timeout: float) -> int:
         del timeout

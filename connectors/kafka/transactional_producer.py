@@ -5,14 +5,12 @@ every other attempt, which DescribeTransactions cannot. That it is still in that
 client itself tells after the flush (docs/adr/0015-the-client-tells-its-state.md).
 """
 
-import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from connectors.kafka._client import (
@@ -24,6 +22,7 @@ from connectors.kafka._client import (
 )
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.refusals import UnansweredError, is_answer, weight
+from connectors.kafka.transaction_status import TransactionStatus, may_arrive_late, read_status
 from runtime.contracts import Clock
 from runtime.errors import (
     AuthenticationError,
@@ -37,10 +36,8 @@ __all__ = [
     "Client",
     "ClientFactory",
     "RecordClient",
-    "TransactionStatus",
     "TransactionalProducer",
     "partition_count",
-    "read_status",
     "serve",
 ]
 
@@ -57,8 +54,8 @@ _REFUSAL_S = 3.0  # a broker that has just started may not know its users yet
 _METADATA_TIMEOUT_S = 5.0
 _REACH_S = 1.0
 _RELEASE_S = 1.0
+_STATISTICS_S = 1.0  # several times their longest interval
 _ANY_TOPIC = "__transaction_state"  # there where transactions are; any name would do
-_DECODER = json.JSONDecoder()
 _WRONG_STATE = error_codes("_STATE")
 _STATE_NAME = re.compile(r" in state (\w+)$")
 
@@ -102,39 +99,6 @@ class RecordClient(Client, Protocol):
 
 ClientFactory = Callable[[Mapping[str, Any]], Client]
 """Makes a client of a librdkafka configuration, callbacks included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionStatus:
-    """The transaction as the producer itself sees it.
-
-    Attributes:
-        producer_id: None before the broker has given one.
-        producer_epoch: belongs to it.
-        state: librdkafka's ``txn_state``: ``Ready``, ``InTransaction``, …
-    """
-
-    producer_id: int | None
-    producer_epoch: int
-    state: str
-
-
-def read_status(statistics: str) -> TransactionStatus | None:
-    """The transaction's part of librdkafka's statistics; None where there is none.
-
-    Only that part is parsed: with 1,000 partitions the whole takes 17 ms.
-    """
-    # A topic may be called "eos" too; topics come before.
-    start = statistics.rfind('"eos"')
-    if start < 0:
-        return None
-    eos, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
-    producer_id = int(eos["producer_id"])
-    return TransactionStatus(
-        producer_id=producer_id if producer_id >= 0 else None,
-        producer_epoch=int(eos["producer_epoch"]),
-        state=str(eos["txn_state"]),
-    )
 
 
 def serve(client: Client, timeout_s: float, failed: Callable[[KafkaError], None]) -> int:
@@ -234,14 +198,16 @@ class TransactionalProducer:
                 that its first record does not wait for them.
         Raises:
             AuthenticationError, FencedError, ConfigError, …: by the broker's answer.
-            UnreachableError: none came, or not all of what is needed: the id is not to be used
-                again, and an `UnansweredError` has the reason.
+            UnreachableError: none came, or not all of what is needed, or an earlier request may yet
+                arrive: the id is not to be used again, and an `UnansweredError` has the reason.
         """
         deadline = self._clock() + timeout_s
         partitions = self._reach_a_broker(topic or _ANY_TOPIC)
         self._init_transactions(deadline)
         status = self._next_status(deadline, is_wanted=lambda s: s.state == "Ready")
         assert status.producer_id is not None  # `_next_status` waits for one
+        if may_arrive_late(self._statistics):
+            raise UnansweredError(_sent_again(self.transactional_id))
         self._identity = TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=status.producer_id,
@@ -276,8 +242,18 @@ class TransactionalProducer:
                 if err.args[0].retriable() and self._clock() < deadline and not refused:
                     continue  # goes on with the same request
                 reason.__cause__ = err
-                raise (UnansweredError(reason) if is_left else reason) from err
+                is_over = not is_left and self._is_request_over()
+                raise (reason if is_over else UnansweredError(reason)) from err
             return
+
+    def _is_request_over(self) -> bool:
+        """By statistics that are newer than this call; without any nobody knows."""
+        seen, deadline = self._seen, self._clock() + _STATISTICS_S
+        while self._seen == seen:
+            if self._clock() > deadline:
+                return False
+            self._serve(0.1)
+        return not may_arrive_late(self._statistics)
 
     def _reason(self, err: KafkaException) -> StreamError:
         where = {"transactional_id": self.transactional_id}
@@ -452,16 +428,18 @@ class TransactionalProducer:
         return True
 
     def abort(self, *, timeout_s: float) -> bool:
-        """Abort natively; True when the broker acknowledged it. Never raises.
+        """Abort natively; True when the broker acknowledged it, and nothing of it may yet arrive.
 
-        Without an acknowledgement the coordinator's sweep does it.
+        Never raises. Without an acknowledgement the coordinator's sweep does it. A client that had
+        to give the transaction up takes a new epoch behind the abort, by the request that
+        `prepare` sends: the id is as little free behind one that was sent again.
         """
         try:
             with self._used:
                 self.client.abort_transaction(timeout_s)
+                return self._is_request_over()
         except (KafkaException, StreamError):
             return False
-        return True
 
     def release(self) -> None:
         """Drop connections and unsent records; a transaction stays open at the broker.
@@ -490,3 +468,11 @@ class TransactionalProducer:
             self.last_error = error
         if error.fatal() and self._on_client_error is not None:
             self._on_client_error(error)
+
+
+def _sent_again(transactional_id: str) -> UnreachableError:
+    return UnreachableError(
+        "an earlier request to initialise this transactional id may still arrive",
+        {"transactional_id": transactional_id},
+        "Another id is taken; check the connection to the brokers if this is said often.",
+    )

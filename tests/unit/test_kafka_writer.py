@@ -5,7 +5,8 @@ import pytest
 
 from connectors.kafka.handles import TransactionIdentity, decode_handle
 from connectors.kafka.producers import ProducerPool
-from connectors.kafka.transactional_producer import TransactionalProducer, read_status
+from connectors.kafka.transaction_status import read_status
+from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.writer import TransactionalWriter
 from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.contracts import RegisteredAttempt, TaskScope

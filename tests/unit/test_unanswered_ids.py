@@ -70,3 +70,39 @@ def test_a_client_that_gives_up_is_heard_behind_refused_credentials() -> None:
     assert not producer.keep_alive()
     clients[0].fail(kafka_error("_TRANSPORT"))
     assert not producer.keep_alive()
+
+
+def test_rule_4_an_id_is_not_used_again_when_the_client_had_to_ask_for_it_twice() -> None:
+    """A lost connection shows in no call, which succeeds: what was sent on it may lie in a paused
+    broker's socket, and would abort what the producer has begun, decided or not."""
+    preparations = Preparations(FakeCluster(lost_connections=1))
+    preparations.fail(UnreachableError)
+    preparations.cluster.lost_connections = 0
+    assert preparations.take() != preparations.asked[0]
+
+
+def test_rule_4_an_id_is_not_free_behind_a_refusal_of_a_request_that_was_sent_again() -> None:
+    """The second request was refused; the first may have been taken."""
+    refused = kafka_error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+    preparations = Preparations(FakeCluster(init_answers=[refused], lost_connections=1))
+    preparations.fail(AuthenticationError)
+    preparations.cluster.lost_connections = 0
+    assert preparations.take() != preparations.asked[0]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_rule_4_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(is_lost: bool) -> None:
+    """A client that gave its transaction up takes a new epoch behind the abort, by the same
+    request."""
+    cluster, clients = FakeCluster(), []
+
+    def client(config: Mapping[str, Any]) -> FakeClient:
+        clients.append(FakeClient(cluster, config))
+        return clients[-1]
+
+    producer = TransactionalProducer(client, {}, "id")
+    producer.prepare(topic=None, timeout_s=1)
+    producer.begin(lambda _: None)
+    clients[0].initialisations += 1
+    cluster.lost_connections = int(is_lost)
+    assert producer.abort(timeout_s=1) is not is_lost
