@@ -13,7 +13,6 @@ from runtime.embedded.program import Program
 
 __all__ = ["Moment", "Sampler", "cpu_at"]
 
-_LIST_EVERY_S = 1.0
 _MEMORY_EVERY_S = 1.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -45,21 +44,20 @@ class Sampler:
     def __init__(self, program: Program, broker_s: Callable[[], float] = lambda: 0.0) -> None:
         self._program = program
         self._broker_s = broker_s
-        self._members: list[int] = []
-        self._listed_s = self._weighed_s = float("-inf")
+        self._weighed_s = float("-inf")
         self.moments: list[Moment] = []
         self.peak_bytes = 0
 
     def look(self, *, high: int, stable: int) -> Moment:
         """Take a sample beside what the broker says of the output: sums of offsets."""
         now_s = time.monotonic()
-        if now_s - self._listed_s > _LIST_EVERY_S:
-            self._members = [process.pid for process in self._program.members()]
-            self._listed_s = now_s
+        # At each look, which takes a fifth of a millisecond: a worker that was forked a moment ago
+        # may do all the work of a run before the next second.
+        members = [process.pid for process in self._program.members()]
         if now_s - self._weighed_s > _MEMORY_EVERY_S:
-            self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, self._members)))
+            self.peak_bytes = max(self.peak_bytes, sum(map(_memory_bytes, members)))
             self._weighed_s = now_s
-        cpu_s = sum(map(_cpu_seconds, self._members))
+        cpu_s = sum(map(_cpu_seconds, members))
         moment = Moment(time.time(), cpu_s, high, stable, self._broker_s())
         self.moments.append(moment)
         return moment
