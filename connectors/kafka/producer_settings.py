@@ -44,7 +44,6 @@ _DEFAULTS: Mapping[str, Any] = {
     # librdkafka chooses a broker to connect to at most once in half of this, and a new producer
     # needs two connections before it can ask for anything; the backoff grows as ever.
     "reconnect.backoff.ms": 20,
-    "linger.ms": 20,  # a flush does not wait for it
     "batch.num.messages": 100_000,
     "message.max.bytes": 1_048_576,  # Java's max.request.size
     "partitioner": LIBRDKAFKA_PARTITIONER,

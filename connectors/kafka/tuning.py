@@ -32,6 +32,10 @@ _MOST_PARTITION_BYTES = 1 << 20
 _MOST_QUEUE_KIB = 2**21 - 1  # librdkafka's own limits
 _MOST_QUEUE_RECORDS = 10_000_000
 _LEAST_RECORDS = 1_000
+_LONGEST_LINGER_MS = 20
+# More than a task can send; so the queue is not full before the linger is over.
+_SENT_KIB_PER_MS = 512
+_SENT_PER_MS = 2_000
 _BATCH_COPIES = 16
 
 _QUEUE_KIB = ("queued.max.messages.kbytes",)
@@ -104,7 +108,18 @@ class WriteSettings:
     def librdkafka(self) -> dict[str, int | str]:
         """By librdkafka's names."""
         codec = {} if self.codec is None else {_COMPRESSION[0]: self.codec}
-        return {_SEND_KIB[0]: self.queue_kib, _SEND_RECORDS[0]: self.queue_records, **codec}
+        queue = {_SEND_KIB[0]: self.queue_kib, _SEND_RECORDS[0]: self.queue_records}
+        return {**queue, "linger.ms": self.linger_ms, **codec}
+
+    @property
+    def linger_ms(self) -> int:
+        """How long a batch that is not full may wait for more; a flush does not wait.
+
+        A queue that is full before any of its batches takes no record until one may go: a task
+        would pass no more than one queue in each such time.
+        """
+        fills_ms = min(self.queue_kib // _SENT_KIB_PER_MS, self.queue_records // _SENT_PER_MS)
+        return _within(fills_ms, 1, _LONGEST_LINGER_MS)
 
     @property
     def most_bytes(self) -> int:

@@ -192,6 +192,27 @@ def test_the_users_options_win_and_batches_fit_the_topic() -> None:
     assert config["batch.size"] < 10_000
 
 
+@pytest.mark.parametrize(
+    ("options", "linger_ms"),
+    [
+        ({}, 20),
+        ({"queue.buffering.max.messages": "10000"}, 5),
+        ({"queue.buffering.max.kbytes": "2048"}, 4),
+        ({"queue.buffering.max.messages": "500"}, 1),
+    ],
+)
+def test_a_small_queue_does_not_wait_for_batches_that_it_cannot_hold(
+    options: dict[str, str], linger_ms: int
+) -> None:
+    """It is full, no batch is, and nothing is sent before the linger ends."""
+    settings = write_settings(TaskMemory(), options)
+    limits = ClusterLimits()
+    plain = KafkaConnection(bootstrap_servers="b:9092")
+    config = transactional_config(plain, limits, settings, transaction_timeout_s=None)
+    assert config["linger.ms"] == linger_ms
+    assert plain_config(plain, limits, settings, idempotent=True)["linger.ms"] == linger_ms
+
+
 def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:
     """Without them every later epoch of the worker would make batches that its topic refuses."""
     told = ClusterLimits(batch_bytes=1000)
