@@ -268,7 +268,7 @@ class Job:
             top; >= 64.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed.
-        host: address at which executors reach this process.
+        host: address at which executors, and Spark's Python processes beside the driver, reach it.
         listeners: told of every checkpoint; they only listen.
     Raises:
         ConfigError: a setting is misspelt, missing or out of range.

@@ -132,9 +132,22 @@ class Book:
         """Regions that should have asked for a barrier for so long, and have not: no batch of them
         is under way or waits for its commit. A task that reads on is watched elsewhere
         (`runtime.continuous.pulse`): there one knows when its question is still being answered."""
+        return self._between_batches(self.silence.over(limit_s))
+
+    def never_asked(self, limit_s: float) -> list[str]:
+        """Regions whose query was started so long ago, and has never asked for a barrier. One that
+        keeps state has twice as long: Spark may first run its last batch once more."""
+        with_state = self.silence.never_asked(2 * limit_s)
         return [
             name
-            for name in self.silence.over(limit_s)
+            for name in self._between_batches(self.silence.never_asked(limit_s))
+            if not self.regions[name].plan.stateful or name in with_state
+        ]
+
+    def _between_batches(self, names: Iterable[str]) -> list[str]:
+        return [
+            name
+            for name in names
             if (region := self.regions[name]).late is None
             and region.held is None
             and not region.plan.follows

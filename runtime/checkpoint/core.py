@@ -448,10 +448,6 @@ def _swept(book: Book, event: OrphansSwept, now_s: float) -> None:
     settling.orphans_swept(book, event)
 
 
-def _registered(book: Book, event: RegionRegistered, now_s: float) -> None:
-    rulings.region_registered(book, event)
-
-
 def _stop_asked(book: Book, event: StopAsked, now_s: float) -> None:
     """Nobody waits any longer, also not for what is decided: the next start commits it."""
     book.end(event.error, now_s)
@@ -481,7 +477,7 @@ _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     SplitsDiscovered: _discovered,
     Acknowledged: aligning.acknowledged,
     RegionFailed: rulings.region_failed,
-    RegionRegistered: _registered,
+    RegionRegistered: rulings.region_registered,
     RestartAsked: rulings.restart_asked,
     RestartCommanded: parking.restart_commanded,
     Published: settling.published,

@@ -158,7 +158,8 @@ class CheckpointSettings:
         interval_s: from one barrier to the next; None: no barriers of our own, each batch that is
             acknowledged gets a checkpoint at once (drop-in: Spark's trigger is the barrier).
         timeout_s: from barrier to all acknowledgements; then the checkpoint is aborted. A region
-            that asks for no barrier for so long, a minute at least, begins a new life.
+            that asks for no barrier for so long, a minute at least, or for none at all since its
+            query was started, two minutes at least, begins a new life.
         min_pause_s: at least so long between the end of one checkpoint and the next barrier.
         tolerable_failures: so many checkpoints may fail in a row; one more stops the job. Looked at
             only without a ``restart_strategy``.

@@ -57,6 +57,7 @@ class RegionState:
         late: the barrier of a batch under way whose checkpoint was decided without it.
         is_open: False once its batch was aborted or it failed, until it is restarted.
         is_starting: its life is not the first one, and has not asked for a barrier yet.
+        asks_at: the address at which its life asks, as far as it has said so.
         finished: bounded sources have reached their ends with the last cut.
         is_written: bounded sources have, with what is decided; also when its life is over.
         discovered: splits that no decided checkpoint has yet, where they begin.
@@ -94,6 +95,7 @@ class RegionState:
     late: Barrier | None = None
     is_open: bool = True
     is_starting: bool = False
+    asks_at: str = ""
     finished: bool = False
     is_written: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.parking import end_or_park, fence
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
-from runtime.checkpoint.regions import region_of
+from runtime.checkpoint.regions import RegionState, region_of
 from runtime.checkpoint.states import Event, State
 from runtime.contracts import FailureReason
 from runtime.errors import (
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _SHORTEST_SILENCE_S = 60.0  # Spark on a busy machine may need so long between two batches
+_SHORTEST_START_S = 120.0  # and so long before the first one
 _NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
 
 
@@ -286,20 +287,46 @@ def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
 
 
 def end_silent(book: Book, now_s: float) -> None:
-    """Regions that have stopped asking for barriers between two batches. No barrier is cut for
-    them, so no checkpoint of theirs expires, and Spark says that they run."""
+    """Regions that have stopped asking for barriers between two batches, or have never begun to. No
+    barrier is cut for them, so no checkpoint of theirs expires, and Spark says that they run."""
     book.silence.watch(now_s)
-    limit_s = max(book.settings.timeout_s, _SHORTEST_SILENCE_S)
-    for name in () if book.is_over else book.silent(limit_s):
-        generation = book.regions[name].generation
-        error = StreamError(
-            "the query of a region has stopped asking for its next batch",
-            {"region": name, "generation": generation, "silent_s": limit_s},
-            "Its thread hangs between two batches, as on a file system that does not answer, or "
-            "its driver cannot reach the coordinator. The region begins again at the last "
-            "checkpoint, as often as the job tolerates.",
-        )
-        region_failed(book, RegionFailed(region=name, generation=generation, error=error), now_s)
+    if book.is_over:
+        return
+    timeout_s = book.settings.timeout_s
+    silence_s, start_s = max(timeout_s, _SHORTEST_SILENCE_S), max(timeout_s, _SHORTEST_START_S)
+    found = {
+        name: _stopped_asking(book.regions[name], silence_s) for name in book.silent(silence_s)
+    }
+    found |= {name: _never_asked(book.regions[name], start_s) for name in book.never_asked(start_s)}
+    for name, error in found.items():
+        life = book.regions[name].generation
+        region_failed(book, RegionFailed(region=name, generation=life, error=error), now_s)
+
+
+def _stopped_asking(region: RegionState, limit_s: float) -> StreamError:
+    return StreamError(
+        "the query of a region has stopped asking for its next batch",
+        {"region": region.plan.name, "generation": region.generation, "silent_s": limit_s},
+        "Its thread hangs between two batches, as on a file system that does not answer, or "
+        "its driver cannot reach the coordinator. The region begins again at the last "
+        "checkpoint, as often as the job tolerates.",
+    )
+
+
+def _never_asked(region: RegionState, limit_s: float) -> StreamError:
+    return StreamError(
+        "the query of a region was started and has never asked for a batch",
+        {
+            "region": region.plan.name,
+            "generation": region.generation,
+            "waited_s": limit_s * (2 if region.plan.stateful else 1),
+            **({"address": region.asks_at} if region.asks_at else {}),
+        },
+        "Can its source runner, a Python process beside Spark's driver, reach the coordinator? "
+        "Job(host=...) must be an address at which the driver's machine answers itself, too, with "
+        "no firewall between; raise timeout_s where a start merely takes longer. The region begins "
+        "again at the last checkpoint, as often as the job tolerates.",
+    )
 
 
 def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
@@ -315,9 +342,10 @@ def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
     book.restless.setdefault(event.region)
 
 
-def region_registered(book: Book, event: RegionRegistered) -> None:
-    """A life says what it has open. While it goes on, that may still be decided; once it is over,
-    what no decision has and none can get is aborted before any further one (rule 17).
+def region_registered(book: Book, event: RegionRegistered, now_s: float) -> None:
+    """A life says what it has open. While it goes on, that may still be decided, and it is watched
+    from here on; once it is over, what no decision has and none can get is aborted before any
+    further one (rule 17).
 
     Raises:
         FencedError: it is not the region's present life, or this coordinator is fenced.
@@ -334,6 +362,9 @@ def region_registered(book: Book, event: RegionRegistered) -> None:
             },
             "Stop this life; what it left open is swept with its generation.",
         )
+    if region.is_open:
+        region.asks_at = told.address
+        book.silence.begun(told.region, now_s)
     left = () if region.is_open else tuple(book.undecidable(region, told.open))
     if left:
         book.out.append(AbortWork(checkpoint_id=None, committables=left))

@@ -1,5 +1,6 @@
 """Regions that ask for no barrier any more: between two batches nobody else misses them. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["Silence"]
@@ -15,16 +16,25 @@ class Silence:
     of the whole driver every region would look as silent as the pause was long, and none of them
     had a chance to ask.
 
-    A life is watched from its first question on; how long a start may take is not known here.
+    A life is watched from the moment at which its query was started, and anew from its first
+    question on: what lies between the two takes longer than what lies between two questions.
     """
 
     _watched_s: float = 0.0
     _stepped_s: float | None = None
     _heard_s: dict[str, float] = field(default_factory=dict)  # in the order of the moments
+    _begun_s: dict[str, float] = field(default_factory=dict)  # who has not asked yet; the same
+
+    def begun(self, region: str, now_s: float) -> None:
+        """Its query was started; said again, or behind its first question, it changes nothing."""
+        self.watch(now_s)
+        if region not in self._heard_s:
+            self._begun_s.setdefault(region, self._watched_s)
 
     def asked(self, region: str, now_s: float) -> None:
         """It asks for a barrier."""
         self.watch(now_s)
+        self._begun_s.pop(region, None)
         self._heard_s.pop(region, None)
         self._heard_s[region] = self._watched_s
 
@@ -34,7 +44,8 @@ class Silence:
             self.asked(region, now_s)
 
     def ended(self, region: str) -> None:
-        """Its life is over: the next one is watched when it has begun to ask."""
+        """Its life is over: the next one is watched when its query was started."""
+        self._begun_s.pop(region, None)
         self._heard_s.pop(region, None)
 
     def watch(self, now_s: float) -> None:
@@ -45,9 +56,16 @@ class Silence:
 
     def over(self, limit_s: float) -> list[str]:
         """Those that were not heard of for so long, with a batch under way or without."""
+        return self._before(limit_s, self._heard_s)
+
+    def never_asked(self, limit_s: float) -> list[str]:
+        """Those whose queries were started so long ago, and have not asked once."""
+        return self._before(limit_s, self._begun_s)
+
+    def _before(self, limit_s: float, moments: Mapping[str, float]) -> list[str]:
         found = []
-        for region, heard_s in self._heard_s.items():
-            if self._watched_s - heard_s < limit_s:
-                break  # all others were heard of later
+        for region, moment_s in moments.items():
+            if self._watched_s - moment_s < limit_s:
+                break  # those of all others came later
             found.append(region)
         return found

@@ -92,12 +92,14 @@ class RegionRegistration:
         generation: which attempt it is.
         acknowledged: checkpoint id of the barrier that it acknowledged last; None: no barrier yet.
         open: its transactions and staged files, by batch, oldest first.
+        address: of the coordinator, as its source runner knows it; empty: it has none.
     """
 
     region: str
     generation: int
     acknowledged: int | None = None
     open: tuple[OpenWork, ...] = ()
+    address: str = ""
 
 
 class RegionHandle(Protocol):

@@ -187,6 +187,7 @@ class RegionQuery:
             generation=self._spec.tasks.generation,
             acknowledged=self._acknowledged,
             open=self._open,
+            address=self._spec.tasks.address.address,
         )
 
     def failure(self) -> BaseException | None:

@@ -33,6 +33,7 @@ from runtime.spark.tasks import RegionTasks, TaskResult
 from tests.fake_file_system import Disk, FakeFileSystem
 
 LOCATION = "spark/main/3"
+ADDRESS = CoordinatorAddress(address="http://x", token="t", leader_session_id="s", job_uid="j")
 
 
 @dataclass
@@ -205,9 +206,7 @@ class World:
         self.coordinator = Decisions()
         self.frame = Frame()
         tasks = RegionTasks(
-            address=CoordinatorAddress(
-                address="http://x", token="t", leader_session_id="s", job_uid="j"
-            ),
+            address=ADDRESS,
             job_uid="j",
             region="main",
             generation=3,
@@ -248,6 +247,11 @@ class World:
 
 
 KEY = BatchKey(region="main", generation=3, batch_id=1)
+
+
+def test_a_life_says_where_its_source_runner_asks() -> None:
+    """Where nobody ever asks, the coordinator can name the address that was to be reached."""
+    assert World().query.registration().address == ADDRESS.address
 
 
 def test_rule_12_the_callback_returns_once_its_batch_is_committed_on_record() -> None:

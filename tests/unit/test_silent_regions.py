@@ -6,20 +6,28 @@ from dataclasses import replace
 import pytest
 
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import RegionFailed
+from runtime.checkpoint.messages import EndJob, RegionFailed, RegionRegistered
+from runtime.contracts import RegionRegistration
 from runtime.model import Barrier
 from tests.core_driver import FAST, TWO, CoreDriver
 
 _ONE = TWO[:1]
 _SILENCE_S = 60  # a core whose time-out is shorter waits as long, too
+_FIRST_QUESTION_S = 120  # and so long for what comes before the first question
 
 
 def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
-    """Time passes as the core's own thread sees it; only these regions ask."""
+    """Time passes as the core's own thread sees it; only these regions ask, and find nothing."""
     for _ in range(seconds):
         driver.tick(1.0)
         for region in asking:
-            driver.poll(3, region=region)
+            driver.poll(region=region)
+
+
+def _started(driver: CoreDriver, region: str = "main", generation: int = 0) -> None:
+    """Whoever runs the region has started this life's query."""
+    told = RegionRegistration(region=region, generation=generation, address="http://driver:4711")
+    driver.tell(RegionRegistered(registration=told))
 
 
 def _next_barrier(driver: CoreDriver, region: str = "main", generation: int = 0) -> Barrier:
@@ -81,11 +89,107 @@ def test_a_region_that_stands_still_costs_its_neighbours_nothing_in_regional_che
     assert driver.core.is_live("main", 0)
 
 
+# --- a life that never asks -----------------------------------------------------------------------
+
+
+def test_a_life_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
+    """Its source runner cannot reach the coordinator: nothing is cut, and Spark says it runs."""
+    driver = CoreDriver(FAST)
+    _started(driver)
+    _wait(driver, _FIRST_QUESTION_S - 1)
+    assert driver.core.is_live("main", 0)
+    _wait(driver, 2)
+    assert not driver.core.is_live("main", 0)
+    said = str(driver.core.why_ended("main"))
+    assert "never asked" in said
+    assert "address=http://driver:4711" in said
+    assert "Job(host=...)" in said
+
+
+def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
+    """A job that can never read anything says so, instead of standing still."""
+    driver = CoreDriver(replace(FAST, tolerable_failures=1))
+    _started(driver)
+    _wait(driver, _FIRST_QUESTION_S + 1)
+    assert not driver.seen(EndJob)
+    _started(driver, generation=driver.restart())
+    _wait(driver, _FIRST_QUESTION_S - 1)
+    assert not driver.seen(EndJob), "the new life has its own time"
+    _wait(driver, 2)
+    (end,) = driver.seen(EndJob)
+    assert "never asked" in str(end.error)
+
+
+def test_a_life_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
+    """They are quiet, and asked all the time."""
+    driver = CoreDriver(replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
+    _started(driver)
+    _started(driver, "side")
+    _wait(driver, _FIRST_QUESTION_S + 1, "main")
+    assert not driver.core.is_live("side", 0)
+    assert driver.core.is_live("main", 0)
+
+
+def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
+    """Its start is over then, and no time of it counts as silence."""
+    driver = CoreDriver(FAST)
+    _started(driver)
+    _wait(driver, _FIRST_QUESTION_S - 2)
+    _wait(driver, 1, "main")
+    _started(driver)  # its registration is repeated where an answer was lost
+    _wait(driver, _SILENCE_S - 1)
+    assert driver.core.is_live("main", 0)
+    _wait(driver, 2)
+    assert "stopped asking" in str(driver.core.why_ended("main"))
+
+
+def test_a_job_that_gives_its_checkpoints_long_gives_its_lives_as_long_to_begin() -> None:
+    """What is slow is slow from the start."""
+    driver = CoreDriver(replace(FAST, timeout_s=600.0))
+    _started(driver)
+    _wait(driver, 599)
+    assert driver.core.is_live("main", 0)
+    _wait(driver, 2)
+    assert not driver.core.is_live("main", 0)
+
+
+def test_a_life_with_state_has_twice_as_long() -> None:
+    """Before its first question Spark may run its last batch once more, and that alone may have
+    taken as long as a checkpoint may."""
+    driver = CoreDriver(FAST, regions=[replace(_ONE[0], stateful=True)])
+    _started(driver)
+    _wait(driver, 2 * _FIRST_QUESTION_S - 1)
+    assert driver.core.is_live("main", 0)
+    _wait(driver, 2)
+    assert not driver.core.is_live("main", 0)
+
+
+def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
+    """Nor does a pause count for what comes before the first question."""
+    driver = CoreDriver(FAST)
+    _started(driver)
+    driver.tick(100 * _FIRST_QUESTION_S)
+    _wait(driver, _FIRST_QUESTION_S - 10)
+    assert driver.core.is_live("main", 0)
+
+
+def test_what_a_dead_life_says_begins_no_watch() -> None:
+    """It tells what it has open; its successor may wait for long before it is started."""
+    driver = CoreDriver(FAST)
+    _started(driver)
+    failed = RuntimeError("a task failed four times")
+    driver.tell(RegionFailed(region="main", generation=0, error=failed))
+    _started(driver)
+    generation = driver.restart()
+    _wait(driver, 3 * _FIRST_QUESTION_S)
+    assert driver.core.is_live("main", generation)
+
+
 # --- who only looks as if it were silent ----------------------------------------------------------
 
 
-def _never_asked(driver: CoreDriver) -> None:
-    """Spark may take a minute to begin, the first of many queries an hour to be followed."""
+def _not_started(driver: CoreDriver) -> None:
+    """The queries of many regions are started one after the other."""
     driver.tick()
 
 
@@ -98,13 +202,21 @@ def _waits_for_its_commit(driver: CoreDriver) -> None:
 
 def _continuous(driver: CoreDriver) -> None:
     """Its task is watched by `runtime.continuous.pulse`, which knows when it is being answered."""
+    _started(driver)
     _at_work(driver)
 
 
-@pytest.mark.parametrize("stands", [_never_asked, _waits_for_its_commit, _continuous])
+def _waits_for_a_core(driver: CoreDriver) -> None:
+    """A continuous task's start has a time limit where it is run."""
+    _started(driver)
+
+
+@pytest.mark.parametrize(
+    "stands", [_not_started, _waits_for_its_commit, _continuous, _waits_for_a_core]
+)
 def test_a_region_that_waits_on_purpose_is_not_silent(stands: Callable[[CoreDriver], None]) -> None:
     """Its start, its commit or its own watch has time limits of its own."""
-    plans = [replace(plan, follows=stands is _continuous) for plan in _ONE]
+    plans = [replace(_ONE[0], follows=stands in (_continuous, _waits_for_a_core))]
     driver = CoreDriver(FAST, regions=plans)
     stands(driver)
     _wait(driver, 3 * _SILENCE_S)

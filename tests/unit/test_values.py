@@ -40,6 +40,7 @@ REGISTRATION = RegionRegistration(
     region="main",
     generation=7,
     acknowledged=None,
+    address="http://driver:4711",
     open=(
         OpenWork(
             batch=BatchKey(region="main", generation=7, batch_id=1),
