@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from runtime.well_formed import well_formed
+
 __all__ = [
     "ERROR_CLASS",
     "ERROR_MESSAGE",
@@ -53,7 +55,7 @@ class Failure:
     Attributes:
         row: of the source's batch.
         operator: name of the function.
-        error_class, error_message: of the exception.
+        error_class, error_message: of the exception, well-formed.
     """
 
     row: int
@@ -66,11 +68,12 @@ class Failure:
         """Without the exception itself, which keeps its whole stack alive."""
         kind = type(error)
         name = kind.__qualname__
+        named = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
         return cls(
             row=row,
             operator=operator,
-            error_class=name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}",
-            error_message=_text(error)[:MOST_MESSAGE_CHARACTERS],
+            error_class=well_formed(named),
+            error_message=well_formed(_text(error)[:MOST_MESSAGE_CHARACTERS]),
         )
 
 
@@ -123,7 +126,7 @@ def _headers(
 
 
 def _utf8(value: object) -> bytes:
-    return str(value).encode(errors="replace")  # a message may hold half a surrogate pair
+    return well_formed(str(value)).encode()
 
 
 def _timestamps_ms(rows: pa.RecordBatch) -> list[int | None]:

@@ -40,6 +40,7 @@ from runtime.errors import FencedError
 from runtime.failover.attempt_history import first_line
 from runtime.model import Assignment, BatchKey, RegionRecord, SplitRange
 from runtime.rate_limit import RateEstimator
+from runtime.well_formed import well_formed
 
 __all__ = [
     "AttemptView",
@@ -351,7 +352,7 @@ class CoordinatorCore:
         return JobStatus(
             state=_state_of(book),
             drop_limit=book.settings.drop_limit,
-            error="" if book.error is None else str(book.error),
+            error="" if book.error is None else well_formed(str(book.error)),
             last_decided=book.last_decided,
             last_committed=book.last_committed,
             pending=tuple(

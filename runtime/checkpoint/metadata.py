@@ -32,6 +32,7 @@ from runtime.model import (
     StateSnapshot,
     Verdict,
 )
+from runtime.well_formed import well_formed
 
 __all__ = [
     "Repair",
@@ -69,6 +70,7 @@ def encode(record: CheckpointRecord) -> bytes:
     """Bytes of ``_metadata``; equal records give equal bytes."""
     plain = {"format_version": METADATA_VERSION, **_plain(replace(record, assignment=None))}
     plain["settings"] = dict(sorted(record.settings.items()))
+    plain["reason"] = well_formed(record.reason)  # it may quote an error of a user's function
     if record.assignment is not None:
         plain["assignment"] = _plain_assignment(record.assignment)
     for region, source in zip(plain["regions"], record.regions, strict=True):

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from runtime.well_formed import well_formed
+
 __all__ = ["AttemptHistory", "RegionAttempt", "first_line"]
 
 _KEPT = 20
@@ -60,6 +62,6 @@ class AttemptHistory:
 
 def first_line(error: BaseException) -> str:
     """Class and first line of an error, of bounded length."""
-    lines = str(error).splitlines()
+    lines = well_formed(str(error)).splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

@@ -4,6 +4,7 @@ Imported by every Python worker, so it loads urllib3 and the value types, and no
 """
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,10 @@ class CoordinatorClient:
             num_pools=1,
             maxsize=2,
             retries=False,
-            headers={"Authorization": f"Bearer {address.token}"},
+            headers={
+                "Authorization": f"Bearer {address.token}",
+                "Content-Type": "application/json",
+            },
         )
 
     def poll_barrier(self, region: str, generation: int, *, wait_s: float) -> Barrier | None:
@@ -241,6 +245,8 @@ class CoordinatorClient:
         repeats_errors: bool = True,
     ) -> dict[str, Any]:
         """Repeat with growing pauses until answered; bounded by the deadline."""
+        # In ASCII: text that has no UTF-8 arrives, too. urllib3's own way with JSON would raise.
+        content = None if body is None else json.dumps(body, separators=(",", ":"))
         deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = _FIRST_PAUSE_S
         last: StreamError | None = None
@@ -249,7 +255,7 @@ class CoordinatorClient:
                 response = self._pool.request(
                     method,
                     f"{self._address.address}{path}",
-                    json=body,
+                    body=content,
                     fields=fields,
                     timeout=urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s),
                 )

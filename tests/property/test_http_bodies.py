@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -254,6 +255,13 @@ def asked(address: CoordinatorAddress) -> Iterator[Callable[[], object]]:
     region.close()
 
 
+def _address_of(garbled: _Garbled) -> CoordinatorAddress:
+    host, port = garbled.server_address[:2]
+    return CoordinatorAddress(
+        address=f"http://{host!s}:{port}", token="t", leader_session_id="s", job_uid="u"
+    )
+
+
 def _of(found: object, *kinds: type) -> None:
     assert isinstance(found, kinds)
 
@@ -271,13 +279,25 @@ def _of(found: object, *kinds: type) -> None:
 def test_a_garbled_answer_is_an_error_of_ours(garbled: _Garbled, status: int, body: bytes) -> None:
     """By whoever listens on that port; above all never a yes that nobody said."""
     garbled.status, garbled.body = status, body
-    host, port = garbled.server_address[:2]
-    address = CoordinatorAddress(
-        address=f"http://{host!s}:{port}", token="t", leader_session_id="s", job_uid="u"
-    )
-    for ask in asked(address):
+    for ask in asked(_address_of(garbled)):
         with contextlib.suppress(StreamError):
             ask()
+
+
+@_QUICK
+@given(said=st.text(st.characters()))
+@example(said="half \ud800")
+def test_a_client_sends_any_text(service: CoordinatorService, said: str) -> None:
+    """An error of a user's function may quote what has no UTF-8: it arrives as it was sent."""
+    with CoordinatorClient(service.coordinator_address) as client:
+        assert client.query("key", "call", {said: said}, timeout_s=60.0) == {"call": {said: said}}
+
+
+def test_a_task_tells_its_epoch_whatever_its_function_said(garbled: _Garbled) -> None:
+    """Nobody else would: the epoch would be read again for ever."""
+    garbled.status, garbled.body = 200, b"{}"
+    with CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client:
+        client.acknowledge_epoch(replace(_RESULT, examples=(("op", "half \ud800"),)))
 
 
 _ENTRY = values.to_json(committable())
@@ -320,9 +340,8 @@ def test_the_right_message_of_a_drop_in_process_is_read(call: str) -> None:
 def test_rule_8_only_true_says_that_a_batch_is_decided(garbled: _Garbled, said: str) -> None:
     """Its records are not written again then: a word that is merely not empty is no yes."""
     garbled.status, garbled.body = 200, f'{{"decided": {said}}}'.encode()
-    host, port = garbled.server_address[:2]
-    address = CoordinatorAddress(
-        address=f"http://{host!s}:{port}", token="t", leader_session_id="s", job_uid="u"
-    )
-    with CoordinatorClient(address, deadline_s=0.0) as client, pytest.raises(StreamError):
+    with (
+        CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client,
+        pytest.raises(StreamError),
+    ):
         client.is_decided(_BATCH)

@@ -124,6 +124,13 @@ def test_equal_records_give_equal_bytes() -> None:
     assert encode(record(settings=settings)) == encode(record(settings=turned))
 
 
+def test_a_reason_may_quote_any_text() -> None:
+    """A function's error may hold half a surrogate pair, which has no UTF-8; the record of the
+    abort is written all the same."""
+    given = replace(full_record(), reason="a region failed: \ud800!")
+    assert decode(encode(given)) == replace(given, reason="a region failed: ?!")
+
+
 def test_truncation_at_every_byte_is_damage() -> None:
     """However much of the file a crash leaves, it is never taken for a record."""
     data = encode(full_record())

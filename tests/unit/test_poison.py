@@ -1,5 +1,6 @@
 """Records that a function fails for: found, left out by its policy, and counted; no others."""
 
+import json
 import math
 
 import pyarrow as pa
@@ -72,6 +73,23 @@ def test_skipped_records_are_counted_and_written_nowhere() -> None:
     assert task.buried == []
     assert task.run.counts == {"id-f": RecordCounts(read=2, skipped=1)}
     assert "orders-3@0 pyarrow.lib.ArrowInvalid" in task.run.examples["id-f"]
+
+
+def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_says() -> None:
+    """JSON may spell half a surrogate pair; an error that quotes it must not end the task as well,
+    for the same range would be read again for ever."""
+
+    def names(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for value in batch.column("value").to_pylist():
+            name = json.loads(value)["name"]
+            if not name.isalnum():
+                raise ValueError(f"not a name: {name}")
+        return batch
+
+    task = Task(chained(names))
+    assert task.through(source_rows(b'{"name":"\\ud800!"}', b'{"name":"ok"}')) == [b'{"name":"ok"}']
+    assert task.run.examples["id-f"].encode() == b"orders-3@0 ValueError: not a name: ?!"
+    assert task.dead() == [b'{"name":"\\ud800!"}']
 
 
 def test_a_batch_without_poison_is_one_call_and_one_batch() -> None:

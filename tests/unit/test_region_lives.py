@@ -131,6 +131,15 @@ def test_a_permanent_error_stops_the_job_with_itself() -> None:
     assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
 
 
+def test_a_failure_of_any_text_is_shown() -> None:
+    """Whoever prints the status has an output in UTF-8, and a function may quote what has none."""
+    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=0))
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("half \ud800")))
+    status = driver.status()
+    (attempt,) = status.regions[0].attempts
+    assert (attempt.why, status.error) == ("RuntimeError: half ?", "half ?")
+
+
 def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
     """Callback, query and engine all report it."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
