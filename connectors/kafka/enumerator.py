@@ -72,6 +72,8 @@ class KafkaSplitEnumerator:
         self._wall_clock = wall_clock
         self._pause = pause
         self._known: set[PartitionKey] = set()
+        self._restored: frozenset[str] = frozenset()  # topics that an earlier run has read
+        self._first_shown: frozenset[PartitionKey] | None = None  # by this run's first look
         self._ends: dict[PartitionKey, int] | None = None
         self._latest: dict[PartitionKey, int] = {}
         self._moved_at_s: dict[PartitionKey, float] = {}
@@ -122,6 +124,7 @@ class KafkaSplitEnumerator:
             self._refuse_unnamed(positions)
             self._losses.behind_retention(positions, look)
         self._known = {key_of(split) for split in positions}
+        self._restored = frozenset(split.topic for split in positions)
         self._discovered_at_s = None
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
@@ -137,7 +140,8 @@ class KafkaSplitEnumerator:
         return tuple(split for split in ranges if key_of(split) not in self._gone)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """New partitions at their first record, whatever the starting offsets are.
+        """New partitions at their first record, or the first that is left, whatever the starting
+        offsets are.
 
         Looks once per discovery interval; a bounded source until it has all that it is to read,
         all at once: UnreachableError where a partition of it has no leader yet.
@@ -280,15 +284,21 @@ class KafkaSplitEnumerator:
             )
         if missing:
             log.warning("not there, going on without: missing=%s", ",".join(sorted(missing)))
-        return subscription.partitions(found)
+        topics = subscription.partitions(found)
+        if self._first_shown is None:
+            self._first_shown = frozenset(new_partitions((), topics))
+        return topics
 
     def _is_certainly_new(self, key: PartitionKey) -> bool:
-        """Whether a discovered partition was made while this source was at work.
+        """Whether a discovered partition was made while this source was at work, in this run or in
+        the one that it goes on from.
 
-        Then its first record has the offset 0, and what is gone of it was lost unread.
+        Then its first record has the offset 0, and what is gone of it was lost unread. What the
+        first look of this run shows may be of any age, but in topics that were read before.
         """
-        topics = {topic for topic, _ in self._known}
-        return self._options.subscription.grows_by(key[0], topics)
+        was_absent = key not in (self._first_shown or ())
+        topics = {topic for topic, _ in self._known} if was_absent else self._restored
+        return self._options.subscription.grows_by(key[0], topics, was_absent=was_absent)
 
     def _unread(
         self, timeout_s: float

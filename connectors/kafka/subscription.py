@@ -39,8 +39,12 @@ class Topics:
         """What is named and does not exist."""
         return frozenset(self.names) - set(found)
 
-    def grows_by(self, topic: str, known: Collection[str]) -> bool:
-        """Whether a partition that appears in a topic was made just now, given what was read."""
+    def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
+        """Whether a partition that appears in a topic was made just now, given what was read.
+
+        ``was_absent``: an earlier look of this run did not show it.
+        """
+        del was_absent
         return topic in known  # another one was missing, or not named, before
 
     def covers(self, topic: str, partition: int) -> bool:
@@ -87,10 +91,10 @@ class Pattern:
         del found
         return frozenset()
 
-    def grows_by(self, topic: str, known: Collection[str]) -> bool:
+    def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
         """Whether a partition that appears in a topic was made just now, given what was read."""
-        del topic, known
-        return True
+        # An earlier run's pattern may have been another one, or the topic hidden from it.
+        return was_absent or topic in known
 
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
@@ -131,9 +135,9 @@ class Assigned:
             if topic not in found or number not in found[topic].partitions
         )
 
-    def grows_by(self, topic: str, known: Collection[str]) -> bool:
+    def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
         """Whether a partition that appears in a topic was made just now, given what was read."""
-        del topic, known
+        del topic, known, was_absent
         return False  # it was not named before
 
     def covers(self, topic: str, partition: int) -> bool:

@@ -55,7 +55,8 @@ class SplitEnumerator(Protocol):
         ...
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """Splits that are new since the last call, as empty ranges at their first record."""
+        """Splits that are new since the last call, as empty ranges at their first record, or at the
+        first that is left of those that may be older than the source's look at them."""
         ...
 
     def cut(

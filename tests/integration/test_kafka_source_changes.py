@@ -145,6 +145,25 @@ def test_new_topic_of_a_pattern_is_read_from_its_first_record(kafka: EmbeddedKaf
     assert values(rows(made, cut(enumerator, (*positions, *new)))) == [b"first"]
 
 
+def test_a_topic_that_a_wider_pattern_takes_in_is_read_from_what_it_holds(
+    kafka: EmbeddedKafka,
+) -> None:
+    """What it lost before the pattern was widened nobody has asked for."""
+    prefix = unique("pattern")
+    for name in ("a", "b"):
+        create_topic(kafka.bootstrap, f"{prefix}-{name}")
+        produce(kafka.bootstrap, f"{prefix}-{name}", [b"%d" % n for n in range(10)])
+    delete_records(kafka, f"{prefix}-b", 6)
+    enumerator, positions = start(source(kafka, "", pattern=f"{prefix}-a"))
+    read = cut(enumerator, positions)
+    made = source(kafka, "", pattern=f"{prefix}-[ab]")
+    wider = made.enumerator("s")
+    wider.restore(read, timeout_s=TIMEOUT_S)
+    new = wider.discover(timeout_s=TIMEOUT_S)
+    assert bounds(new) == {0: (6, 6)}
+    assert values(rows(made, cut(wider, (*read, *new)))) == [b"6", b"7", b"8", b"9"]
+
+
 def test_bounded_source_is_finished_at_the_end_it_found(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:

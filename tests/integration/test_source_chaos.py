@@ -4,7 +4,7 @@ A Job by long tasks, a Job by batches, and a drop-in query read the same topics:
 aborted transactions, with partitions added, records deleted past the position, made again under
 the same name, and with the broker away while it is asked for partitions. Each component by itself:
 `tests/integration/test_kafka_source_changes.py`, `tests/integration/test_kafka_following.py`,
-`tests/unit/test_source_changes.py`.
+`tests/unit/test_source_changes.py`, `tests/unit/test_source_discovery.py`.
 """
 
 import threading
