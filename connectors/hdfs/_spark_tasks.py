@@ -5,9 +5,9 @@ from typing import Any
 from pyspark import SparkContext
 
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
-from connectors.hdfs.web_addresses import web_hdfs_address
 from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.errors import IllegalTransitionError
+from runtime.spark.web_hdfs import session_web_address
 from runtime.storage.opening import needs_jvm
 
 __all__ = ["default_fs", "session_task_files"]
@@ -22,13 +22,7 @@ def session_task_files(uri: str) -> TaskFiles:
     """
     if not needs_jvm(uri):
         return LocalTaskFiles()
-    context = _context()
-    jvm: Any = context._jvm  # noqa: SLF001
-    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001
-    hadoop = jvm.org.apache.hadoop
-    hadoop.hdfs.HdfsConfiguration.init()  # makes every configuration read hdfs-site.xml, too
-    user = hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName()
-    return WebHdfsTaskFiles(address=web_hdfs_address(uri, conf.get, user=user))
+    return WebHdfsTaskFiles(address=session_web_address(_context(), uri))
 
 
 def default_fs() -> str:

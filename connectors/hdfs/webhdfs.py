@@ -23,8 +23,9 @@ import urllib3
 
 from runtime.errors import AuthenticationError, StorageError, StreamError, UnreachableError
 from runtime.json_text import parsed_json
+from runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["WebHdfsAddress", "WebHdfsTaskFiles"]
+__all__ = ["WebHdfsTaskFiles"]
 
 _CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 10.0
@@ -40,19 +41,6 @@ _END_OF_CHUNKS = b"0\r\n\r\n"
 _PATH_SAFE = "/=-_.~"
 _DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
 _NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebHdfsAddress:
-    """Where a file system's NameNodes answer HTTP, and as whom files are written. Picklable.
-
-    Attributes:
-        name_nodes: ``host:port`` of each; the one that is not standby is found by asking.
-        user: owner of the files; that of the driver's JVM, which renames and deletes them.
-    """
-
-    name_nodes: tuple[str, ...]
-    user: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

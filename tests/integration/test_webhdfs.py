@@ -23,9 +23,10 @@ from pyspark.sql import SparkSession
 
 from connectors.hdfs._spark_tasks import session_task_files
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFile
-from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.embedded.hdfs import EmbeddedHdfs
 from runtime.errors import AuthenticationError, StorageError, UnreachableError
+from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.waiting import wait_for
 from tests.webhdfs import read_file
 
@@ -161,7 +162,8 @@ def test_many_small_files(hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
 
 _WRITER = """
 import os, sys
-from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
+from runtime.storage.web_hdfs import WebHdfsAddress
 address = WebHdfsAddress(name_nodes=(sys.argv[1],), user=sys.argv[2])
 file = WebHdfsTaskFiles(address=address).create(sys.argv[3])
 block = os.urandom(1 << 20)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from connectors.hdfs.drop_in import FileDropIn, FileDropInSink, FileWriter
 from connectors.hdfs.task_files import LocalTaskFiles
-from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.contracts import TaskScope, WriterFactory
 from runtime.errors import AuthenticationError, ConfigError
 from runtime.model import BatchKey
@@ -19,6 +19,7 @@ from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
 from runtime.service.server import CoordinatorService
 from runtime.spark.drop_in import DropInQueries
+from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_webhdfs import FakeWebHdfs
 from tests.unit.test_drop_in_queries import Query, Session
 

@@ -10,10 +10,10 @@ import pytest
 
 from connectors.hdfs.formats import FORMAT_NAMES, file_format
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
-from connectors.hdfs.web_addresses import web_hdfs_address
-from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.embedded.ports import free_ports
 from runtime.errors import AuthenticationError, ConfigError, StorageError, UnreachableError
+from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
 from tests.fake_webhdfs import FakeWebHdfs
 
 _CONTENT = os.urandom(3 << 20)

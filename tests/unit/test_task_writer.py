@@ -14,9 +14,10 @@ from connectors.hdfs.partition_paths import PartitionPaths
 from connectors.hdfs.staging import StagingAttempt
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
 from connectors.hdfs.task_writer import StagingPlace, TaskWriter
-from connectors.hdfs.webhdfs import WebHdfsAddress, WebHdfsTaskFiles
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.errors import ConfigError, StreamError
 from runtime.model import BatchKey
+from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_webhdfs import FakeWebHdfs
 
 _ATTEMPT = StagingAttempt(

@@ -4,12 +4,12 @@ Only the driver has a JVM with that configuration; tasks get the outcome, a smal
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from connectors.hdfs.webhdfs import WebHdfsAddress
 from runtime.errors import ConfigError
 
-__all__ = ["web_hdfs_address"]
+__all__ = ["WebHdfsAddress", "web_hdfs_address"]
 
 _HTTP_ADDRESS = "dfs.namenode.http-address"
 _DEFAULT_PORT = 9870
@@ -17,6 +17,19 @@ _ANY_HOST = ("0.0.0.0", "::", "")
 
 Setting = Callable[[str], str | None]
 """Gives the value of a Hadoop setting, None where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebHdfsAddress:
+    """Where a file system's NameNodes answer HTTP, and as whom files are used. Picklable.
+
+    Attributes:
+        name_nodes: ``host:port`` of each; the one that is not standby is found by asking.
+        user: owner of the files; that of the driver's JVM, which renames and deletes them.
+    """
+
+    name_nodes: tuple[str, ...]
+    user: str
 
 
 def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress:
