@@ -9,7 +9,7 @@ from runtime.errors import UnsupportedFormatError
 from runtime.json_text import parsed_json
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "LeaderStore"]
+__all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "LeaderStore", "leader_in"]
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +19,18 @@ _FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who coordinates the job now, and where."""
+    """Who coordinates the job now, and where.
+
+    Attributes:
+        leader_session_id: of its coordinator.
+        address: of its service.
+        generation: of its run, the place that it has sealed: a later run has a larger one. None:
+            the record does not say.
+    """
 
     leader_session_id: str
     address: str
+    generation: int | None = None
 
 
 class LeaderStore(Protocol):
@@ -54,35 +62,45 @@ class FileLeaderStore:
             "format_version": _FORMAT_VERSION,
             "leader_session_id": leader.leader_session_id,
             "address": leader.address,
+            "generation": leader.generation,
         }
         self._fs.replace(LEADER_FILE, json.dumps(record).encode())
 
     def current(self) -> Leader | None:
-        """The last announced leader; None when there is none, or what is there is no record.
+        """See `leader_in`: the last announced leader."""
+        return leader_in(self._fs.read(LEADER_FILE), uri=self._fs.uri)
 
-        Raises:
-            UnsupportedFormatError: a later Sluice announced itself.
-        """
-        data = self._fs.read(LEADER_FILE)
-        if data is None:
-            return None
-        try:
-            record: Any = parsed_json(data)
-            version = int(record["format_version"])
-        except (ValueError, LookupError, TypeError) as error:
-            log.warning("leader record cannot be read: uri=%s error=%r", self._fs.uri, error)
-            return None
-        if version > _FORMAT_VERSION:
-            raise UnsupportedFormatError(
-                f"the leader record has format version {version}; "
-                f"this Sluice reads {_FORMAT_VERSION}",
-                {"uri": self._fs.uri, "path": LEADER_FILE, "format_version": version},
-                "Use the Sluice that runs the job, or a later one.",
-            )
-        try:
-            return Leader(
-                leader_session_id=str(record["leader_session_id"]), address=str(record["address"])
-            )
-        except KeyError as error:
-            log.warning("leader record lacks a field: uri=%s field=%s", self._fs.uri, error)
-            return None
+
+def leader_in(data: bytes | None, *, uri: str) -> Leader | None:
+    """Whom a record names; None when there is none, or what is there is no record. Pure.
+
+    Args:
+        data: of the file; None: there is no file.
+        uri: of the checkpoint directory, for the message of an error.
+    Raises:
+        UnsupportedFormatError: a later Sluice announced itself.
+    """
+    if data is None:
+        return None
+    try:
+        record: Any = parsed_json(data)
+        version = int(record["format_version"])
+    except (ValueError, LookupError, TypeError) as error:
+        log.warning("leader record cannot be read: uri=%s error=%r", uri, error)
+        return None
+    if version > _FORMAT_VERSION:
+        raise UnsupportedFormatError(
+            f"the leader record has format version {version}; this Sluice reads {_FORMAT_VERSION}",
+            {"uri": uri, "path": LEADER_FILE, "format_version": version},
+            "Use the Sluice that runs the job, or a later one.",
+        )
+    try:
+        generation = record.get("generation")
+        return Leader(
+            leader_session_id=str(record["leader_session_id"]),
+            address=str(record["address"]),
+            generation=generation if type(generation) is int else None,
+        )
+    except KeyError as error:
+        log.warning("leader record lacks a field: uri=%s field=%s", uri, error)
+        return None

@@ -8,13 +8,12 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import urllib3
 
-from runtime.checkpoint.leader import FileLeaderStore
+from runtime.checkpoint.leader import Leader
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
@@ -27,7 +26,7 @@ from runtime.json_text import parsed_json
 from runtime.model import Barrier, BatchKey
 from runtime.payloads import seconds
 from runtime.service import values, wire
-from runtime.storage.local_fs import LocalFileSystem
+from runtime.service.leadership import known_leader
 
 __all__ = ["CoordinatorAddress", "CoordinatorClient"]
 
@@ -35,7 +34,6 @@ _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
-_LOCAL = "file://"
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: whatever it was, it may pass
 
@@ -49,6 +47,7 @@ class CoordinatorAddress:
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
+        generation: of its run, the place that it has sealed; None: not known.
         checkpoint_uri: directory with the record of who leads; empty: there is none.
     """
 
@@ -56,6 +55,7 @@ class CoordinatorAddress:
     token: str
     leader_session_id: str
     job_uid: str
+    generation: int | None = None
     checkpoint_uri: str = ""
 
     def __repr__(self) -> str:
@@ -278,15 +278,9 @@ class CoordinatorClient:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _require_leadership(self) -> None:
-        """Raise FencedError when the record says that another coordinator leads the job."""
-        if not self._address.checkpoint_uri.startswith(_LOCAL):
-            return  # only Spark's JVM can read it
-        directory = Path(self._address.checkpoint_uri.removeprefix(_LOCAL))
-        try:
-            leader = FileLeaderStore(LocalFileSystem(directory)).current()
-        except StreamError:  # only a hint: the address itself is asked again
-            return
-        if leader is not None and leader.leader_session_id != self._address.leader_session_id:
+        """Raise FencedError when the record says that a later coordinator leads the job."""
+        leader = known_leader(self._address.checkpoint_uri)
+        if leader is not None and self._is_later(leader):
             raise FencedError(
                 "another coordinator leads the job now",
                 {
@@ -296,6 +290,11 @@ class CoordinatorClient:
                 },
                 "The job has been restarted; this sender belongs to its older run.",
             )
+
+    def _is_later(self, leader: Leader) -> bool:
+        """An earlier one may announce itself late: it slept behind its seal. Places only grow."""
+        ours, found = self._address.generation, leader.generation
+        return ours is not None and found is not None and found > ours
 
 
 @contextlib.contextmanager

@@ -146,6 +146,7 @@ class CoordinatorService:
             token=self._token,
             leader_session_id=self._session,
             job_uid="" if started is None else started.job_uid,
+            generation=None if started is None else started.generation,
             checkpoint_uri=self._checkpoint_uri,
         )
 

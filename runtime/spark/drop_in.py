@@ -213,7 +213,11 @@ class DropInQueries:
             service = CoordinatorService(coordinator, host=self._host)
             service.start()
             FileLeaderStore(store.fs).announce(
-                Leader(leader_session_id=started.session, address=service.address)
+                Leader(
+                    leader_session_id=started.session,
+                    address=service.address,
+                    generation=started.generation,
+                )
             )
         except BaseException:
             coordinator.stop()

@@ -232,7 +232,11 @@ def _run_regions(
             )
         )
         FileLeaderStore(store.fs).announce(
-            Leader(leader_session_id=started.session, address=service.address)
+            Leader(
+                leader_session_id=started.session,
+                address=service.address,
+                generation=started.generation,
+            )
         )
         stack.enter_context(announced(store.fs, service.command_address))
         launcher = RegionLauncher(

@@ -374,13 +374,34 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
         token="t",
         leader_session_id="first",
         job_uid="u",
+        generation=4,
         checkpoint_uri=tmp_path.as_uri(),
     )
-    store.announce(Leader(leader_session_id="first", address=gone.address))
+    store.announce(Leader(leader_session_id="first", address=gone.address, generation=4))
     with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
-    store.announce(Leader(leader_session_id="second", address="http://elsewhere"))
+    elsewhere = "http://elsewhere"
+    store.announce(Leader(leader_session_id="second", address=elsewhere, generation=7))
     with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
+        client.poll_barrier("main", 0, wait_s=0.0)
+
+
+@pytest.mark.parametrize("generation", [3, None])
+def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
+    tmp_path: Path, generation: int | None
+) -> None:
+    """An earlier run that slept announces itself late, or a record does not say where it sealed."""
+    address = CoordinatorAddress(
+        address="http://127.0.0.1:1",
+        token="t",
+        leader_session_id="ours",
+        job_uid="u",
+        generation=4,
+        checkpoint_uri=tmp_path.as_uri(),
+    )
+    other = Leader(leader_session_id="other", address="http://elsewhere", generation=generation)
+    FileLeaderStore(LocalFileSystem(tmp_path)).announce(other)
+    with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
