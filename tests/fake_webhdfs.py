@@ -80,14 +80,21 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(http.client.TEMPORARY_REDIRECT, None, Location=location)
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path.removeprefix("/webhdfs/v1"))
+        url = urlsplit(self.path)
+        path, query = unquote(url.path.removeprefix("/webhdfs/v1")), parse_qs(url.query)
         if self._refuses():
             return
         if path not in self.fake.files and path != "/":
             self._refuse(http.client.NOT_FOUND, "FileNotFoundException")
-            return
-        status = {"FileStatus": {"length": len(self.fake.files.get(path, b""))}}
-        self._answer(http.client.OK, status)
+        elif query["op"] == ["GETFILESTATUS"]:
+            status = {"FileStatus": {"length": len(self.fake.files.get(path, b""))}}
+            self._answer(http.client.OK, status)
+        elif "offset" in query:
+            self._answer_bytes(http.client.OK, self.fake.files[path])
+        else:
+            self.fake.users.add(query["user.name"][0])
+            location = f"http://{self.fake.data_node_for([])}{self.path}&offset=0"
+            self._answer(http.client.TEMPORARY_REDIRECT, None, Location=location)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
         """Nothing."""
@@ -126,7 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, {"RemoteException": {"exception": exception, "message": "no"}})
 
     def _answer(self, status: int, body: Any, **headers: str) -> None:
-        data = b"" if body is None else json.dumps(body).encode()
+        self._answer_bytes(status, b"" if body is None else json.dumps(body).encode(), **headers)
+
+    def _answer_bytes(self, status: int, data: bytes, **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

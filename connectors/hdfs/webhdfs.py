@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 
 from runtime.errors import AuthenticationError, StorageError, StreamError, UnreachableError
 from runtime.json_text import parsed_json
-from runtime.storage.web_hdfs import WebHdfsAddress
+from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
 
 __all__ = ["WebHdfsTaskFiles"]
 
@@ -38,7 +38,6 @@ _LONGEST_PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 20
 _MOST_EXCLUDED = 3
 _END_OF_CHUNKS = b"0\r\n\r\n"
-_PATH_SAFE = "/=-_.~"
 _DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
 _NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
 
@@ -241,8 +240,8 @@ class _NameNode:
     def _call(
         self, method: str, path: str, operation: str, parameters: Mapping[str, str]
     ) -> urllib3.BaseHTTPResponse:
-        query = urlencode({"op": operation, "user.name": self._address.user, **parameters})
-        target = f"/webhdfs/v1{quote(path, safe=_PATH_SAFE)}?{query}"
+        user = self._address.user
+        target = web_hdfs_question(path, operation, user=user, parameters=parameters)
         deadline, pause = time.monotonic() + self._deadline_s, _FIRST_PAUSE_S
         while True:
             problem: object

@@ -27,6 +27,7 @@ from runtime.model import Barrier, BatchKey
 from runtime.payloads import seconds
 from runtime.service import values, wire
 from runtime.service.leadership import known_leader
+from runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorAddress", "CoordinatorClient"]
 
@@ -34,6 +35,7 @@ _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+_LOOK_EVERY_S = 1.0
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: whatever it was, it may pass
 
@@ -49,6 +51,7 @@ class CoordinatorAddress:
         job_uid: of the job.
         generation: of its run, the place that it has sealed; None: not known.
         checkpoint_uri: directory with the record of who leads; empty: there is none.
+        checkpoint_web: where WebHDFS answers for that directory; None: nowhere, or it is local.
     """
 
     address: str
@@ -57,6 +60,7 @@ class CoordinatorAddress:
     job_uid: str
     generation: int | None = None
     checkpoint_uri: str = ""
+    checkpoint_web: WebHdfsAddress | None = None
 
     def __repr__(self) -> str:
         return (
@@ -71,14 +75,15 @@ class CoordinatorClient:
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
     may be repeated safely, so a call is repeated until it is answered or its deadline has passed.
-    While nobody answers, the record in the checkpoint directory, where that is local or mounted,
-    tells whether another coordinator leads the job by now. An error of the coordinator is raised
-    here as the same class.
+    While nobody answers, the record in the checkpoint directory, where that is local, mounted or to
+    be read over WebHDFS, tells whether a later coordinator leads the job by now. An error of the
+    coordinator is raised here as the same class.
     """
 
     def __init__(self, address: CoordinatorAddress, *, deadline_s: float = _DEADLINE_S) -> None:
         self._address = address
         self._deadline_s = deadline_s
+        self._looked_s: float | None = None
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=2,
@@ -278,8 +283,15 @@ class CoordinatorClient:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _require_leadership(self) -> None:
-        """Raise FencedError when the record says that a later coordinator leads the job."""
-        leader = known_leader(self._address.checkpoint_uri)
+        """Raise FencedError when the record says that a later coordinator leads the job.
+
+        All tasks of a dead driver look, so not at each of their tries.
+        """
+        now_s = time.monotonic()
+        if self._looked_s is not None and now_s - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        leader = known_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
         if leader is not None and self._is_later(leader):
             raise FencedError(
                 "another coordinator leads the job now",

@@ -51,6 +51,7 @@ from runtime.service.messages import (
     RestartBody,
 )
 from runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
 
@@ -86,6 +87,7 @@ class CoordinatorService:
         registry: what ``/metrics`` shows.
         checkpoint_uri: of the coordinator's directory: clients who can read it find there who
             leads the job when nobody answers.
+        checkpoint_web: where WebHDFS answers for it, to clients without a JVM; None: nowhere.
         commands: what people may command; None: nothing.
         desk: of continuous regions; None: there are none.
     """
@@ -99,6 +101,7 @@ class CoordinatorService:
         token: str | None = None,
         registry: CollectorRegistry | None = None,
         checkpoint_uri: str = "",
+        checkpoint_web: WebHdfsAddress | None = None,
         commands: JobCommands | None = None,
         desk: ContinuousDesk | None = None,
     ) -> None:
@@ -107,6 +110,7 @@ class CoordinatorService:
         self._commands = commands
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
+        self._checkpoint_web = checkpoint_web
         self._host = host
         self._token = token or secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
@@ -148,6 +152,7 @@ class CoordinatorService:
             job_uid="" if started is None else started.job_uid,
             generation=None if started is None else started.generation,
             checkpoint_uri=self._checkpoint_uri,
+            checkpoint_web=self._checkpoint_web,
         )
 
     @property

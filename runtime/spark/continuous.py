@@ -1,6 +1,7 @@
 """One life of a continuous region as one long Spark job of one task."""
 
 import contextlib
+import logging
 import pickle
 import threading
 import time
@@ -33,6 +34,8 @@ from runtime.spark.tasks import RegionTasks
 from runtime.task_writers import TaskWriters
 
 __all__ = ["ContinuousChain", "ContinuousLife"]
+
+log = logging.getLogger(__name__)
 
 _CALL_DEADLINE_S = 5.0
 _GOOD_END_S = 10.0
@@ -72,10 +75,20 @@ class ContinuousChain:
             with contextlib.closing(self.reader.follow(self.splits, self.ends)) as follower:
                 self._loop(follower).run()
         except StreamError as err:
-            return err
+            return self._told(err)
         except Exception as err:  # noqa: BLE001 - Spark would try again, and say that instead
-            return _failed(self.tasks, "".join(traceback.format_exception(err)))
+            return self._told(_failed(self.tasks, "".join(traceback.format_exception(err))))
         return None
+
+    def _told(self, error: StreamError) -> StreamError:
+        """Here, too: a driver that is frozen or gone reads no answer."""
+        log.warning(
+            "a continuous task ends: region=%s generation=%d error=%s",
+            self.tasks.region,
+            self.tasks.generation,
+            error,
+        )
+        return error
 
     def _loop(self, follower: Follower) -> TaskLoop:
         tasks = self.tasks

@@ -35,7 +35,9 @@ from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import is_fair, prepare, require_task_retries, task_slots
 from runtime.spark.tuned_regions import tuned
+from runtime.spark.web_hdfs import checkpoint_web_address
 from runtime.storage.looks import close_quietly
+from runtime.storage.opening import absolute_uri
 
 __all__ = ["JobResult", "run_job"]
 
@@ -226,7 +228,8 @@ def _run_regions(
             CoordinatorService(
                 coordinator,
                 host=job.host,
-                checkpoint_uri=store.fs.uri,
+                checkpoint_uri=absolute_uri(store.fs.uri),
+                checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
                 commands=JobCommands(coordinator, hosts=hosts),
                 desk=continuous.desk,
             )

@@ -1,19 +1,21 @@
-"""Where WebHDFS answers for an ``hdfs://`` URI, from Hadoop's client configuration. Pure.
+"""Where WebHDFS answers for an ``hdfs://`` URI, from Hadoop's client configuration, and what is
+asked there. Pure.
 
 Only the driver has a JVM with that configuration; tasks get the outcome, a small value.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from runtime.errors import ConfigError
 
-__all__ = ["WebHdfsAddress", "web_hdfs_address"]
+__all__ = ["WebHdfsAddress", "web_hdfs_address", "web_hdfs_question"]
 
 _HTTP_ADDRESS = "dfs.namenode.http-address"
 _DEFAULT_PORT = 9870
 _ANY_HOST = ("0.0.0.0", "::", "")
+_PATH_SAFE = "/=-_.~"
 
 Setting = Callable[[str], str | None]
 """Gives the value of a Hadoop setting, None where it has none."""
@@ -60,6 +62,19 @@ def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress
     else:
         address = f"{_dialled(host)}:{_DEFAULT_PORT}"
     return WebHdfsAddress(name_nodes=(address,), user=user)
+
+
+def web_hdfs_question(
+    path: str, operation: str, *, user: str, parameters: Mapping[str, str] | None = None
+) -> str:
+    """What follows ``http://host:port`` of a NameNode.
+
+    Args:
+        path: absolute, in the file system.
+        operation: of WebHDFS, such as ``OPEN``.
+    """
+    query = urlencode({"op": operation, "user.name": user, **(parameters or {})})
+    return f"/webhdfs/v1{quote(path, safe=_PATH_SAFE)}?{query}"
 
 
 def _of_service(uri: str, service: str, setting: Setting) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from runtime.service import wire
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.server import CoordinatorService
 from runtime.storage.local_fs import LocalFileSystem
+from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource
 from tests.region_threads import RegionThread
@@ -83,6 +84,19 @@ def client(service: CoordinatorService) -> Iterator[CoordinatorClient]:
     """A client of it."""
     with CoordinatorClient(service.coordinator_address, deadline_s=120.0) as made:
         yield made
+
+
+def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_be_seen(
+    coordinator: BarrierCoordinator,
+) -> None:
+    """So that a client that nobody answers can tell a later coordinator from an earlier one."""
+    web = WebHdfsAddress(name_nodes=("nn:9870",), user="ada")
+    uri = "hdfs://nn/checkpoints"
+    with CoordinatorService(coordinator, checkpoint_uri=uri, checkpoint_web=web) as made:
+        address = made.coordinator_address
+    assert coordinator.started is not None
+    assert address.generation == coordinator.started.generation
+    assert (address.checkpoint_uri, address.checkpoint_web) == (uri, web)
 
 
 # --- what is asked --------------------------------------------------------------------------------
