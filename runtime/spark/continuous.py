@@ -18,6 +18,7 @@ from runtime.continuous.desk import EpochBook
 from runtime.continuous.loop import EpochScope, TaskLoop
 from runtime.contracts import (
     AttemptRegistry,
+    Clock,
     ContinuousWriter,
     ContinuousWriterFactory,
     Follower,
@@ -152,6 +153,7 @@ class ContinuousLife:
         chain: what its task does.
         book: of the life.
         silence_timeout_s: a task that does not ask for its next barrier for so long is given up.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class ContinuousLife:
         book: EpochBook,
         *,
         silence_timeout_s: float,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._silence_timeout_s = silence_timeout_s
         self._spark = spark
@@ -168,7 +171,8 @@ class ContinuousLife:
         self._book = book
         self._name = f"{chain.tasks.region}.{chain.tasks.generation}"
         self._group = f"{self._name} {chain.tasks.job_uid}"  # jobs may share a session
-        self._begun_s = time.monotonic()
+        self._clock = clock
+        self._begun_s = clock()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"sluice-continuous-{self._name}", daemon=True
@@ -189,7 +193,7 @@ class ContinuousLife:
 
     def _given_up(self) -> StreamError | None:
         pulse, region = self._book.pulse, self._chain.tasks.region
-        waits_s = 0.0 if pulse.has_asked else time.monotonic() - self._begun_s
+        waits_s = 0.0 if pulse.has_asked else self._clock() - self._begun_s
         if waits_s > _NO_CORE_S:
             return MissingRequirementError(
                 "the task of a continuous region does not begin",

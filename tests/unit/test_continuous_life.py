@@ -1,0 +1,135 @@
+"""The driver's side of a continuous task that Spark does not run, or that falls silent."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from runtime.continuous.desk import EpochBook
+from runtime.continuous.pulse import TaskPulse
+from runtime.contracts import LifeState, RegionLife
+from runtime.errors import MissingRequirementError
+from runtime.model import RegionRecord
+from runtime.service.client import CoordinatorAddress
+from runtime.service.hosted_region import HostedRegion
+from runtime.spark.continuous import ContinuousChain, ContinuousLife
+from runtime.spark.tasks import RegionTasks
+from tests.fakes import ManualClock
+from tests.waiting import PATIENCE_S
+
+_SILENCE_S = 600.0
+
+
+@dataclass
+class BusySpark:
+    """A session whose cores are all taken: a job waits until it is cancelled.
+
+    Attributes:
+        cancelled: groups of jobs.
+    """
+
+    cancelled: list[str] = field(default_factory=list)
+    _freed: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def sparkContext(self) -> "BusySpark":
+        return self
+
+    def setJobGroup(self, group: str, *_: object, **__: object) -> None:
+        assert self._freed.wait(PATIENCE_S), "the job was neither run nor cancelled"
+        raise RuntimeError(f"Job group {group} was cancelled")
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.cancelled.append(group)
+        self._freed.set()
+
+
+@dataclass
+class Waiting:
+    """A region whose life has begun, and whose task waits for a core."""
+
+    spark: BusySpark
+    clock: ManualClock
+    book: EpochBook
+    region: HostedRegion
+
+    def state(self) -> LifeState:
+        return self.region.status(timeout_s=1.0).state
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
+    """Nobody waits for the good end of a task that never began."""
+    monkeypatch.setattr("runtime.spark.continuous._GOOD_END_S", 0.01)
+    clock, spark = ManualClock(), BusySpark()
+    book = EpochBook(region="main", generation=7, pulse=TaskPulse(clock))
+
+    def begin(_: RegionLife) -> ContinuousLife:
+        session: Any = spark
+        life = ContinuousLife(session, _chain(), book, silence_timeout_s=_SILENCE_S, clock=clock)
+        life.start()
+        return life
+
+    made = Waiting(spark, clock, book, HostedRegion("main", begin))
+    restored = RegionRecord(region="main", generation=0)
+    made.region.start(RegionLife(generation=7, restored=restored, after=0), timeout_s=1.0)
+    yield made
+    made.region.stop(7, timeout_s=PATIENCE_S)
+
+
+def _chain() -> ContinuousChain:
+    address = CoordinatorAddress(
+        address="http://x", token="t", leader_session_id="s", job_uid="job"
+    )
+    reader: Any = None  # nothing of it is used before there is a core
+    return ContinuousChain(
+        tasks=RegionTasks(
+            address=address, job_uid="job", region="main", generation=7, factories={}
+        ),
+        reader=reader,
+        functions=(),
+        job_name="copy",
+        splits=(),
+        ends=None,
+        begins_after=0,
+        lost_timeout_s=60.0,
+    )
+
+
+def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiting) -> None:
+    """Other work of the session has taken it; the error says what is missing, and how long it was
+    waited for."""
+    waiting.clock.advance(120.0)
+    assert waiting.state() is LifeState.RUNNING
+    waiting.clock.advance(0.5)
+    found = waiting.region.status(timeout_s=1.0)
+    assert found.state is LifeState.ENDED
+    assert isinstance(found.error, MissingRequirementError)
+    assert "does not begin [region=main waited_s=120]" in str(found.error)
+    assert "are all of them taken" in str(found.error)
+
+
+def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> None:
+    """Its job is cancelled; that this is an error, too, does not hide the first one."""
+    waiting.clock.advance(121.0)
+    assert waiting.state() is LifeState.ENDED
+    assert waiting.region.stop(7, timeout_s=PATIENCE_S)
+    assert waiting.spark.cancelled == ["main.7 job"]
+    found = waiting.region.status(timeout_s=1.0)
+    assert found.state is LifeState.STOPPED
+    assert isinstance(found.error, MissingRequirementError)
+
+
+def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
+    """From then on its silence counts, not how long ago its life began."""
+    with waiting.book.pulse.question():
+        waiting.clock.advance(2 * _SILENCE_S)  # a long answer is no silence
+        assert waiting.state() is LifeState.RUNNING
+    waiting.clock.advance(_SILENCE_S)
+    assert waiting.state() is LifeState.RUNNING
+    waiting.clock.advance(0.5)
+    found = waiting.region.status(timeout_s=1.0)
+    assert found.state is LifeState.ENDED
+    assert "not heard of [region=main generation=7 silent_s=600.5]" in str(found.error)
