@@ -189,8 +189,12 @@ class Program:
     def is_driver_paused(self) -> bool:
         """Whether the driver is stopped by a signal."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+            return _is_paused(psutil.Process(self.pid))
         return False
+
+    def is_any_paused(self) -> bool:
+        """Whether the driver, or a process that it started, is stopped by a signal."""
+        return any(_is_paused(process) for process in self.members())
 
     def interrupt(self) -> None:
         """Ask the driver to end, as Ctrl-C does."""
@@ -232,6 +236,12 @@ def _send(process: psutil.Process | None, number: int) -> bool:
 
 def _is_dead(process: psutil.Process) -> bool:
     return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _is_paused(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False
 
 
 def _is_daemon(command: str) -> bool:

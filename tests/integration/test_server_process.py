@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from runtime.embedded.process import ServerProcess, ServerSpec
+from runtime.embedded.program import Program, ProgramSpec
 from runtime.errors import MissingRequirementError
 from tests.waiting import wait_for
 
@@ -68,6 +69,22 @@ def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
         starter.wait()
     family = [int(word) for word in log.read_text().split()]
     wait_for(lambda: not any(_lives(pid) for pid in family))
+
+
+def test_a_program_of_which_one_process_is_paused_is_not_paused_itself(tmp_path: Path) -> None:
+    """A worker that stands still beside its driver."""
+    command = ("/bin/sh", "-c", "sleep 600 & wait")
+    with Program(ProgramSpec(command=command, log_path=tmp_path / "log")) as program:
+        child = wait_for(
+            lambda: next((p for p in program.members() if p.pid != program.pid), None),
+            what="a child",
+        )
+        assert not program.is_any_paused()
+        child.suspend()
+        wait_for(program.is_any_paused, what="a paused child")
+        assert not program.is_driver_paused()
+        program.pause_driver()
+        wait_for(program.is_driver_paused, what="a paused driver")
 
 
 def _lives(pid: int) -> bool:
