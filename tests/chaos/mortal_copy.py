@@ -1,15 +1,22 @@
 """The copy of the examples with a guarantee, a transaction timeout, an ``on_lost``, a number of
 regions, a recovery and a word about its function to choose; or with a shuffle in its place. Its
-tasks die when they are asked to, in the directory ``DOOM`` (`benchmarks.mortal_sink`)."""
+tasks die when they are asked to, in the directory ``DOOM`` (`benchmarks.mortal_sink`).
+
+With ``--path`` it writes files, too: of an epoch; or, with ``ROLL``, held over epochs, merged often
+and published rarely; or, with ``MARKS``, in partitions of which readers are told.
+"""
 
 import functools
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.mortal_sink import Doom, MortalSink
+from connectors.hdfs import HdfsSink, PartitionCommit, Roll, rolling
 from connectors.kafka import KafkaSink, KafkaSource
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.job import Job
@@ -19,6 +26,29 @@ from tests.chaos.command_line import exclaim, parsed
 def exclaim_behind_a_shuffle(records: DataFrame) -> DataFrame:
     """All records of a partition go to one of two tasks."""
     return records.repartition(2, "partition").withColumn("value", F.concat("value", F.lit(b"!")))
+
+
+_COLUMNS = ("key", "value", "topic", "partition", "offset")
+_SLICE = "slice"
+_SLICE_OFFSETS = 200  # each partition of the files is written for a second or two
+
+
+def with_slice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """By which rows are parted into directories: a new one again and again."""
+    return batch.append_column(_SLICE, pc.divide(batch.column("offset"), _SLICE_OFFSETS))
+
+
+def files(path: str) -> HdfsSink:
+    """Beside the topic."""
+    if "MARKS" in os.environ:
+        columns, parted = (*_COLUMNS, _SLICE), (_SLICE,)
+        return HdfsSink(
+            path, columns=columns, partition_by=parted, partition_commit=PartitionCommit()
+        )
+    if "ROLL" in os.environ:
+        rolling.FAN_IN = 2
+        return HdfsSink(path, columns=_COLUMNS, roll=Roll(size="64k", age=3.0))
+    return HdfsSink(path, columns=_COLUMNS)
 
 
 def main() -> None:
@@ -58,7 +88,11 @@ def main() -> None:
     if "SHUFFLE" in os.environ:
         records.transform(exclaim_behind_a_shuffle).sink(sink)
     else:
-        records.map_batches(exclaim, deterministic=deterministic).sink(sink)
+        copied = records.map_batches(exclaim, deterministic=deterministic)
+        if args.path:
+            copied.map_batches(with_slice).sink(sink).sink(files(args.path))
+        else:
+            copied.sink(sink)
     job.run()
 
 

@@ -1,8 +1,8 @@
 """The programs that are killed: how to start each, and what its output must be."""
 
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from connectors.kafka.history import read_history, read_records
@@ -28,8 +28,11 @@ __all__ = [
     "COUNT",
     "DROP_IN",
     "FILES_DROP_IN",
+    "MARKED_FILES",
     "MORTAL_COPY",
+    "MORTAL_FILES",
     "MORTAL_REGIONS",
+    "MORTAL_ROLLING",
     "REGIONAL",
     "REGIONAL_BOTH",
     "RESTLESS_REGIONS",
@@ -82,12 +85,16 @@ class Subject:
         script: takes the command line of the examples.
         judge: verdict on the finished run.
         writes_files: it takes ``--path``, too.
+        environment: of each of its starts.
+        holds_back: what it is ended with may have to wait for a later run: files, marks.
     """
 
     name: str
     script: Path
     judge: Callable[[Topics], "Verdict"]
     writes_files: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    holds_back: bool = False
 
 
 def exclaim(topics: Topics) -> Callable[[Record], Iterable[Record]]:
@@ -132,8 +139,30 @@ class BothVerdict:
         return self.topic.is_clean and self.files.is_clean
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksVerdict:
+    """On both sinks, and what readers were told of the files."""
+
+    both: BothVerdict
+    unmarked: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Each holds everything once, and each partition is marked behind its newest file."""
+        return self.both.is_clean and not self.unmarked
+
+
 def _judge_both(topics: Topics) -> BothVerdict:
     return BothVerdict(topic=_judge_copy(topics), files=_judge_files(topics))
+
+
+def _judge_both_rows(topics: Topics) -> BothVerdict:
+    rows = FilesVerdict(found=_judge_rows(topics), out_of_order=[])
+    return BothVerdict(topic=_judge_copy(topics), files=rows)
+
+
+def _judge_marks(topics: Topics) -> MarksVerdict:
+    return MarksVerdict(both=_judge_both_rows(topics), unmarked=topics.files.unmarked())
 
 
 def _judge_files(topics: Topics) -> FilesVerdict:
@@ -141,7 +170,7 @@ def _judge_files(topics: Topics) -> FilesVerdict:
 
 
 def _judge_rows(topics: Topics) -> HistoryVerdict:
-    """Of files that are merged: Spark reads and writes those of a group in any order."""
+    """Of files that are merged or parted: Spark reads and writes their rows in any order."""
 
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
@@ -184,7 +213,13 @@ def _judge_windows(topics: Topics) -> WindowVerdict:
 
 
 Verdict = (
-    HistoryVerdict | KeyCountVerdict | WindowVerdict | LossVerdict | FilesVerdict | BothVerdict
+    HistoryVerdict
+    | KeyCountVerdict
+    | WindowVerdict
+    | LossVerdict
+    | FilesVerdict
+    | BothVerdict
+    | MarksVerdict
 )
 
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
@@ -212,6 +247,18 @@ REGIONAL_BOTH = Subject(
 )
 MORTAL_COPY = Subject(
     name="mortal-copy", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
+)
+MORTAL_FILES = Subject(
+    name="mortal-copy",
+    script=Path(__file__).with_name("mortal_copy.py"),
+    judge=_judge_both,
+    writes_files=True,
+)
+MORTAL_ROLLING = replace(
+    MORTAL_FILES, judge=_judge_both_rows, environment={"ROLL": "yes"}, holds_back=True
+)
+MARKED_FILES = replace(
+    MORTAL_FILES, judge=_judge_marks, environment={"MARKS": "yes"}, holds_back=True
 )
 MORTAL_REGIONS = Subject(
     name="mortal-regions",

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -56,6 +57,7 @@ def out_of_order(files: Mapping[str, Rows]) -> list[str]:
     return faults
 
 
+_MARK = "_SUCCESS"
 _PAUSE_S = 0.05
 _STOP_S = 600.0
 
@@ -107,6 +109,22 @@ class PublishedFiles:
                 for table in [self.read(path)]
             }
         )
+
+    def unmarked(self) -> list[str]:
+        """Directories with files whose success file is missing, or older than one of them.
+
+        Of a local file system: others have no times that are fine enough.
+        """
+        root = Path(self.fs.uri.removeprefix("file://"))
+        newest_ns: dict[Path, int] = defaultdict(int)
+        for path in map(root.joinpath, self.lengths()):
+            newest_ns[path.parent] = max(newest_ns[path.parent], path.stat().st_mtime_ns)
+        marks = {directory: directory / _MARK for directory in newest_ns}
+        return [
+            str(directory)
+            for directory, mark in marks.items()
+            if not mark.exists() or mark.stat().st_mtime_ns < newest_ns[directory]
+        ]
 
     def _below(self, directory: str) -> Iterator[tuple[str, int]]:
         for entry in self.fs.entries(directory):
