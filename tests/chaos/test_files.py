@@ -12,9 +12,9 @@ import pytest
 from connectors.kafka.embedded import EmbeddedKafka
 from runtime.embedded.hdfs import EmbeddedHdfs
 from runtime.storage.opening import open_file_system
-from tests.chaos.beds import FILES, ROLLING, TELLING, kills, twice
+from tests.chaos.beds import FILES, MARKS, ROLLING, TELLING, kills, twice
 from tests.chaos.outages import await_log, await_more_files
-from tests.chaos.programs import BOTH, FILES_DROP_IN, ROLLING_COPY
+from tests.chaos.programs import BOTH, FILES_DROP_IN, MARKED_FILES, ROLLING_COPY
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import START_S, Kill, Scenario, survive
 from tests.hdfs_admin import safe_mode, space_quota
@@ -138,3 +138,18 @@ def test_held_files_survive_two_kills_in_a_row(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     survive(ROLLING_COPY, kafka, tmp_path, twice(failpoint))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        pytest.param(name, marks=() if name == "before-partition-mark" else pytest.mark.long)
+        for name in MARKS
+    ],
+)
+def test_marks_survive_two_kills_in_a_row(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """Rows come late for what is marked, too: each partition is marked behind its last file."""
+    survive(MARKED_FILES, kafka, tmp_path, twice(failpoint))
