@@ -12,7 +12,7 @@ from connectors.kafka.history import read_records
 from runtime.checkpoint.cli import app as checkpoint_commands
 from runtime.checkpoint.store import open_store
 from runtime.model import Verdict
-from tests.chaos.beds import kills
+from tests.chaos.beds import REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
@@ -82,6 +82,30 @@ def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
         assert program.await_gone(timeout_s=PATIENCE_S)
         assert "a loss was accepted" in program.log()
         require_all_but(scenario, lost)
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        pytest.param(name, marks=() if name == "before-repair" else pytest.mark.long)
+        for name in REPAIR
+    ],
+)
+def test_rule_11_two_kills_in_a_row_in_a_repair(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """The repair is begun again, and a third time; one that is on record is not, until its own
+    transactions are lost."""
+    setting = Setting(environment={**_FAIL, "ON_LOST": "repair"})
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in kills(("after-decision",)):
+            scenario.kill_at(kill)
+        await_stable(kafka.bootstrap, scenario.topics.output)  # the broker has aborted
+        scenario.kill_at(Kill(failpoint=failpoint))
+        if failpoint == "after-repair":
+            await_stable(kafka.bootstrap, scenario.topics.output)
+        scenario.kill_at(Kill(failpoint=failpoint))
+        scenario.finish()
 
 
 @pytest.mark.long
