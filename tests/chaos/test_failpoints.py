@@ -28,8 +28,9 @@ from tests.chaos.beds import (
     kills,
     twice,
 )
-from tests.chaos.programs import COPY_IN_BATCHES
-from tests.chaos.scenario import survive
+from tests.chaos.obstacles import OBSTACLES
+from tests.chaos.programs import COPY_IN_BATCHES, MORTAL_FILES
+from tests.chaos.scenario import Kill, Scenario, survive
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
@@ -75,3 +76,26 @@ def test_copy_survives_two_kills_in_a_row_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     survive(COPY_IN_BATCHES, kafka, tmp_path, twice(failpoint))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        pytest.param(name, marks=() if name == "settle-retry" else pytest.mark.long)
+        for name in RETRIES
+    ],
+)
+def test_a_start_without_an_answer_survives_two_kills_in_a_row(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """It cannot say whether its seal is in place, or what was decided cannot be finished: it asks
+    again, and so does the next one."""
+    obstacle = OBSTACLES[failpoint]
+    with Scenario(MORTAL_FILES, kafka.bootstrap, tmp_path) as scenario:
+        for kill in kills((obstacle.killed_at,)):
+            scenario.kill_at(kill)
+        with obstacle.in_the_way(scenario):
+            for _ in range(2):
+                scenario.kill_at(Kill(failpoint=failpoint))
+        scenario.finish()
