@@ -6,8 +6,10 @@ kill is what a kill costs, so a chain shares topics, checkpoint directory and fi
 
 from collections.abc import Mapping
 
+from benchmarks.mortal_sink import Doom
 from runtime.checkpoint.failpoints import REGIONAL_FAILPOINTS
-from tests.chaos.scenario import Kill
+from tests.chaos.programs import MARKED_FILES, MORTAL_FILES, MORTAL_ROLLING, Subject
+from tests.chaos.scenario import Kill, Setting
 
 __all__ = [
     "AT_START",
@@ -20,12 +22,15 @@ __all__ = [
     "FILES",
     "IN_BATCHES",
     "MARKS",
+    "OF_FILES",
+    "OF_REGIONS",
     "REGIONAL",
     "REPAIR",
     "RETRIES",
     "ROLLING",
     "TELLING",
     "kills",
+    "restless",
     "twice",
 ]
 
@@ -87,19 +92,35 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 
 
 FILES = ("before-stage", "after-stage", "before-rename", "mid-rename", "after-rename")
-"""Reached where Spark's own writers write files, and where they are published."""
+"""Reached where files are written, and where they are published (`test_files`)."""
 
 ROLLING = ("before-merge", "mid-merge", "after-merge")
 """Reached where files are held over epochs (`test_files`)."""
 
 MARKS = ("before-partition-mark", "after-partition-mark")
-"""Reached where readers are told of partitions; killed in `tests/unit/test_marking_sink.py`."""
+"""Reached where readers are told of partitions (`test_files`)."""
+
+OF_FILES: tuple[tuple[Subject, str], ...] = (
+    *((MORTAL_FILES, name) for name in FILES),
+    *((MORTAL_ROLLING, name) for name in ROLLING),
+    *((MARKED_FILES, name) for name in MARKS),
+)
+"""Each step of files with a program that reaches it, and writes a topic, too."""
 
 REPAIR = ("after-rewrite", "before-repair", "after-repair")
 """Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""
 
 REGIONAL = REGIONAL_FAILPOINTS
 """Reached only where regions fail, are late, or exchange splits (`test_regional`)."""
+
+_BETWEEN_TASKS = ("after-epoch-rewound", "after-carry", "after-release", "mid-move")
+
+OF_REGIONS: tuple[tuple[str, str], ...] = (
+    *(("micro-batch", name) for name in REGIONAL),
+    *(("continuous", name) for name in _BETWEEN_TASKS),
+)
+"""Engine and step of restless regions: every one in micro-batches, and in the continuous engine
+what it does in its own way: a running task loses a split, or its region is left out."""
 
 CONTINUOUS = (
     *("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound"),
@@ -119,7 +140,7 @@ CONTINUOUSLY = tuple(
 """The same for a continuous copy in one region."""
 
 RETRIES = ("publish-retry", "settle-retry")
-"""Reached when disk or broker do not answer: the simulation crashes between any two steps."""
+"""Reached when a start gets no answer (`tests.chaos.obstacles`)."""
 
 
 def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
@@ -136,6 +157,15 @@ def twice(failpoint: str) -> list[Kill]:
     """Killed in the middle of the work, and again as soon as the next run gets there."""
     again = "before-seal" if failpoint == "after-first" else failpoint  # there is one first record
     return [*kills((failpoint,)), _kill(again, 1)]
+
+
+def restless(doom: Doom, *, engine: str) -> Setting:
+    """Of `RESTLESS_REGIONS`: four regions, and a core for each of them that is a long task."""
+    return Setting(
+        partitions=8,
+        environment={"DOOM": str(doom.directory), "ENGINE": engine},
+        master="local[4]" if engine == "continuous" else "local[2]",
+    )
 
 
 def _kill(failpoint: str, hit: int) -> Kill:

@@ -44,6 +44,7 @@ class Setting:
         interval_s: from barrier to barrier.
         preload: records that are there before the first start.
         environment: for the program.
+        master: Spark's; a continuous region keeps one of its cores busy.
         gone_s: bound from the driver's end to the end of all that it started.
     """
 
@@ -51,6 +52,7 @@ class Setting:
     interval_s: float = 0.3
     preload: int = 200
     environment: Mapping[str, str] = field(default_factory=dict)
+    master: str = "local[2]"
     gone_s: float = PATIENCE_S
 
 
@@ -165,7 +167,7 @@ class Scenario:
             [
                 *("--bootstrap", self._bootstrap, "--input", self.topics.source),
                 *("--output", self.topics.output, "--checkpoint", str(self.checkpoint)),
-                *("--interval", str(self.setting.interval_s), "--master", "local[2]"),
+                *("--interval", str(self.setting.interval_s), "--master", self.setting.master),
                 *flags,
                 *arguments,
             ],

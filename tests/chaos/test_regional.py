@@ -12,15 +12,17 @@ from tests.chaos.programs import REGIONAL, REGIONAL_BOTH, RESTLESS_REGIONS
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _CARRIED = re.compile(r"^checkpoint=\d+ completed=\S+ carried=[^-\s]", re.MULTILINE)
 
 
-def survive(kafka: EmbeddedKafka, directory: Path, kills: list[Kill]) -> None:
+def survive(
+    kafka: EmbeddedKafka, directory: Path, kills: list[Kill], *, engine: str = "micro-batch"
+) -> None:
     """Killed at each, while a region fails, one is late and splits move; then to the end."""
     doom = Doom(directory / "doom")
-    setting = Setting(partitions=8, environment={"DOOM": str(doom.directory)})
+    setting = beds.restless(doom, engine=engine)
     with Scenario(RESTLESS_REGIONS, kafka.bootstrap, directory, setting) as scenario:
         for kill in kills:
             # Not at once: a region that has no snapshot yet takes all others with it.
@@ -28,6 +30,7 @@ def survive(kafka: EmbeddedKafka, directory: Path, kills: list[Kill]) -> None:
         scenario.finish()
 
 
+@pytest.mark.long
 def test_rule_9_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_region(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -35,13 +38,24 @@ def test_rule_9_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_re
     survive(kafka, tmp_path, [Kill(failpoint="mid-move", hit=2)])
 
 
-@pytest.mark.parametrize("failpoint", beds.REGIONAL)
+@pytest.mark.parametrize(
+    ("engine", "failpoint"),
+    [
+        pytest.param(
+            *cell,
+            id="-".join(cell),
+            marks=pytest.mark.extended if "after-epoch-rewound" in cell else pytest.mark.long,
+        )
+        for cell in beds.OF_REGIONS
+    ],
+)
 def test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step(
-    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+    kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
-    survive(kafka, tmp_path, [Kill(failpoint=failpoint)] * 2)
+    survive(kafka, tmp_path, beds.kills((failpoint,), hit=1) * 2, engine=engine)
 
 
+@pytest.mark.long
 def test_rule_17_workers_that_die_again_and_again_are_carried(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -71,6 +85,7 @@ def _survive(kafka: EmbeddedKafka, directory: Path, kills: list[tuple[int, Kill]
         scenario.finish(arguments=["--regions", "1"])
 
 
+@pytest.mark.long
 def test_rule_9_killed_with_two_regions_then_with_three_it_goes_on_with_one(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -80,6 +95,7 @@ def test_rule_9_killed_with_two_regions_then_with_three_it_goes_on_with_one(
     _survive(kafka, tmp_path, kills)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "failpoint",
     ["after-seal", "before-sweep", "after-sweep", "before-decision", "mid-commit", "before-mark"],
