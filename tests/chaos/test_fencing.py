@@ -4,10 +4,30 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.mortal_sink import PRE_COMMITTED, Doom
 from connectors.kafka.embedded import EmbeddedKafka
-from tests.chaos.beds import CONTINUOUSLY, IN_BATCHES, kills
-from tests.chaos.programs import COPY, COPY_IN_BATCHES, MORTAL_COPY, Subject
-from tests.chaos.scenario import START_S, Scenario, Setting
+from runtime.embedded.program import Program
+from tests.chaos.beds import (
+    CONTINUOUSLY,
+    IN_BATCHES,
+    OF_FILES,
+    OF_REGIONS,
+    REPAIR,
+    RETRIES,
+    kills,
+    restless,
+)
+from tests.chaos.obstacles import OBSTACLES
+from tests.chaos.programs import (
+    COPY,
+    COPY_IN_BATCHES,
+    MORTAL_COPY,
+    MORTAL_FILES,
+    RESTLESS_REGIONS,
+    Subject,
+)
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
+from tests.kafka_records import await_stable
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -17,6 +37,35 @@ _CELLS = [
     *(("micro-batch", name) for name in IN_BATCHES if name not in _FIRST_RECORD),
     *(("continuous", name) for name in CONTINUOUSLY if name not in _FIRST_RECORD),
 ]
+_DAILY = {"mid-rename", "after-merge", "before-partition-mark", "after-carry", "before-repair"}
+"""One of each kind of step that only some jobs have."""
+
+
+def _marks(failpoint: str, engine: str = "micro-batch") -> pytest.MarkDecorator:
+    is_daily = failpoint in _DAILY and engine == "micro-batch"
+    return pytest.mark.extended if is_daily else pytest.mark.long
+
+
+def _stand_still(scenario: Scenario) -> Program:
+    """A coordinator that is paused before its third decision."""
+    first = scenario.start(failpoints="before-decision=pause@3")
+    wait_for(first.is_driver_paused, what="the first coordinator paused")
+    return first
+
+
+def _wake(scenario: Scenario, first: Program) -> None:
+    """It goes on, with what others left half done, while one more starts: whoever's place is taken
+    stops, and nothing is lost or doubled."""
+    first.resume_driver()
+    last = scenario.start()
+    assert first.await_exit(timeout_s=START_S) not in (0, None)
+    scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
+    scenario.finish_running(last)
+
+
+def _repairing(*, timeout_s: int) -> Setting:
+    """Of a job that writes lost transactions again; they live so long."""
+    return Setting(environment={"ON_LOST": "repair", "TRANSACTION_TIMEOUT_S": str(timeout_s)})
 
 
 @pytest.mark.parametrize(
@@ -46,8 +95,7 @@ def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
     """The first stands still before its decision, the second takes over and dies at the failpoint,
-    and the first goes on with what that one left half done, while a third one starts: whoever's
-    place is taken stops, and nothing is lost or doubled."""
+    and the first goes on with what that one left half done, while a third one starts."""
     is_continuous = engine == "continuous"
     subject: Subject = MORTAL_COPY if is_continuous else COPY_IN_BATCHES
     setting = Setting(
@@ -55,11 +103,85 @@ def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
         preload=2_000 if is_continuous else 200,
     )
     with Scenario(subject, kafka.bootstrap, tmp_path, setting) as scenario:
-        first = scenario.start(failpoints="before-decision=pause@3")
-        wait_for(first.is_driver_paused, what="the first coordinator paused")
+        first = _stand_still(scenario)
         scenario.kill_at(kills((failpoint,), hit=3 if is_continuous else 2)[-1])
-        first.resume_driver()
-        third = scenario.start()
-        assert first.await_exit(timeout_s=START_S) not in (0, None)
-        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
-        scenario.finish_running(third)
+        _wake(scenario, first)
+
+
+@pytest.mark.parametrize(
+    ("subject", "failpoint"),
+    [pytest.param(*cell, id=cell[1], marks=_marks(cell[1])) for cell in OF_FILES],
+)
+def test_rules_6_and_19_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files(
+    kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoint: str
+) -> None:
+    """What the first has staged is in nobody's decision, and what the second has staged, held or
+    published is none of its business any more."""
+    with Scenario(subject, kafka.bootstrap, tmp_path) as scenario:
+        first = _stand_still(scenario)
+        for kill in kills((failpoint,)):
+            scenario.kill_at(kill)
+        _wake(scenario, first)
+
+
+@pytest.mark.parametrize(
+    ("engine", "failpoint"),
+    [pytest.param(*cell, id="-".join(cell), marks=_marks(cell[1], cell[0])) for cell in OF_REGIONS],
+)
+def test_rules_6_and_17_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step(
+    kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
+) -> None:
+    """Its regions are others by then: one has failed, one is late, and splits have moved."""
+    doom = Doom(tmp_path / "doom")
+    setting = restless(doom, engine=engine)
+    with Scenario(RESTLESS_REGIONS, kafka.bootstrap, tmp_path, setting) as scenario:
+        first = _stand_still(scenario)
+        for kill in kills((failpoint,), hit=1):
+            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+        _wake(scenario, first)
+
+
+@pytest.mark.parametrize("failpoint", [pytest.param(name, marks=_marks(name)) for name in REPAIR])
+def test_rules_6_and_11_a_stale_coordinator_wakes_behind_a_kill_in_a_repair(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """Brokers have aborted what it had open, and what was decided in its place; that is being
+    written again."""
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, _repairing(timeout_s=16)) as scenario:
+        first = _stand_still(scenario)
+        scenario.kill_at(Kill(failpoint="after-decision"))
+        await_stable(kafka.bootstrap, scenario.topics.output)
+        scenario.kill_at(Kill(failpoint=failpoint))
+        _wake(scenario, first)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", RETRIES)
+def test_rule_6_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """Two others were killed, the one at work and the one that could not finish it."""
+    obstacle = OBSTACLES[failpoint]
+    with Scenario(MORTAL_FILES, kafka.bootstrap, tmp_path) as scenario:
+        first = _stand_still(scenario)
+        scenario.kill_at(kills((obstacle.killed_at,))[-1])
+        with obstacle.in_the_way(scenario):
+            scenario.kill_at(Kill(failpoint=failpoint))
+        _wake(scenario, first)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", REPAIR)
+def test_rules_6_and_11_a_coordinator_that_stands_still_in_its_repair_doubles_nothing(
+    kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
+) -> None:
+    """It has written again what was lost, and wakes up to put that on record when the next one has
+    done the same, and died: one of the two is followed, whoever was first."""
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, _repairing(timeout_s=16)) as scenario:
+        scenario.kill_at(Kill(failpoint="after-decision", hit=2))
+        await_stable(kafka.bootstrap, scenario.topics.output)
+        scenario.setting = _repairing(timeout_s=300)  # what is written again is not lost, too
+        first = scenario.start(failpoints="before-repair=pause")
+        wait_for(first.is_driver_paused, what="the first coordinator paused in its repair")
+        scenario.kill_at(Kill(failpoint=failpoint))
+        _wake(scenario, first)
