@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.mortal_sink import PRE_COMMITTED, Doom
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import TransactionHandle, decode_handle
+from connectors.kafka.handles import COMMITTABLE_KIND, TransactionHandle, decode_handle
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.store import open_store
@@ -27,9 +27,13 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
-_ENGINES = {"micro-batch": beds.IN_BATCHES, "continuous": beds.CONTINUOUSLY}
-_DAILY = {("continuous", "after-tasks-asked")}
 _HIT = {"micro-batch": 2, "continuous": 3}
+_CELLS = (
+    *(("micro-batch", MORTAL_COPY, name) for name in beds.IN_BATCHES),
+    *(("continuous", MORTAL_COPY, name) for name in beds.CONTINUOUSLY),
+    *(("micro-batch", subject, name) for subject, name in beds.OF_FILES),
+)
+_DAILY = {("continuous", "after-tasks-asked"), ("micro-batch", "mid-rename")}
 
 
 class _Absence(Scenario):
@@ -94,7 +98,8 @@ class _Absence(Scenario):
             if record is None or record.verdict is not Verdict.DECIDED:
                 continue
             if not (store.is_committed(place) or store.is_superseded(place)):
-                yield from map(decode_handle, store.effective_committables(record))
+                named = store.effective_committables(record)
+                yield from (decode_handle(e) for e in named if e.kind == COMMITTABLE_KIND)
 
     def visible(self) -> int:
         """Records in the output that a read_committed reader finds."""
@@ -130,53 +135,56 @@ def opened() -> Iterator[list[_Absence]]:
         scenario.close_wire()
 
 
-def _cells(daily: set[tuple[str, str]], *, elsewhere: bool) -> list:
+def _cells(daily: set[tuple[str, str]]) -> list:
     return [
         pytest.param(
             engine,
+            subject,
             failpoint,
             id=f"{engine}-{failpoint}",
             marks=() if (engine, failpoint) in daily else pytest.mark.long,
         )
-        for engine, names in _ENGINES.items()
-        for failpoint in names
-        if elsewhere or failpoint not in beds.ELSEWHERE
+        for engine, subject, failpoint in _CELLS
     ]
 
 
-@pytest.mark.parametrize(("engine", "failpoint"), _cells(_DAILY, elsewhere=True))
+@pytest.mark.parametrize(("engine", "subject", "failpoint"), _cells(_DAILY))
 def test_rule_11_killed_and_away_beyond_the_transaction_timeout(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     opened: list[_Absence],
     engine: str,
+    subject: Subject,
     failpoint: str,
 ) -> None:
-    """Between the decision and its mark there is something to lose, elsewhere there is not."""
-    opened.append(_Absence(kafka, tmp_path, environment={"ENGINE": engine}))
+    """Between the decision and its mark there is something to lose, elsewhere there is not; of
+    files beside the topic never."""
+    opened.append(_Absence(kafka, tmp_path, subject=subject, environment={"ENGINE": engine}))
     with opened[-1] as scenario:
         for kill in beds.kills((failpoint,), hit=_HIT[engine]):
             scenario.kill_at(kill)
         scenario.return_home(scenario.await_timeouts())
 
 
-@pytest.mark.parametrize(("engine", "failpoint"), _cells(set(), elsewhere=False))
+@pytest.mark.parametrize(("engine", "subject", "failpoint"), _cells(set()))
 def test_rule_11_paused_beyond_the_transaction_timeout(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     opened: list[_Absence],
     engine: str,
+    subject: Subject,
     failpoint: str,
 ) -> None:
-    """All its processes stand still, and go on: it stops by itself if something was lost, and goes
-    on with an exact output, or stops too, if nothing was."""
+    """All its processes stand still, from the step of one of them on, and go on: it stops by itself
+    if something was lost, and goes on with an exact output, or stops too, if nothing was."""
     *before, last = beds.kills((failpoint,), hit=_HIT[engine])
-    opened.append(_Absence(kafka, tmp_path, environment={"ENGINE": engine, "ON_LOST": "fail"}))
+    variables = {"ENGINE": engine, "ON_LOST": "fail"}
+    opened.append(_Absence(kafka, tmp_path, subject=subject, environment=variables))
     with opened[-1] as scenario:
         for kill in before:
             scenario.kill_at(kill)
         program = scenario.start(failpoints=str(replace(last, action="pause")))
-        wait_for(program.is_driver_paused, what=f"a pause at {failpoint}")
+        wait_for(program.is_any_paused, what=f"a pause at {failpoint}")
         program.pause()
         lost = scenario.await_timeouts()
         seen = scenario.observer.total
@@ -215,23 +223,23 @@ def test_rule_11_what_was_written_again_is_lost_again(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("failpoint", beds.REGIONAL)
+@pytest.mark.parametrize(("engine", "failpoint"), beds.OF_REGIONS)
 def test_rule_11_away_beyond_the_timeout_at_every_regional_step(
-    kafka: EmbeddedKafka, tmp_path: Path, opened: list[_Absence], failpoint: str
+    kafka: EmbeddedKafka, tmp_path: Path, opened: list[_Absence], engine: str, failpoint: str
 ) -> None:
     """While a region fails, one is late, and splits move."""
     doom = Doom(tmp_path / "doom")
+    setting = beds.restless(doom, engine=engine)
     opened.append(
         _Absence(
             kafka,
             tmp_path,
             subject=RESTLESS_REGIONS,
-            setting=Setting(partitions=8),
-            environment={"DOOM": str(doom.directory)},
+            setting=setting,
+            environment=setting.environment,
         )
     )
     with opened[-1] as scenario:
-        scenario.kill_at(
-            Kill(failpoint=failpoint), on_progress=lambda: doom.ask("in-2", PRE_COMMITTED)
-        )
+        for kill in beds.kills((failpoint,), hit=1):
+            scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
         scenario.return_home(scenario.await_timeouts())
