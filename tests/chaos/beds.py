@@ -1,4 +1,6 @@
-"""Which failpoints are killed, in which order: every one of the engine, grouped by step.
+"""The failpoints by what reaches them, and how a program is killed there.
+
+That a name stands here kills nothing: `tests.chaos.test_every_failpoint` looks at the tests.
 
 Each start of a chain is killed at one of them; a clean run to the end follows. One Spark start per
 kill is what a kill costs, so a chain shares topics, checkpoint directory and final check.
@@ -123,7 +125,7 @@ OF_REGIONS: tuple[tuple[str, str], ...] = (
 what it does in its own way: a running task loses a split, or its region is left out."""
 
 CONTINUOUS = (
-    *("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound"),
+    *("before-epoch-end", "after-epoch-begun", "after-epoch-ack"),
     *("after-tasks-asked", "before-native-commit", "after-native-commit", "after-tasks-answered"),
 )
 """Reached in continuous tasks, or where they are asked to commit (`test_continuous`)."""
@@ -134,10 +136,9 @@ IN_BATCHES = tuple(name for chain in CHAINS.values() for name in chain)
 CONTINUOUSLY = tuple(
     name
     for name in (*IN_BATCHES, *CONTINUOUS)
-    # No split moves, and an epoch is one transaction.
-    if name not in ("after-epoch-rewound", "mid-commit")
+    if name != "mid-commit"  # an epoch is one transaction
 )
-"""The same for a continuous copy in one region."""
+"""The same for a continuous copy in one region, of which no split moves."""
 
 RETRIES = ("publish-retry", "settle-retry")
 """Reached when a start gets no answer (`tests.chaos.obstacles`)."""

@@ -1,0 +1,107 @@
+"""Every failpoint of the source is killed: twice in a row, in the way of a stale coordinator, and
+with a job that stays away.
+
+What is killed is read off the tests' own parameters, and each of these kills ends in an error where
+its failpoint is not reached (`Scenario.kill_at`): a new failpoint without a cell fails here, and so
+does a cell of one that is gone.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint.failpoints import FAILPOINTS
+from tests.chaos import (
+    test_continuous,
+    test_failpoints,
+    test_fencing,
+    test_files,
+    test_lost_transactions,
+    test_regional,
+    test_timeouts,
+)
+
+pytestmark = pytest.mark.chaos
+
+_ROOT = Path(__file__).parents[2]
+_LITERAL = re.compile(r'(?:\bfailpoint\(\s*|\byield )"([a-z-]+)"')
+_OTHER = re.compile(r"\bfailpoint\((?![\s\"])[^)]*\)")
+
+_TWICE = [
+    test_failpoints.test_copy_survives_two_kills_in_a_row_at_every_failpoint,
+    test_failpoints.test_a_start_without_an_answer_survives_two_kills_in_a_row,
+    test_continuous.test_continuous_copy_survives_two_kills_in_a_row_at_every_failpoint,
+    test_files.test_both_survive_two_kills_in_a_row,
+    test_files.test_held_files_survive_two_kills_in_a_row,
+    test_files.test_marks_survive_two_kills_in_a_row,
+    test_lost_transactions.test_rule_11_two_kills_in_a_row_in_a_repair,
+    test_regional.test_rules_9_and_17_two_kills_in_a_row_at_every_regional_step,
+]
+_STALE = [
+    test_fencing.test_rule_6_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint,
+    test_fencing.test_rules_6_and_19_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files,
+    test_fencing.test_rules_6_and_17_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step,
+    test_fencing.test_rules_6_and_11_a_stale_coordinator_wakes_behind_a_kill_in_a_repair,
+    test_fencing.test_rule_6_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer,
+]
+_AWAY = [
+    test_timeouts.test_rule_11_killed_and_away_beyond_the_transaction_timeout,
+    test_timeouts.test_rule_11_what_was_written_again_is_lost_again,
+    test_timeouts.test_rule_11_away_beyond_the_timeout_at_every_regional_step,
+]
+
+_FIRST_RECORD = {"before-first", "after-first"}  # a stale coordinator has written it before
+_NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that asks again has opened nothing yet
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    for package in ("runtime", "connectors"):
+        for file in sorted((_ROOT / package).rglob("*.py")):
+            yield str(file.relative_to(_ROOT)), file.read_text("utf-8")
+
+
+def _in_the_source() -> set[str]:
+    named = {name for _, text in _sources() for name in _LITERAL.findall(text)}
+    return {*named, *FAILPOINTS}
+
+
+def _cells(test: Callable[..., None]) -> set[str]:
+    """The failpoints that a test is parametrised with."""
+    found: set[str] = set()
+    for mark in test.pytestmark:
+        if mark.name != "parametrize":
+            continue
+        names, cells = mark.args
+        names = [names] if isinstance(names, str) else [*names]
+        if "failpoint" in names:
+            given = (cell.values if hasattr(cell, "values") else cell for cell in cells)
+            rows = ([one] if isinstance(one, str) else one for one in given)
+            found |= {row[names.index("failpoint")] for row in rows}
+    assert found, f"{test.__name__} has no cells"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tests", "absent"),
+    [(_TWICE, set()), (_STALE, _FIRST_RECORD), (_AWAY, _NO_ANSWER)],
+    ids=["twice in a row", "with a stale coordinator", "away beyond the timeout"],
+)
+def test_every_failpoint_of_the_source_is_killed(
+    tests: list[Callable[..., None]], absent: set[str]
+) -> None:
+    """But for those that there is a reason for, and these are left out indeed."""
+    killed = set().union(*map(_cells, tests))
+    assert _in_the_source() - killed == absent
+    assert killed <= _in_the_source()
+
+
+def test_failpoints_are_named_where_they_are_reached() -> None:
+    """Else the search above would pass over them; what a generator yields is taken at one place,
+    and a name that it makes is one of `FAILPOINTS`."""
+    found = [(file, call) for file, text in _sources() for call in _OTHER.findall(text)]
+    assert found == [
+        ("runtime/checkpoint/steps.py", "failpoint(name)"),
+        ("runtime/failpoints.py", "failpoint(name: str)"),
+    ]
