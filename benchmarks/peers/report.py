@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.write and any(result.setting.is_quick for result in results):
         sys.exit("quick runs are not for the documentation")
     page = (_ROOT / "docs" / "benchmarks.md").read_text("utf-8")
-    goals_table = goals.table(goals.judged(results, figures), former=page)
+    _, former, _ = _around(page, "goals")
+    goals_table = goals.table(goals.judged(results, figures), former=former)
     text = markdown(results) if results else ""
     print("\n".join(filter(None, [text, goals_table, scaling_tables(lines) if lines else ""])))
     if args.chart and races:
@@ -73,12 +74,18 @@ def with_section(text: str, section: str, name: str = "peers") -> str:
     Raises:
         ValueError: it has no such marks.
     """
+    before, _, after = _around(text, name)
+    return f"{before}\n{section.strip()}\n{after}"
+
+
+def _around(text: str, name: str) -> tuple[str, str, str]:
+    """What is before, between and behind the marks of a section, which stay with the outer two."""
     begin_mark, end_mark = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, begin, rest = text.partition(begin_mark)
-    _, end, after = rest.partition(end_mark)
+    section, end, after = rest.partition(end_mark)
     if not (begin and end):
         raise ValueError(f"the text has no {begin_mark} and {end_mark}")
-    return f"{before}{begin_mark}\n{section.strip()}\n{end_mark}{after}"
+    return before + begin, section, end + after
 
 
 def _write_peers(results: Sequence[Result], text: str, *, has_race: bool) -> None:
