@@ -37,6 +37,8 @@ __all__ = ["RecordSender", "flush"]
 
 _CHUNK_ROWS = 10_000
 _CAUSE_S = 1.0
+_SHORTEST_LOOK_S = 0.001
+_LONGEST_LOOK_S = 0.05
 _FLUSH_STEP_S = 0.15  # from 0.2 on the client adds steps of its own
 
 
@@ -165,9 +167,11 @@ class RecordSender:
 
     def _wait_for_room(self) -> None:
         deadline = self._clock() + self._queue_full_timeout_s
-        full = len(self._client)
+        full, look_s = len(self._client), _SHORTEST_LOOK_S
         while len(self._client) >= full:
-            serve(self._client, 0.05, self._delivery.client_failed)
+            # Nothing wakes who waits: of records that were taken nobody is told.
+            serve(self._client, look_s, self._delivery.client_failed)
+            look_s = min(2 * look_s, _LONGEST_LOOK_S)
             self._check()
             if self._clock() > deadline:
                 raise UnreachableError(
