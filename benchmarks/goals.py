@@ -150,7 +150,7 @@ _AGAINST = (
         most=0.2,
     ),
     _Against(
-        what="the same over Flink SQL's without its start, too",
+        what="CPU-seconds of the same without Spark's start, over Flink SQL's without its start",
         other="flink-sql", records=_MILLION, figure="cpu_s", most=0.2,
     ),
 )  # fmt: skip
