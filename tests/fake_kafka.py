@@ -177,7 +177,9 @@ class FakeBroker:
             return
         is_commit = known.state is _S.PREPARE_COMMIT
         known.state = written.state = _S.COMPLETE_COMMIT if is_commit else _S.COMPLETE_ABORT
-        (self.visible if is_commit else self.discarded)[written.identity] = known.records
+        ended = self.visible if is_commit else self.discarded
+        # A late AddPartitions may have begun another one of the same identity: they are two.
+        ended[written.identity] = ended.get(written.identity, 0) + known.records
         self.on_end(written)
 
     def advance(self, seconds: float) -> None:

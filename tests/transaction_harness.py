@@ -20,7 +20,8 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import Listing, TransactionState, Wire
 from runtime.model import StateEntry
-from tests.fake_kafka import FakeBroker, FakeWire
+from tests.add_partitions import add_partitions
+from tests.fake_kafka import FakeBroker, FakeWire, Fenced
 from tests.kafka_records import await_stable, create_topic, read, unique
 from tests.waiting import wait_for
 
@@ -78,6 +79,14 @@ class Harness(Protocol):
 
     def visible(self) -> int:
         """Records that a read_committed reader finds, once nothing is open."""
+        ...
+
+    def readable(self) -> int:
+        """Records that it finds now, up to the last stable offset."""
+        ...
+
+    def add_partitions(self, transaction: TransactionIdentity) -> str:
+        """An AddPartitionsToTxn of a producer that sent it long ago; the error, "" if accepted."""
         ...
 
 
@@ -167,6 +176,18 @@ class FakeHarness:
     def visible(self) -> int:
         """See `Harness.visible`."""
         return sum(self.broker.visible.values())
+
+    def readable(self) -> int:
+        """See `Harness.readable`."""
+        return len(self.broker.read_committed(0))
+
+    def add_partitions(self, transaction: TransactionIdentity) -> str:
+        """See `Harness.add_partitions`."""
+        try:
+            self.broker.add_partitions(transaction, 0)
+        except Fenced as err:
+            return str(err)
+        return ""
 
 
 @dataclass
@@ -296,6 +317,14 @@ class RealHarness:
         """See `Harness.visible`."""
         await_stable(self._plain, self._topic)
         return len(read(self._plain, self._topic))
+
+    def readable(self) -> int:
+        """See `Harness.readable`."""
+        return len(read(self._plain, self._topic))
+
+    def add_partitions(self, transaction: TransactionIdentity) -> str:
+        """See `Harness.add_partitions`."""
+        return add_partitions(self._plain, transaction, self._topic, 0)
 
     def listing(self) -> Listing:
         """Everything under this harness's prefix."""

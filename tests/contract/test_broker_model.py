@@ -1,7 +1,8 @@
 """The model broker of the tests, held against real ones of every feature level.
 
 What it promises here, the simulated worlds of `tests/simulation` build on: the table of rule 5 for
-EndTxn that comes once, twice or too late, and who is shut out by what.
+EndTxn that comes once, twice or too late, AddPartitionsToTxn that does, who is shut out by what,
+and what holds readers back.
 """
 
 import contextlib
@@ -157,3 +158,100 @@ def test_rule_13_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
 
     assert _state(harness, ours)[0] is _S.COMPLETE_COMMIT
     assert harness.visible() == 2
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_a_late_addpartitions_behind_an_end_by_hand(harness: Harness, commit: bool) -> None:
+    """Rule 5: EndTxn version 5 has raised the epoch, 4 has not: there an empty transaction begins,
+    whose commit adds nothing to what is visible."""
+    ours = _begun(harness).identity
+    assert _end(harness, ours, commit=commit) == _DONE
+    done = _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT
+    harness.await_state(ours, done)
+
+    if harness.level >= 1:
+        assert harness.add_partitions(ours) == "PRODUCER_FENCED"
+        assert _state(harness, ours) == (done, 1)
+    else:
+        assert harness.add_partitions(ours) == ""
+        assert _state(harness, ours) == (_S.ONGOING, 0)
+        assert _end(harness, ours, commit=True) == _DONE
+        harness.await_state(ours, _S.COMPLETE_COMMIT)
+    assert harness.visible() == (2 if commit else 0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_a_late_addpartitions_behind_a_native_end(harness: Harness, commit: bool) -> None:
+    """Rule 5: nothing raises the epoch, at no level: an empty transaction of the same one begins,
+    and ends like any other, with nothing more to see."""
+    attempt = _begun(harness)
+    ours = attempt.identity
+    attempt.end_natively(commit=commit)
+    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+
+    assert harness.add_partitions(ours) == ""
+
+    assert _state(harness, ours) == (_S.ONGOING, 0)
+    assert _end(harness, ours, commit=True) == _DONE
+    harness.await_state(ours, _S.COMPLETE_COMMIT)
+    assert harness.visible() == (2 if commit else 0)
+
+
+def test_rule_5_an_addpartitions_that_comes_again_while_it_is_open_changes_nothing(
+    harness: Harness,
+) -> None:
+    """Rule 5: the partition is there already; its records are visible once."""
+    ours = _begun(harness).identity
+
+    assert harness.add_partitions(ours) == ""
+
+    assert _state(harness, ours) == (_S.ONGOING, 0)
+    assert _end(harness, ours, commit=True) == _DONE
+    harness.await_state(ours, _S.COMPLETE_COMMIT)
+    assert harness.visible() == 2
+
+
+def test_rule_3_a_late_addpartitions_does_not_touch_the_ids_next_transaction(
+    harness: Harness,
+) -> None:
+    """Rule 3: neither while that is empty, nor while it is open."""
+    first = _begun(harness).identity
+    assert _end(harness, first, commit=True) == _DONE
+    harness.await_state(first, _S.COMPLETE_COMMIT)
+    later = harness.open(first.transactional_id)
+
+    assert harness.add_partitions(first) == "PRODUCER_FENCED"
+    assert _state(harness, later.identity) == (_S.EMPTY, 0)
+    later.produce(3)
+    assert harness.add_partitions(first) == "PRODUCER_FENCED"
+
+    assert _state(harness, later.identity) == (_S.ONGOING, 0)
+    assert _end(harness, later.identity, commit=True) == _DONE
+    harness.await_state(later.identity, _S.COMPLETE_COMMIT)
+    assert harness.visible() == 5
+
+
+def test_rule_5_a_late_addpartitions_behind_the_brokers_own_timeout(harness: Harness) -> None:
+    """Rule 5: the timeout has raised the epoch, at every level."""
+    ours = _begun(harness, timeout_s=1.0).identity
+    harness.await_state(ours, _S.COMPLETE_ABORT)
+
+    assert harness.add_partitions(ours) == "PRODUCER_FENCED"
+    assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
+    assert harness.visible() == 0
+
+
+def test_rule_17_what_is_open_holds_back_what_is_committed_behind_it(harness: Harness) -> None:
+    """Rule 17: readers stop at the first record whose end is not certain, by commit or abort."""
+    first, second = _begun(harness), _begun(harness, 3)
+    third = _begun(harness, 1)
+    for ours in (second.identity, third.identity):
+        assert _end(harness, ours, commit=True) == _DONE
+        harness.await_state(ours, _S.COMPLETE_COMMIT)
+    assert harness.readable() == 0
+
+    assert _end(harness, first.identity, commit=False) == _DONE
+    harness.await_state(first.identity, _S.COMPLETE_ABORT)
+
+    assert harness.visible() == 4
+    assert harness.readable() == 4
