@@ -35,6 +35,10 @@ _KEEP_ALIVE_S = 1.0
 _MAX_IDLE_S = 300.0  # as old as Java's producer lets its metadata become
 
 
+def _draw_owner() -> str:
+    return secrets.token_hex(8)
+
+
 def in_daemon_thread(function: Callable[[], None]) -> None:
     """The `Background` of real processes: a worker may exit without waiting for it."""
     threading.Thread(target=function, name="sluice-producers", daemon=True).start()
@@ -62,6 +66,14 @@ class ProducerPool:
 
     Writers call it from the task's thread. No id is initialised before the transaction it carried
     is over (`SlotBook`), and no producer carries two.
+
+    Args:
+        prefix, scope: of its ids.
+        prepare: makes a producer ready for one.
+        background: runs what may not be on the way of an epoch.
+        keep_alive_s: how often a ready producer is served; None: it need not be.
+        clock: monotonic seconds.
+        draw_owner: a text that no other pool of any process draws.
     """
 
     def __init__(
@@ -73,12 +85,13 @@ class ProducerPool:
         background: Background = in_daemon_thread,
         keep_alive_s: float | None = _KEEP_ALIVE_S,
         clock: Clock = time.monotonic,
+        draw_owner: Callable[[], str] = _draw_owner,
     ) -> None:
         self.generation = scope.batch.generation
         self._prefix = prefix
         self._job_uid = scope.job_uid
         self._region = scope.batch.region
-        self._owner = secrets.token_hex(8)
+        self._owner = draw_owner()
         self._prepare = prepare
         self._background = background
         self._keep_alive_s = keep_alive_s

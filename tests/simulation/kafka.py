@@ -25,9 +25,10 @@ from tests.fake_kafka import FakeWire, Fault
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["attempt_of", "entry_of", "identity_of", "make_sink", "transactional_id"]
+__all__ = ["PREFIX", "attempt_of", "entry_of", "identity_of", "make_sink"]
 
-_PREFIX = "simulated"
+PREFIX = "simulated"
+"""Of every transactional id."""
 _TOPIC = "output"
 _CONNECTION = KafkaConnection(bootstrap_servers="model:1")
 
@@ -109,7 +110,7 @@ def make_sink(world: "World") -> KafkaSinkCoordinator:
     """The driver's side of the sink, for one process."""
     return KafkaSinkCoordinator(
         _CONNECTION,
-        transactional_id_prefix=_PREFIX,
+        transactional_id_prefix=PREFIX,
         transaction_timeout_s=None,
         topics=(_TOPIC,),
         connect=lambda _: _Wire(world),
@@ -117,11 +118,6 @@ def make_sink(world: "World") -> KafkaSinkCoordinator:
         clock=world.clock,
         sleep=world.nap,
     )
-
-
-def transactional_id(job_uid: str, batch: BatchKey, owner: str, slot: int) -> str:
-    """As `connectors.kafka.handles.TransactionalId` writes it."""
-    return f"{_PREFIX}/{job_uid}/{batch.region}.{batch.generation}/{owner}/{slot}"
 
 
 def entry_of(

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from connectors.kafka import slots
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.producers import Lease, ProducerPool
+from connectors.kafka.slots import SlotEvent, SlotState
 from runtime.checkpoint import (
     aligning,
     moving,
@@ -40,7 +43,6 @@ from tests.fake_kafka import FakeBroker
 from tests.fake_store import FakeStore
 from tests.simulation.kafka import identity_of
 from tests.simulation.process import Process
-from tests.simulation.spark import Life
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -125,7 +127,29 @@ def ignore_generations(patch: pytest.MonkeyPatch) -> None:
 
 def use_ids_again_at_once(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: an id is initialised again only when its checkpoint is committed on record."""
-    patch.setattr(Life, "is_over", lambda self, used: True)
+
+    def broken(self: Any, lease: Lease) -> None:
+        self.give_back_unused(lease)
+        self._start(at_least=2)
+
+    patch.setattr(ProducerPool, "spend", broken)
+
+
+def one_owner_for_all_workers(patch: pytest.MonkeyPatch) -> None:
+    """Rule 4: an id says which worker process it belongs to, so that no other one has it."""
+
+    def broken(self: Any, slot: int) -> str:
+        place = f"{self._region}.{self.generation}"
+        return f"{self._prefix}/{self._job_uid}/{place}/worker/{slot}"
+
+    patch.setattr(ProducerPool, "_id_of", broken)
+
+
+def use_unanswered_ids_again(patch: pytest.MonkeyPatch) -> None:
+    """Rule 4: an `init_transactions` that may still arrive would abort what was begun since."""
+    patch.setitem(
+        cast(Any, slots.TRANSITIONS), (SlotState.PREPARING, SlotEvent.UNANSWERED), SlotState.FREE
+    )
 
 
 def abort_when_unsure(patch: pytest.MonkeyPatch) -> None:
@@ -381,6 +405,8 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "settle nothing at start": (settle_nothing_at_start, {"kill": 0.03}),
     "ignore generations": (ignore_generations, {"fail_region": 0.05}),
     "use ids again at once": (use_ids_again_at_once, {"kill": 0.03}),
+    "one owner for all workers": (one_owner_for_all_workers, {"fail_task": 0.2}),
+    "use unanswered ids again": (use_unanswered_ids_again, {"late": 0.3}),
     "abort when unsure": (abort_when_unsure, {"lost_answer": 0.2}),
     "sweep what is protected": (sweep_what_is_protected, {"kill": 0.03}),
     "sweep open batches": (sweep_open_batches, {}),

@@ -42,8 +42,9 @@ from runtime.errors import ConfigError, StreamError
 from runtime.model import BatchKey, RegionRecord, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
-from tests.simulation.kafka import entry_of, make_sink, transactional_id
+from tests.simulation.kafka import entry_of, make_sink
 from tests.simulation.spark import Life
+from tests.simulation.worker import Worker, scope_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -331,9 +332,8 @@ class Process:
         replaced = {}
         for entry in lost.committables:
             batch = BatchKey(region=lost.region.region, generation=generation, batch_id=0)
-            owner = f"repair-{next(self.world.names)}"
-            name = transactional_id(job_uid, batch, owner, 0)
-            transaction = self.world.initialise(name, hand=owner)
+            scope = scope_of(job_uid, batch, checkpoint_id=checkpoint_id, through=0)
+            transaction = Worker(self.world, scope).take_at_once(scope)
             for record in self.world.records_of(lost.region.splits):
                 self.world.broker.append(transaction, *record)
             replaced[entry.payload] = entry_of(transaction, checkpoint_id, lost.region.splits)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.producers import Lease
 from runtime.checkpoint.messages import (
     Acknowledged,
     AskCut,
@@ -14,7 +15,7 @@ from runtime.checkpoint.messages import (
     RegionFailed,
     SplitsDiscovered,
 )
-from runtime.contracts import OpenWork
+from runtime.contracts import OpenWork, TaskScope
 from runtime.errors import (
     FencedError,
     StreamError,
@@ -28,14 +29,14 @@ from runtime.model import (
     StateSnapshot,
 )
 from tests.fake_kafka import FakeBroker, Fenced
-from tests.simulation.kafka import attempt_of, entry_of, transactional_id
+from tests.simulation.kafka import attempt_of, entry_of
+from tests.simulation.worker import Worker, scope_of, transaction_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 __all__ = ["Life", "SparkLog", "Writer"]
 
-_NOT_USED_YET = 10**12
 _STATE = StateSnapshot(
     provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
 )
@@ -53,6 +54,7 @@ class SparkLog:
 class Writer:
     """A task attempt: it may outlive the driver that started it."""
 
+    lease: Lease
     transaction: TransactionIdentity
     records: Iterator[tuple[int, object]]
 
@@ -75,10 +77,7 @@ class Life:
         self.region = region
         self.generation = generation
         self.batch_id = first_batch
-        self._owner = f"w{next(process.world.names)}"
-        self._slots: dict[int, int] = {}
-        self._ready: tuple[int, TransactionIdentity] | None = None
-        self._through = 0
+        self._worker: Worker | None = None
         self.writer: Writer | None = None
         self.dead = False
         self.open: tuple[OpenWork, ...] = ()
@@ -133,8 +132,7 @@ class Life:
                 yield from self._returned()
                 continue
             yield from self._write(batch, *(yield from self._plan()))
-            if self._world.roll(0.5):
-                self._make_ready()  # while this one waits for its commit
+            self._make_ready()
             self._awaited = batch
             while batch not in self._process.results:
                 yield
@@ -206,7 +204,13 @@ class Life:
         if any(not split.is_empty for split in splits):
             # As tasks are told, also when a late batch is tried again, long behind its label.
             through = self._process.core.settled_through if hint is None else hint - 1
-            transaction = yield from self._write_records(batch, splits, through)
+            scope = scope_of(
+                self._process.found.record.job_uid,
+                batch,
+                checkpoint_id=through + 1,
+                through=through,
+            )
+            transaction = yield from self._write_records(batch, splits, scope)
             label = self._process.core.settled_through + 1 if hint is None else hint
             committables.append(entry_of(transaction, label, splits))
             self.open = (OpenWork(batch=batch, committables=tuple(committables)),)
@@ -230,53 +234,53 @@ class Life:
             self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost
 
     def _write_records(
-        self, batch: BatchKey, splits: tuple[SplitRange, ...], through: int
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], scope: TaskScope
     ) -> Generator[None, None, TransactionIdentity]:
-        self.writer = yield from self._open(batch, splits, through)
+        self.writer = yield from self._open(batch, splits, scope)
         while True:
             yield
             if self._world.fault(self._world.profile.fail_task, "a task fails and is tried again"):
-                self.orphan()
-                self.writer = yield from self._open(batch, splits, through)
+                self._give_up(self.writer)
+                self.writer = yield from self._open(batch, splits, scope)
             if self._world.fault(self._world.profile.late / 2, "AddPartitions will come once more"):
-                self._world.repeat_add(self.writer.transaction)
+                self._world.producers.repeat_add(self.writer.transaction)
             if self.writer.write(self._world.broker, self._world.random.randint(1, 4)):
-                transaction, self.writer = self.writer.transaction, None
-                return transaction
+                writer, self.writer = self.writer, None
+                assert self._worker is not None
+                self._worker.spend(writer.lease)
+                return writer.transaction
+
+    def _give_up(self, writer: Writer) -> None:
+        """An attempt has failed: it aborts in its worker, or is left behind there, or with it."""
+        assert self._worker is not None
+        chance = self._world.random.random()
+        if chance < 0.3:
+            self.writer = None
+            self._worker.abort(writer.lease)
+            return
+        self.orphan()
+        self._worker.spend(writer.lease)
+        if chance < 0.7:
+            self._worker = None
 
     def _open(
-        self, batch: BatchKey, splits: tuple[SplitRange, ...], through: int
+        self, batch: BatchKey, splits: tuple[SplitRange, ...], scope: TaskScope
     ) -> Generator[None, None, Writer]:
         """Begin a transaction; it is registered before its first record (rule 4)."""
-        self._through = through
-        while self._ready is None:
+        if self._worker is None:
+            self._worker = Worker(self._world, scope)
+        self._worker.enter(scope)
+        while (lease := self._worker.take(scope)) is None:
             yield
-            self._make_ready()
-        (slot, transaction), self._ready = self._ready, None
-        self._slots[slot] = through + 1
+            self._worker.work()
         yield
+        transaction = transaction_of(lease)
         self._process.core.require_wanted(batch)
         self._process.attempts.add(attempt_of(transaction, batch))
-        return Writer(transaction, self._world.records_of(splits))
-
-    def is_over(self, used: int) -> bool:
-        """Whether the checkpoint that a slot was used for is settled, as far as is known here."""
-        return used <= self._through
+        return Writer(lease, transaction, self._world.records_of(splits))
 
     def _make_ready(self) -> None:
-        """Initialise the next transaction's id, also while this one waits for its commit.
-
-        A slot of this worker is used again only when its checkpoint is settled (rule 5).
-        """
-        if self._ready is not None:
-            return
-        free = [slot for slot, used in self._slots.items() if self.is_over(used)]
-        slot = free[0] if free else len(self._slots)
-        self._slots[slot] = _NOT_USED_YET
-        place = BatchKey(region=self.region, generation=self.generation, batch_id=0)
-        job_uid = self._process.found.record.job_uid
-        name = transactional_id(job_uid, place, self._owner, slot)
-        try:
-            self._ready = slot, self._world.initialise(name, hand=self._owner)
-        except Fenced:  # the markers of its last transaction are still being written
-            self._slots[slot] = 0
+        """The next transaction's id may be initialised while this one waits for its commit."""
+        for _ in range(self._world.random.randint(0, 3)):
+            if self._worker is not None:
+                self._worker.work()

@@ -25,6 +25,7 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
 from tests.simulation.profile import Profile
 from tests.simulation.profiles import PROFILES
+from tests.simulation.shrink import find
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "10"))
@@ -125,6 +126,17 @@ def test_worlds_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch)
         except (AssertionError, StreamError):
             return
     pytest.fail(f"{MUTANT_SEEDS} worlds did not notice: {name}")
+
+
+def test_rule_4_two_workers_with_one_owner_are_seen_when_the_id_changes_hands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the invariant about ids, before any record is lost by it."""
+    mutation, rough = MUTATIONS["one owner for all workers"]
+    mutation(monkeypatch)
+    profile = Profile(**{"processes": 8, **rough})
+    found = [find(seed, profile) for seed in range(20)]
+    assert {failure.what for failure in found if failure} == {"a transactional id is in two hands"}
 
 
 class JobMachine(RuleBasedStateMachine):

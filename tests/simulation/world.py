@@ -5,14 +5,11 @@ pure functions, so the world can stop between any two of their remote steps. Onl
 are left out. The world plays Spark, the broker, the store, the network and the operator who kills.
 """
 
-import contextlib
 import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 
-from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.owner import OwnerRecord
 from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
 from runtime.checkpoint.plan import (
@@ -41,6 +38,7 @@ from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
 from tests.simulation.moves import RandomMoves
 from tests.simulation.process import Process, RegionBrokenError
+from tests.simulation.producers import Producers
 from tests.simulation.profile import Profile
 from tests.simulation.schedule import Dice, Kind, Move, say
 from tests.simulation.spark import SparkLog, Writer
@@ -90,6 +88,7 @@ class World:
         self.broker = FakeBroker(level=level, hold_markers=profile.markers)
         self.watch = Watch(self)
         self.broker.on_end = self.watch.ended
+        self.producers = Producers(self)
         self.owner: OwnerRecord | None = None
         self.names = itertools.count()
         self.ends = dict.fromkeys(range(profile.partitions), 0)
@@ -189,30 +188,6 @@ class World:
     def open_store(self) -> MetadataStore:
         """The checkpoint directory, for a process that starts."""
         return make_disk_store(self, self.disk) if self._is_disk else self._memory
-
-    def initialise(self, transactional_id: str, *, hand: str) -> TransactionIdentity:
-        """`init_transactions` of a producer that ``hand`` owns; Fenced while markers are due."""
-        made = self.broker.initialise(transactional_id)
-        self.watch.initialised(transactional_id, hand, made)
-        return made
-
-    def repeat_add(self, transaction: TransactionIdentity) -> None:
-        """A copy of a task's AddPartitions lies in a queue.
-
-        Not at transaction.version 2, whose producers send none. Nor where transactions expire at
-        version 0: there a copy that arrives behind the commit opens the same epoch again, and if
-        that one times out before the mark, the coordinator describes an abort. No client can tell.
-        """
-        level = self.broker.level
-        written = self.broker.ids[transaction.transactional_id].written
-        if written is None or level == 2 or (level == 0 and self.profile.expire):
-            return
-        for partition in sorted(written.partitions)[:1]:
-            self.broker.late.append(partial(self._add_late, transaction, partition))
-
-    def _add_late(self, transaction: TransactionIdentity, partition: int) -> None:
-        with contextlib.suppress(Fenced):
-            self.broker.add_partitions(transaction, partition)
 
     @property
     def history(self) -> list[CheckpointRecord]:

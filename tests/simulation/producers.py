@@ -1,0 +1,77 @@
+"""What tasks' producers ask of the model Kafka; answers are lost, requests come late or twice."""
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.wire import TransactionState
+from runtime.errors import DeliveryError, UnreachableError
+from tests.fake_kafka import Fenced
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Producers"]
+
+
+class Producers:
+    """Of all workers; they write their records at the broker itself."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def initialise(self, transactional_id: str, *, hand: str) -> TransactionIdentity:
+        """`init_transactions` of a producer that ``hand`` owns.
+
+        Raises:
+            DeliveryError: markers are due, which is asked for again.
+            UnreachableError: nothing is answered; it has happened, or will.
+        """
+        if self._world.fault(self._world.profile.late / 2, "init_transactions comes late"):
+            self._world.broker.late.append(partial(self._initialise_late, transactional_id, hand))
+            raise UnreachableError("no answer", {"id": transactional_id}, "Take another id.")
+        try:
+            made = self._world.broker.initialise(transactional_id)
+        except Fenced as err:
+            where = {"id": transactional_id}
+            raise DeliveryError("its markers are still written", where, "Ask again.") from err
+        self._world.watch.initialised(transactional_id, hand, made)
+        return made
+
+    def _initialise_late(self, transactional_id: str, hand: str) -> None:
+        with contextlib.suppress(Fenced):
+            made = self._world.broker.initialise(transactional_id)
+            self._world.watch.initialised(transactional_id, hand, made)
+
+    def abort_natively(self, transaction: TransactionIdentity) -> bool:
+        """A producer's own abort, and whether the broker has acknowledged it."""
+        if self._world.fault(self._world.profile.unreached, "a producer's abort is not sent"):
+            return False
+        described = self._world.broker.describe(transaction.transactional_id)
+        if described is not None and described.state is TransactionState.EMPTY:
+            return True  # no record was sent: nothing is to be ended
+        try:
+            self._world.broker.end_natively(transaction, commit=False)
+        except Fenced:
+            return False
+        return not self._world.fault(
+            self._world.profile.unanswered, "a producer's abort is not answered"
+        )
+
+    def repeat_add(self, transaction: TransactionIdentity) -> None:
+        """A copy of a task's AddPartitions lies in a queue.
+
+        Not where transactions expire at transaction.version 0: there a copy that arrives behind
+        the commit opens the same epoch again, and if that one times out before the mark, the
+        coordinator describes an abort. No client can tell.
+        """
+        written = self._world.broker.ids[transaction.transactional_id].written
+        if written is None or (self._world.broker.level == 0 and self._world.profile.expire):
+            return
+        for partition in sorted(written.partitions)[:1]:
+            self._world.broker.late.append(partial(self._add_late, transaction, partition))
+
+    def _add_late(self, transaction: TransactionIdentity, partition: int) -> None:
+        with contextlib.suppress(Fenced):
+            self._world.broker.add_partitions(transaction, partition)
