@@ -46,6 +46,15 @@ class Disk:
         self.files[path] = self.files.pop(temporary)
         return True
 
+    def write(self, path: str, data: bytes) -> None:
+        """A file's content from here on, whole or not."""
+        self.files[path] = data
+
+    def remove(self, path: str) -> None:
+        """A file, or a directory with all that is below it."""
+        for each in [f for f in self.files if f == path or f.startswith(f"{path}/")]:
+            del self.files[each]
+
 
 class FakeFileSystem:
     """`runtime.storage.file_system.FileSystem` on a `Disk`, for one process.
@@ -96,8 +105,8 @@ class FakeFileSystem:
         half = data[: len(data) // 2]
         self._step(
             "write",
-            lambda: self._disk.files.update({path: data}),
-            during=lambda: self._disk.files.update({path: half}),
+            lambda: self._disk.write(path, data),
+            during=lambda: self._disk.write(path, half),
         )
 
     def place(self, temporary: str, path: str) -> bool:
@@ -112,7 +121,7 @@ class FakeFileSystem:
 
     def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
         """See `FileSystem.replace`."""
-        self._step("replace", lambda: self._disk.files.update({path: data}))
+        self._step("replace", lambda: self._disk.write(path, data))
 
     def length_bytes(self, path: str) -> int | None:
         """See `FileSystem.length_bytes`."""
@@ -126,6 +135,9 @@ class FakeFileSystem:
 
     def join(self, sources: Sequence[str], path: str) -> int:
         """See `FileSystem.join`."""
+        missing = [source for source in sources if source not in self._disk.files]
+        if missing:
+            raise StorageError("no such file", {"path": missing[0]}, "Look for who deleted it.")
         data = b"".join(self._disk.files[source] for source in sources)
         self.write_temporary(path, data)
         return len(data)
@@ -142,14 +154,7 @@ class FakeFileSystem:
 
     def delete(self, path: str) -> None:
         """See `FileSystem.delete`."""
-
-        def gone() -> None:
-            for each in [
-                f for f in list(self._disk.files) if f == path or f.startswith(f"{path}/")
-            ]:
-                del self._disk.files[each]
-
-        self._step("delete", gone)
+        self._step("delete", lambda: self._disk.remove(path))
 
     def close(self) -> None:
         """See `FileSystem.close`."""

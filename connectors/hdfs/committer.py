@@ -16,14 +16,16 @@ from runtime.model import StateEntry
 from runtime.storage.file_system import FileSystem
 from runtime.storage.looks import close_quietly
 
-__all__ = ["FileCommitter", "OpenFileSystem"]
+__all__ = ["RENAMES_AT_ONCE", "FileCommitter", "OpenFileSystem"]
 
 log = logging.getLogger(__name__)
 
 OpenFileSystem = Callable[[str], FileSystem]
 """Opens the file system rooted at a URI."""
 
-_AT_ONCE = 8  # a NameNode answers renames from several callers at once; each waits for its edit log
+RENAMES_AT_ONCE = 8
+"""A NameNode answers renames from several callers at once; each waits for its edit log."""
+
 _DONE = CommitReport(outcome=CommitOutcome.COMMITTED)
 _LATE = CommitReport(outcome=CommitOutcome.PENDING, detail="time ran out before it was tried")
 _WORST = (CommitOutcome.UNKNOWN, CommitOutcome.PENDING, CommitOutcome.COMMITTED)
@@ -60,20 +62,27 @@ class FileCommitter:
     Driver or command line. A rename's answer is not believed unless it is yes: false, an error and
     no answer are settled by looking at both names (rule 20). Readers see whole files only, and
     those of one epoch one after the other.
+
+    Args:
+        open_file_system: called once for each root.
+        at_once: renames under way; 1: in the caller's thread, one after the other.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self,
         open_file_system: OpenFileSystem,
         *,
-        at_once: int = _AT_ONCE,
+        at_once: int = RENAMES_AT_ONCE,
         clock: Clock = time.monotonic,
     ) -> None:
         self._open = open_file_system
         self._clock = clock
         self._opened: dict[str, FileSystem] = {}
         self._under_way: dict[FileSet, _Progress] = {}
-        self._pool = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="sluice-files")
+        self._pool: ThreadPoolExecutor | None = None
+        if at_once > 1:
+            self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="sluice-files")
 
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
@@ -96,7 +105,8 @@ class FileCommitter:
 
     def close(self) -> None:
         """End the threads, a rename under way is finished; and the clients."""
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
         for fs in self._opened.values():
             close_quietly(fs)
 
@@ -121,7 +131,7 @@ class FileCommitter:
             return report
 
         todo = [file for file in files.files if file not in progress.files]
-        reports = list(self._pool.map(publish, todo))
+        reports = list((map if self._pool is None else self._pool.map)(publish, todo))
         progress.note(todo, reports)
         report = _worst([*reports, _DONE])
         if report.outcome is not CommitOutcome.COMMITTED:

@@ -1,14 +1,15 @@
 """The driver's side of a file sink: start check, staging, sweep and committer."""
 
 import logging
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from connectors.hdfs.committer import FileCommitter, OpenFileSystem
+from connectors.hdfs.committer import RENAMES_AT_ONCE, FileCommitter, OpenFileSystem
 from connectors.hdfs.partition_commit.marks import MarkedRun, MarkingCommitter, PartitionMarks
 from connectors.hdfs.staging import split_target, staging_root
 from connectors.hdfs.sweep import StagingSweeper
-from runtime.contracts import Committer, RegionProgress, SinkContext, SweepView
+from runtime.contracts import Clock, Committer, RegionProgress, SinkContext, SweepView
 from runtime.errors import (
     ConfigError,
     IllegalTransitionError,
@@ -41,13 +42,15 @@ class FileSinkCoordinator:
         open_file_system: OpenFileSystem,
         *,
         marks: PartitionMarks | None = None,
+        renames_at_once: int = RENAMES_AT_ONCE,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._target = target
         self._parent, self._name = split_target(target)
         self._open = open_file_system
         self._opened: FileSystem | None = None
         self._sweeper: StagingSweeper | None = None
-        self._files = FileCommitter(open_file_system)
+        self._files = FileCommitter(open_file_system, at_once=renames_at_once, clock=clock)
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator
         self.committer = (

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from connectors.hdfs.staging import StagingAttempt, split_target, staging_root
 from runtime.contracts import AttemptRegistry, Frame, RegisteredAttempt, StagedFrame, TaskScope
 from runtime.errors import StorageUnreachableError, StreamError
 from runtime.failpoints import failpoint
+from runtime.model import BatchKey
 from runtime.storage.file_system import FileSystem
 from runtime.storage.looks import close_quietly, require_writable
 
@@ -95,11 +96,13 @@ class FileFrameWriter:
         target: URI of the directory that readers read.
         saver: writes the files.
         open_file_system: opens the one rooted at a URI.
+        draw: a new attempt for a batch, of a name that nobody else has.
     """
 
     target: str
     saver: FrameSaver
     open_file_system: OpenFileSystem
+    draw: Callable[[BatchKey], StagingAttempt] = StagingAttempt.draw
 
     @functools.cached_property
     def _fs(self) -> FileSystem:
@@ -145,7 +148,7 @@ class FileFrameWriter:
         directory = StagingDirectory(
             fs=self._fs if target == self.target else self.open_file_system(parent),
             root=staging_root(name, job_uid=scope.job_uid, operator_id=scope.operator_id),
-            attempt=StagingAttempt.draw(scope.batch),
+            attempt=self.draw(scope.batch),
             checkpoint_id=scope.checkpoint_id,
         )
         registry.register(

@@ -3,13 +3,15 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
 from connectors.hdfs.committer import FileCommitter
 from runtime.contracts import CommitOutcome
 from runtime.model import StateEntry
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
-from tests.fake_file_system import Disk, FakeFileSystem, Fault
+from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 
 _CALL_S = 10.0
 
@@ -122,3 +124,20 @@ def test_a_staging_directory_that_stays_holds_up_no_published_epoch() -> None:
     (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
     assert report.outcome is CommitOutcome.COMMITTED
     assert disk.files == {"orders/part-0": b"x"}
+
+
+def test_one_rename_at_a_time_ends_at_the_one_at_which_the_process_dies() -> None:
+    """In the caller's thread: no rename behind it is under way, as the simulated worlds need it."""
+    entry = entry_of("fake:///data", [f"part-{n}" for n in range(3)])
+    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(3)})
+    moves: list[str] = []
+
+    def fault(step: str) -> Fault:
+        moves.extend([step] * (step == "move"))
+        return Fault.CRASH_BEFORE if len(moves) == 2 else Fault.NONE
+
+    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri, fault=fault), at_once=1)
+    with pytest.raises(SimulatedCrashError):
+        committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert set(disk.files) == {"orders/part-0", ".s/a/s1", ".s/a/s2"}
+    committer.close()
