@@ -3,11 +3,12 @@
 What sits on it is production code: committer, verdicts, sweep and owner claim.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
 from connectors.kafka.handles import (
+    COMMITTABLE_KIND,
     SourceRange,
     TransactionHandle,
     TransactionIdentity,
@@ -25,7 +26,7 @@ from tests.fake_kafka import FakeWire, Fault
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["PREFIX", "attempt_of", "entry_of", "identity_of", "make_sink"]
+__all__ = ["PREFIX", "attempt_of", "entry_of", "identities_of", "identity_of", "make_sink"]
 
 PREFIX = "simulated"
 """Of every transactional id."""
@@ -147,6 +148,11 @@ def entry_of(
 def identity_of(entry: StateEntry) -> TransactionIdentity:
     """The transaction that a committable names."""
     return decode_handle(entry).identity
+
+
+def identities_of(entries: Iterable[StateEntry]) -> list[TransactionIdentity]:
+    """The transactions among committables."""
+    return [identity_of(entry) for entry in entries if entry.kind == COMMITTABLE_KIND]
 
 
 def attempt_of(transaction: TransactionIdentity, batch: BatchKey) -> RegisteredAttempt:

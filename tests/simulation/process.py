@@ -42,6 +42,7 @@ from runtime.errors import ConfigError, StreamError
 from runtime.model import BatchKey, RegionRecord, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
+from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.kafka import entry_of, make_sink
 from tests.simulation.spark import Life
 from tests.simulation.worker import Worker, scope_of
@@ -77,8 +78,15 @@ class Process:
         self.lives: list[Life] = []
         self.core: CoordinatorCore
         self.found: Found
+        self.staging: Staging
         self.source = FakeSource("source", world.ends, bounded=False)
-        self._sinks: dict[str, SinkCoordinator] = {"sink": make_sink(world)}
+        self._sinks: dict[str, SinkCoordinator] = {}
+        if not world.profile.only_files:
+            self._sinks["sink"] = make_sink(world)
+        if world.profile.files:
+            fs = open_files(world)
+            self._sinks[FILES] = make_file_sink(world, fs)
+            self.staging = Staging(self, fs)
         self._store = world.open_store()
         self._sources: dict[str, SplitEnumerator] = (
             {} if world.profile.external else {"source": self.source}
@@ -157,7 +165,7 @@ class Process:
             first = record.batch_id or 1  # its commit log may have been lost: Spark replays it
         if self.world.profile.external:
             first = max(self.world.spark.committed, default=0) + 1
-        self.lives.append(Life(self, record.region, generation, first))
+        self.lives.append(Life(self, record, generation, first))
 
     # --- running ----------------------------------------------------------------------------------
 

@@ -32,6 +32,9 @@ class Profile:
         command: the chance that somebody restarts regions, parked ones or others.
         move: the chance that a decision moves a split, and then the next one.
         rescale: each start has one to so many regions; 0: all have ``regions``.
+        files: regions write files, too.
+        only_files: and nothing to Kafka.
+        roll: files are held over epochs, and merged, before they are published.
     """
 
     kill: float = 0.01
@@ -65,3 +68,6 @@ class Profile:
     command: float = 0.0
     move: float = 0.0
     rescale: int = 0
+    files: bool = False
+    only_files: bool = False
+    roll: bool = False

@@ -10,6 +10,7 @@ from tests.simulation.profile import Profile
 __all__ = ["PROFILES", "profile_of"]
 
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
+_FILES: dict[str, Any] = {"files": True, "only_files": True}
 
 PROFILES: Mapping[str, Profile] = {
     "ordinary": Profile(),
@@ -118,6 +119,40 @@ PROFILES: Mapping[str, Profile] = {
         old=0.4, external=True, disk=True, late=0.1, lost_answer=0.2, refused=0.2, kill=0.02
     ),
     "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
+    "files beside Kafka": Profile(files=True, fail_task=0.1, late=0.05),
+    "files, many kills": Profile(**_FILES, kill=0.05, start=0.1, fail_task=0.1, processes=12),
+    "files, paused coordinators wake up": Profile(
+        **_FILES, pause=0.05, resume=0.02, start=0.1, processes=10
+    ),
+    "files, answers are lost and renames come late": Profile(
+        **_FILES, late=0.15, lost_answer=0.15, refused=0.1, kill=0.02, start=0.05, processes=8
+    ),
+    "files of a drop-in": Profile(files=True, external=True, kill=0.03, late=0.1, processes=8),
+    "files are held over epochs": Profile(**_FILES, roll=True, kill=0.02, late=0.05),
+    "held files, many kills and lost answers": Profile(
+        **_FILES, roll=True, kill=0.05, start=0.1, lost_answer=0.1, late=0.1, processes=12
+    ),
+    "held files of carried regions": Profile(
+        files=True, roll=True, regions=3, regional=True, fail_region=0.03, fail_task=0.1, kill=0.02
+    ),
+    "held files of parked regions": Profile(
+        **_FILES,
+        roll=True,
+        regions=4,
+        partitions=5,
+        park=True,
+        command=0.005,
+        fail_region=0.02,
+        regional=True,
+        max_concurrent=2,
+        **_LONG_RUNS,
+    ),
+    "held files of other numbers of regions": Profile(
+        **_FILES, roll=True, rescale=4, partitions=5, kill=0.03, start=0.1, processes=12
+    ),
+    "held files in three checkpoints at once, on disk": Profile(
+        files=True, roll=True, max_concurrent=3, disk=True, late=0.1, kill=0.02, pause=0.02
+    ),
 }
 
 

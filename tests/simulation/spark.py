@@ -1,7 +1,7 @@
 """Spark as a region sees it: batches, task attempts, ids, and logs that outlive the driver."""
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from connectors.kafka.handles import TransactionIdentity
@@ -15,7 +15,7 @@ from runtime.checkpoint.messages import (
     RegionFailed,
     SplitsDiscovered,
 )
-from runtime.contracts import OpenWork, TaskScope
+from runtime.contracts import OpenWork, StagedFrame, TaskScope
 from runtime.errors import (
     FencedError,
     StreamError,
@@ -26,9 +26,11 @@ from runtime.model import (
     BatchKey,
     RegionRecord,
     SplitRange,
+    StateEntry,
     StateSnapshot,
 )
 from tests.fake_kafka import FakeBroker, Fenced
+from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import attempt_of, entry_of
 from tests.simulation.worker import Worker, scope_of, transaction_of
 
@@ -54,31 +56,35 @@ class SparkLog:
 class Writer:
     """A task attempt: it may outlive the driver that started it."""
 
+    broker: FakeBroker
     lease: Lease
     transaction: TransactionIdentity
     records: Iterator[tuple[int, object]]
 
-    def write(self, broker: FakeBroker, count: int) -> bool:
+    def write(self, count: int) -> bool:
         """Write some; True when all are written. Fenced when the broker refuses."""
         for _ in range(count):
             item = next(self.records, None)
             if item is None:
                 return True
-            broker.append(self.transaction, *item)
+            self.broker.append(self.transaction, *item)
         return False
 
 
 class Life:
     """One life of one region, as Spark runs it: poll, cut, open, register, write, acknowledge."""
 
-    def __init__(self, process: "Process", region: str, generation: int, first_batch: int) -> None:
+    def __init__(
+        self, process: "Process", restored: RegionRecord, generation: int, first_batch: int
+    ) -> None:
         self._process = process
         self._world = process.world
-        self.region = region
+        self.region = restored.region
         self.generation = generation
         self.batch_id = first_batch
+        self._states = restored.operator_states  # in the last decided record
         self._worker: Worker | None = None
-        self.writer: Writer | None = None
+        self.writer: Writer | FileTask | None = None
         self.dead = False
         self.open: tuple[OpenWork, ...] = ()
         self._awaited: BatchKey | None = None
@@ -131,7 +137,7 @@ class Life:
             if self._process.core.is_decided(batch):
                 yield from self._returned()
                 continue
-            yield from self._write(batch, *(yield from self._plan()))
+            states = yield from self._write(batch, *(yield from self._plan()))
             self._make_ready()
             self._awaited = batch
             while batch not in self._process.results:
@@ -140,6 +146,7 @@ class Life:
             error = self._process.results.pop(batch)
             if error is not None:
                 raise error
+            self._states = states
             yield from self._returned()
 
     def _returned(self) -> Generator[None, None, None]:
@@ -197,22 +204,26 @@ class Life:
 
     def _write(
         self, batch: BatchKey, splits: tuple[SplitRange, ...], barrier: Barrier | None
-    ) -> Generator[None, None, None]:
+    ) -> Generator[None, None, tuple[StateEntry, ...]]:
+        """What the region's record holds of its sinks, once it is acknowledged."""
         yield
-        committables = []
+        world, committables = self._world, []
         hint = None if barrier is None else barrier.checkpoint_id
-        if any(not split.is_empty for split in splits):
-            # As tasks are told, also when a late batch is tried again, long behind its label.
-            through = self._process.core.settled_through if hint is None else hint - 1
-            scope = scope_of(
-                self._process.found.record.job_uid,
-                batch,
-                checkpoint_id=through + 1,
-                through=through,
-            )
+        # As tasks are told, also when a late batch is tried again, long behind its label.
+        through = self._process.core.settled_through if hint is None else hint - 1
+        scope = scope_of(
+            self._process.found.record.job_uid, batch, checkpoint_id=through + 1, through=through
+        )
+        if not world.profile.only_files and any(not split.is_empty for split in splits):
             transaction = yield from self._write_records(batch, splits, scope)
             label = self._process.core.settled_through + 1 if hint is None else hint
             committables.append(entry_of(transaction, label, splits))
+        staged = StagedFrame(rows=0)
+        if world.profile.files:
+            is_last = barrier is not None and barrier.is_last
+            staged = yield from self._stage(splits, replace(scope, is_last=is_last))
+            committables += staged.committables
+        if committables:
             self.open = (OpenWork(batch=batch, committables=tuple(committables)),)
         yield
         record = RegionRecord(
@@ -221,31 +232,56 @@ class Life:
             batch_id=batch.batch_id,
             splits=splits,
             committables=tuple(committables),
-            state=_STATE if self._world.profile.stateful else None,
+            state=_STATE if world.profile.stateful else None,
+            operator_states=staged.operator_states,
         )
-        world, decide_by_s = self._world, None
+        decide_by_s = None
         if world.fault(world.profile.old, "a batch must be decided soon"):
             decide_by_s = world.clock() + world.random.choice((0.0, 0.05, 0.2))
         ack = Acknowledgement(
-            batch=batch, checkpoint_id=hint, region=record, decide_by_s=decide_by_s
+            batch=batch,
+            checkpoint_id=hint,
+            region=record,
+            again_in_s=staged.again_in_s,
+            decide_by_s=decide_by_s,
         )
         self._process.tell(Acknowledged(ack=ack), raises=True)
-        if self._world.roll(0.05):
+        if world.roll(0.05):
             self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost
+        return record.operator_states
+
+    def _stage(
+        self, splits: tuple[SplitRange, ...], scope: TaskScope
+    ) -> Generator[None, None, StagedFrame]:
+        """Files: the directory, the task, and what the driver makes of both."""
+        staging, world = self._process.staging, self._world
+        scope = replace(scope, operator_id=FILES, operator_states=self._states)
+        directory = staging.begin(scope)
+        yield
+        task = self.writer = staging.task(directory, splits)
+        while not task.write(world.random.randint(1, 4)):
+            yield
+            if world.fault(world.profile.fail_task, "a task that stages is tried again"):
+                self.orphan()
+                task = self.writer = staging.task(directory, splits)
+        self.writer = None
+        yield
+        return staging.finish(directory, task.files, scope)
 
     def _write_records(
         self, batch: BatchKey, splits: tuple[SplitRange, ...], scope: TaskScope
     ) -> Generator[None, None, TransactionIdentity]:
-        self.writer = yield from self._open(batch, splits, scope)
+        world = self._world
+        writer = self.writer = yield from self._open(batch, splits, scope)
         while True:
             yield
-            if self._world.fault(self._world.profile.fail_task, "a task fails and is tried again"):
-                self._give_up(self.writer)
-                self.writer = yield from self._open(batch, splits, scope)
-            if self._world.fault(self._world.profile.late / 2, "AddPartitions will come once more"):
-                self._world.producers.repeat_add(self.writer.transaction)
-            if self.writer.write(self._world.broker, self._world.random.randint(1, 4)):
-                writer, self.writer = self.writer, None
+            if world.fault(world.profile.fail_task, "a task fails and is tried again"):
+                self._give_up(writer)
+                writer = self.writer = yield from self._open(batch, splits, scope)
+            if world.fault(world.profile.late / 2, "AddPartitions will come once more"):
+                world.producers.repeat_add(writer.transaction)
+            if writer.write(world.random.randint(1, 4)):
+                self.writer = None
                 assert self._worker is not None
                 self._worker.spend(writer.lease)
                 return writer.transaction
@@ -277,7 +313,7 @@ class Life:
         transaction = transaction_of(lease)
         self._process.core.require_wanted(batch)
         self._process.attempts.add(attempt_of(transaction, batch))
-        return Writer(lease, transaction, self._world.records_of(splits))
+        return Writer(self._world.broker, lease, transaction, self._world.records_of(splits))
 
     def _make_ready(self) -> None:
         """The next transaction's id may be initialised while this one waits for its commit."""

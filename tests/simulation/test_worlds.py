@@ -152,9 +152,10 @@ class JobMachine(RuleBasedStateMachine):
         stateful=st.booleans(),
         expire=st.booleans(),
         delayed=st.booleans(),
+        files=st.booleans(),
     )
     def begin(
-        self, seed: int, *, external: bool, stateful: bool, expire: bool, delayed: bool
+        self, seed: int, *, external: bool, stateful: bool, expire: bool, delayed: bool, files: bool
     ) -> None:
         """A world without a coordinator."""
         profile = Profile(
@@ -163,6 +164,8 @@ class JobMachine(RuleBasedStateMachine):
             expire=0.02 if expire else 0.0,
             delayed=delayed,
             fail_region=0.03 if delayed else 0.004,
+            files=files,
+            roll=files and not external,
             processes=10**6,
         )
         self.world = World(seed, profile)

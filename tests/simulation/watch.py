@@ -12,11 +12,13 @@ from runtime.model import (
     CheckpointKind,
     CheckpointRecord,
     RegionStatus,
+    SplitRange,
     StateEntry,
     Verdict,
 )
 from tests.fake_kafka import Written
-from tests.simulation.kafka import identity_of
+from tests.simulation.file_watch import FileWatch
+from tests.simulation.kafka import identities_of, identity_of
 from tests.simulation.moves import owners
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Watch:
         self.read: dict[int, int] = {}
         self.moves = 0
         self.rescales = 0
+        self.files = FileWatch(world, self._require)
         self._places: set[int] = set()
         self._marked: set[int] = set()
         self._named: dict[TransactionIdentity, int] = {}
@@ -139,12 +142,13 @@ class Watch:
         self.history.append(record)
         if record.verdict is Verdict.DECIDED:
             self._name(at, record.committables)
+            self.files.decided(record, self._new_ranges(record))
             self._check_ranges(record)
             self._check_carried(record)
             self._check_assignment(record)
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
-        for identity in map(identity_of, entries):
+        for identity in identities_of(entries):
             self._named[identity] = at
             ended = self._ended.get(identity)
             if ended is not None and identity not in self._expired:
@@ -171,11 +175,21 @@ class Watch:
         if at in self._marked:
             return
         self._marked.add(at)
-        for identity in map(identity_of, effective()):
+        self.files.marked(at)
+        for identity in identities_of(effective()):
             ended = self._ended.get(identity)
             self._require(
                 ended is not None and ended.state in _COMMITTED, "marked before it is committed"
             )
+
+    def _new_ranges(self, record: CheckpointRecord) -> list[SplitRange]:
+        return [
+            split
+            for region in record.regions
+            if region.status is RegionStatus.COMPLETED
+            for split in region.splits
+            if not split.is_empty and split.start_offset == self._ends.get(split.partition, 0)
+        ]
 
     def _check_ranges(self, record: CheckpointRecord) -> None:
         """Rule 9: what a decision completes begins where the one before it ended."""

@@ -33,9 +33,11 @@ from runtime.failover.restart_strategies import (
     FixedDelayRestart,
     RestartStrategy,
 )
-from runtime.model import CheckpointRecord, SplitRange
+from runtime.model import CheckpointRecord, OperatorNode, SplitRange
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
+from tests.simulation.file_watch import WatchedFiles
+from tests.simulation.files import FILES, FileTask
 from tests.simulation.moves import RandomMoves
 from tests.simulation.process import Process, RegionBrokenError
 from tests.simulation.producers import Producers
@@ -93,7 +95,7 @@ class World:
         self.names = itertools.count()
         self.ends = dict.fromkeys(range(profile.partitions), 0)
         self.spark = SparkLog()
-        self.zombies: list[Writer] = []
+        self.zombies: list[Writer | FileTask] = []
         self.calm = False
         self.repairs = 0
         self.processes: list[Process] = []
@@ -108,6 +110,7 @@ class World:
         self._memory = MemoryStore(self)
         self.disk = WatchedDisk()
         self.disk.world = self
+        self.shelf = WatchedFiles(self)
         self.settings = CheckpointSettings(
             interval_s=None if profile.external else 0.5,
             timeout_s=8.0,
@@ -136,17 +139,36 @@ class World:
         names = ["r"] if profile.rescale and count == 1 else [f"r{n}" for n in range(count)]
         return JobPlan(
             name="simulated",
+            graph=self._graph(),
             regions=tuple(
                 RegionPlan(
                     name=name,
                     source_ids=() if profile.external else ("source",),
-                    sink_ids=("sink",),
+                    sink_ids=self._sink_ids,
                     chained=True,
                     stateful=profile.stateful,
-                    stateful_sink_ids=() if profile.move else None,
+                    stateful_sink_ids=(FILES,) if profile.files else (),
                     keeps_logs=profile.external,
                 )
                 for name in names
+            ),
+        )
+
+    @property
+    def _sink_ids(self) -> tuple[str, ...]:
+        kafka = () if self.profile.only_files else ("sink",)
+        return (*kafka, FILES) if self.profile.files else kafka
+
+    def _graph(self) -> tuple[OperatorNode, ...]:
+        """What keeps state is known by its operator."""
+        if not self.profile.files:
+            return ()
+        source = OperatorNode(operator_id="source", name="source", kind="source", upstream=())
+        return (
+            source,
+            *(
+                OperatorNode(operator_id=name, name=name, kind="sink", upstream=("source",))
+                for name in self._sink_ids
             ),
         )
 
@@ -302,13 +324,14 @@ class World:
 
     def has_late(self) -> bool:
         """Whether requests lie in some queue."""
-        return bool(self.broker.late or self.disk.late)
+        return bool(self.broker.late or self.disk.late or self.shelf.late)
 
     def _land(self, number: int) -> None:
         if self.broker.late:
             self.broker.land_late_request(number % len(self.broker.late))
         else:
             self.disk.land_late_steps()
+            self.shelf.land_late_steps()
 
     def kill(self, process: Process) -> None:
         """kill -9 of a driver; tasks on other machines may go on for a while."""
@@ -332,7 +355,7 @@ class World:
             return
         zombie = self.zombies[number % len(self.zombies)]
         try:
-            done = zombie.write(self.broker, 2)
+            done = zombie.write(2)
         except Fenced:
             done = True
         if done:
@@ -367,8 +390,7 @@ class World:
 
     def _is_complete(self) -> bool:
         if self.profile.external:
-            read = self.watch.read
-            return all(read.get(partition, 0) == end for partition, end in self.ends.items())
+            return not self._missing() and not self._missing_in_files()
         # A fenced coordinator's task may open a transaction behind the last sweep of the one that
         # finished: it holds readers back, not records, until somebody starts the job again.
         finished = any(process.finished and process.is_stuck() for process in self.processes)
@@ -414,13 +436,25 @@ class World:
         self.check_readers()
         if self._is_told_lost():
             return
-        missing = {
-            partition: (self.watch.read.get(partition, 0), end)
-            for partition, end in self.ends.items()
-            if self.watch.read.get(partition, 0) != end
-        }
+        missing = self._missing()
         self._require(not missing, f"not everything is visible in the end: {missing}")
+        missing_rows = self._missing_in_files()
+        self._require(not missing_rows, f"not every row is in a file in the end: {missing_rows}")
         self._require(self._is_complete(), "a transaction stays open, or nobody finishes")
+
+    def _missing(self) -> dict[int, tuple[int, int]]:
+        """By input partition what a reader has seen of it, and what there is."""
+        read = self.watch.read
+        if self.profile.only_files:
+            return {}
+        return {
+            partition: (read.get(partition, 0), end)
+            for partition, end in self.ends.items()
+            if read.get(partition, 0) != end
+        }
+
+    def _missing_in_files(self) -> list[str]:
+        return self.watch.files.missing() if self.profile.files else []
 
     def _require(self, holds: object, what: str) -> None:
         if not holds:

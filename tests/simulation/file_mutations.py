@@ -1,0 +1,131 @@
+"""One rule about files broken at a time; see `tests.simulation.mutations`."""
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connectors.hdfs import committer, rolling_writer
+from connectors.hdfs.committables import COMMITTABLE_KIND, FileSet, StagedFile
+from connectors.hdfs.coordination import FileSinkCoordinator
+from runtime.checkpoint import rescaling
+from runtime.checkpoint.messages import CoreEvent, Publish
+from runtime.checkpoint.settlement import Settlement
+from runtime.checkpoint.steps import Hands
+from runtime.contracts import CommitOutcome, CommitReport, SweepView
+from runtime.errors import StorageError
+from runtime.model import Verdict, committables_of
+from runtime.storage.file_system import FileSystem
+from tests.simulation.files import FILES
+
+__all__ = ["FILE_MUTATIONS"]
+
+
+def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
+    """Section 4: what no decision names is not visible."""
+    publish = Hands._publish  # noqa: SLF001 - broken on purpose
+
+    def broken(self: Any, action: Publish) -> Generator[str, None, CoreEvent]:
+        entries = [e for e in committables_of(action.regions) if e.kind == COMMITTABLE_KIND]
+        if action.verdict is Verdict.DECIDED:
+            self._sinks[FILES].committer.commit(entries, timeout_s=1.0, after_crash=True)
+        yield "renamed too early"
+        return (yield from publish(self, action))
+
+    patch.setattr(Hands, "_publish", broken)
+
+
+def believe_a_rename_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
+    """Rule 20: a rename is settled by looking, not by its answer."""
+
+    def broken(fs: FileSystem, files: FileSet, file: StagedFile, **_: bool) -> CommitReport:
+        with contextlib.suppress(StorageError):
+            fs.move(files.staged_path(file), files.final_path(file))
+        return CommitReport(outcome=CommitOutcome.COMMITTED)
+
+    patch.setattr(committer, "_publish_one", broken)
+
+
+def _with_view(patch: pytest.MonkeyPatch, **changes: Any) -> None:
+    sweep = FileSinkCoordinator.sweep
+
+    def broken(self: FileSinkCoordinator, view: SweepView, *, timeout_s: float) -> int:
+        return sweep(self, replace(view, **changes), timeout_s=timeout_s)
+
+    patch.setattr(FileSinkCoordinator, "sweep", broken)
+
+
+def sweep_decided_files(patch: pytest.MonkeyPatch) -> None:
+    """Rule 20: the sweep leaves what an unfinished decision names, however old its generation."""
+    run = Settlement.run
+
+    def sweep_first(self: Any, records: Any) -> Generator[str, None, None]:
+        yield from self._sweep(())
+        yield from run(self, records)
+
+    _with_view(patch, protected=())
+    patch.setattr(Settlement, "run", sweep_first)
+
+
+def sweep_held_files(patch: pytest.MonkeyPatch) -> None:
+    """Rule 29: what a record that can be started from holds is nobody's orphan."""
+    _with_view(patch, kept=())
+
+
+def sweep_staged_files_of_open_batches(patch: pytest.MonkeyPatch) -> None:
+    """Rule 4: what belongs to a batch that may still be decided is no orphan."""
+    patch.setattr(SweepView, "is_settled", lambda self, batch: True)
+
+
+def move_held_files(patch: pytest.MonkeyPatch) -> None:
+    """Rule 19: an epoch touches nothing that is held before its own decision."""
+    bring = rolling_writer._bring  # noqa: SLF001 - broken on purpose
+
+    def broken(file: Any, into: Any, staged: str, *, is_fresh: bool) -> None:
+        bring(file, into, staged, is_fresh=True)
+
+    patch.setattr(rolling_writer, "_bring", broken)
+
+
+def forget_what_vanished_regions_hold(patch: pytest.MonkeyPatch) -> None:
+    """Rule 19: rows that are held are published by whoever goes on with the region's splits."""
+    patch.setattr(rescaling, "_with_states", lambda regions, record, plan: tuple(regions))
+
+
+_FILES: Mapping[str, Any] = {"files": True, "only_files": True}
+_HELD: Mapping[str, Any] = {**_FILES, "roll": True, "kill": 0.03}
+
+FILE_MUTATIONS: Mapping[
+    str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
+] = {
+    "rename before the decision": (
+        rename_before_the_decision,
+        _FILES,
+        "a file is visible before its decision",
+    ),
+    "believe a rename that did not answer": (
+        believe_a_rename_that_did_not_answer,
+        {**_FILES, "refused": 0.1, "lost_answer": 0.1, "late": 0.1},
+        "a decided file is deleted",  # the emptied directory is thought to be, and tidied away
+    ),
+    "sweep decided files": (
+        sweep_decided_files,
+        {**_FILES, "kill": 0.03},
+        "a decided file is deleted",
+    ),
+    "sweep held files": (sweep_held_files, _HELD, "a held file is deleted"),
+    "sweep staged files of open batches": (
+        sweep_staged_files_of_open_batches,
+        _FILES,
+        "a decision names a file that is not there",
+    ),
+    "move held files": (move_held_files, _HELD, "a held file is moved away"),
+    "forget what vanished regions hold": (
+        forget_what_vanished_regions_hold,
+        {**_HELD, "rescale": 4, "partitions": 5, "start": 0.1},
+        "a decision loses or doubles rows of files",
+    ),
+}
+"""Each broken rule, with a world rough enough in the right way, and the promise that it breaks."""
