@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.mutants.page import PAGE, page
 from tests.mutants.patches import Mutant, load_all
 from tests.mutants.running import Fate, Nursery, Outcome, copy_tree, require_green, run
+from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS
 from tests.simulation.mutations import MUTATIONS
 
@@ -50,7 +51,11 @@ def main(names: Sequence[str]) -> int:
     outcomes = _run_all([known[name] for name in names] if names else list(known.values()))
     missed = [outcome.mutant.name for outcome in outcomes if outcome.fate is not Fate.CAUGHT]
     if not names:
-        simulated = (*MUTATIONS.items(), *FILE_MUTATIONS.items())
+        simulated = (
+            *MUTATIONS.items(),
+            *FILE_MUTATIONS.items(),
+            *CONTINUOUS_MUTATIONS.items(),
+        )
         PAGE.write_text(page(outcomes, {name: broken for name, (broken, *_) in simulated}))
     _say(f"{len(outcomes) - len(missed)} of {len(outcomes)} mutants caught")
     return 1 if missed else 0

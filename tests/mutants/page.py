@@ -28,11 +28,13 @@ This page is written by the command.
 _SIMULATED = """
 ## Broken in the simulator
 
-`tests/simulation/mutations.py` and `file_mutations.py` break the coordinator and its sinks in
-further ways, in memory, and in random worlds something must be noticed: a broken promise, or
-records lost, doubled or out of order:
-`tests/simulation/test_worlds.py::test_worlds_notice_a_broken_rule` and
-`test_files.py::test_worlds_notice_a_broken_rule_about_files`, in every `make check`.
+`tests/simulation/mutations.py`, `file_mutations.py` and `continuous_mutations.py` break the
+coordinator, its sinks and its tasks in further ways, in memory, and in random worlds something must
+be noticed: a broken promise, or records lost, doubled or out of order:
+`tests/simulation/test_worlds.py::test_worlds_notice_a_broken_rule`,
+`test_files.py::test_worlds_notice_a_broken_rule_about_files` and
+`test_continuous.py::test_worlds_notice_a_broken_rule_about_continuous_tasks`, in every
+`make check`.
 
 | mutation | the rule that it breaks |
 | --- | --- |

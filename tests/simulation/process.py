@@ -24,6 +24,7 @@ from runtime.checkpoint.messages import (
     RestartCommanded,
     Retire,
     ReturnBatches,
+    SplitsDiscovered,
     StepFailed,
     SweepOrphans,
     TellPositions,
@@ -34,7 +35,6 @@ from runtime.checkpoint.states import State
 from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity
 from runtime.contracts import (
     FailureReason,
-    RegionRegistration,
     SinkCoordinator,
     SplitEnumerator,
 )
@@ -42,6 +42,7 @@ from runtime.errors import ConfigError, StreamError
 from runtime.model import BatchKey, RegionRecord, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
+from tests.simulation.continuous import ContinuousLife, Engine
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.kafka import entry_of, make_sink
 from tests.simulation.spark import Life
@@ -75,14 +76,18 @@ class Process:
         self.finished = False
         self.results: dict[BatchKey, BaseException | None] = {}
         self.attempts = AttemptBook()
-        self.lives: list[Life] = []
+        self.lives: list[Life | ContinuousLife] = []
         self.core: CoordinatorCore
         self.found: Found
         self.staging: Staging
+        self.engine: Engine
         self.source = FakeSource("source", world.ends, bounded=False)
         self._sinks: dict[str, SinkCoordinator] = {}
         if not world.profile.only_files:
             self._sinks["sink"] = make_sink(world)
+        if self._plan.regions[0].follows:
+            self.engine = Engine(self)
+            self._sinks["sink"] = self.engine.around(self._sinks["sink"])
         if world.profile.files:
             fs = open_files(world)
             self._sinks[FILES] = make_file_sink(world, fs)
@@ -160,6 +165,9 @@ class Process:
         self.running = True
 
     def _live(self, record: RegionRecord, generation: int) -> None:
+        if self._plan.regions[0].follows:
+            self.lives.append(ContinuousLife(self, record, generation))
+            return
         first = 1
         if self.world.profile.stateful:
             first = record.batch_id or 1  # its commit log may have been lost: Spark replays it
@@ -219,7 +227,7 @@ class Process:
         for sink in self._sinks.values():
             sink.renew()
 
-    def _fail(self, life: Life) -> None:
+    def _fail(self, life: Life | ContinuousLife) -> None:
         """A failure, at times one that would come again."""
         self.world.note(f"region {life.region} fails")
         is_for_good = self.world.profile.park and self.world.roll(0.3)
@@ -283,15 +291,15 @@ class Process:
         for life in [life for life in dead if not self.core.is_parked(life.region)]:
             if life.region not in self._restarting and not self.core.is_over:
                 self._restarting.add(life.region)
-                self.tell(
-                    RegionRegistered(
-                        registration=RegionRegistration(
-                            region=life.region, generation=life.generation, open=life.open
-                        )
-                    )
-                )
+                self.tell(RegionRegistered(registration=life.registration()))
                 self.tell(RestartAsked(region=life.region))
                 return
+
+    def discover(self) -> None:
+        """A region that asks for its barrier looks for new splits first."""
+        found = self.source.discover(timeout_s=1)
+        if found:
+            self.tell(SplitsDiscovered(source_id="source", splits=found))
 
     def tell(self, event: CoreEvent, *, raises: bool = False) -> list[Action]:
         """Give the core an event and carry out what does not block."""

@@ -16,9 +16,16 @@ __all__ = ["Producers"]
 
 
 class Producers:
-    """Of all workers; they write their records at the broker itself."""
+    """Of all workers; they write their records at the broker itself.
+
+    Attributes:
+        natively: commits of their own that the broker has acknowledged.
+        ahead: transactions that a task began before its last one was ended by anybody.
+    """
 
     def __init__(self, world: "World") -> None:
+        self.natively = 0
+        self.ahead = 0
         self._world = world
 
     def initialise(self, transactional_id: str, *, hand: str) -> TransactionIdentity:
@@ -58,6 +65,27 @@ class Producers:
         return not self._world.fault(
             self._world.profile.unanswered, "a producer's abort is not answered"
         )
+
+    def commit_natively(self, transaction: TransactionIdentity) -> bool:
+        """A producer's own commit, and whether the broker has acknowledged it."""
+        profile = self._world.profile
+        if self._world.fault(profile.unreached, "a producer's commit is not sent"):
+            return False
+        if self._world.fault(profile.late, "a producer's commit comes late"):
+            self._world.broker.late.append(partial(self._commit_late, transaction))
+            return False
+        try:
+            self._world.broker.end_natively(transaction, commit=True)
+        except Fenced:
+            return False
+        if self._world.fault(profile.unanswered, "a producer's commit is not answered"):
+            return False
+        self.natively += 1
+        return True
+
+    def _commit_late(self, transaction: TransactionIdentity) -> None:
+        with contextlib.suppress(Fenced):
+            self._world.broker.end_natively(transaction, commit=True)
 
     def repeat_add(self, transaction: TransactionIdentity) -> None:
         """A copy of a task's AddPartitions lies in a queue.

@@ -35,6 +35,8 @@ class Profile:
         files: regions write files, too.
         only_files: and nothing to Kafka.
         roll: files are held over epochs, and merged, before they are published.
+        continuous: regions are long tasks, whose epochs follow one another undecided.
+        engines: each start takes one of the two.
     """
 
     kill: float = 0.01
@@ -71,3 +73,5 @@ class Profile:
     files: bool = False
     only_files: bool = False
     roll: bool = False
+    continuous: bool = False
+    engines: bool = False

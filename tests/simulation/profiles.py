@@ -10,6 +10,7 @@ from tests.simulation.profile import Profile
 __all__ = ["PROFILES", "profile_of"]
 
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
+_TASKS: dict[str, Any] = {"continuous": True}
 _FILES: dict[str, Any] = {"files": True, "only_files": True}
 
 PROFILES: Mapping[str, Profile] = {
@@ -119,6 +120,30 @@ PROFILES: Mapping[str, Profile] = {
         old=0.4, external=True, disk=True, late=0.1, lost_answer=0.2, refused=0.2, kill=0.02
     ),
     "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
+    "continuous tasks": Profile(**_TASKS),
+    "continuous tasks, many kills": Profile(**_TASKS, kill=0.05, start=0.1, processes=12),
+    "continuous tasks, paused coordinators wake up": Profile(
+        **_TASKS, pause=0.05, resume=0.02, start=0.1, processes=10
+    ),
+    "continuous tasks, answers are lost": Profile(
+        **_TASKS, lost_answer=0.1, unreached=0.1, unanswered=0.2, max_concurrent=2
+    ),
+    "continuous tasks die": Profile(**_TASKS, fail_region=0.03, fail_task=0.2, late=0.1),
+    "continuous tasks, requests come late, or twice": Profile(
+        **_TASKS, late=0.2, kill=0.02, start=0.05, processes=8
+    ),
+    "carried continuous regions of one output": Profile(
+        **_TASKS, regions=3, regional=True, fail_region=0.03, fail_task=0.1, shared_output=True
+    ),
+    "splits move between continuous tasks": Profile(
+        **_TASKS, regions=3, partitions=5, move=0.6, fail_region=0.01, kill=0.02
+    ),
+    "continuous epochs grow old, others expire": Profile(
+        **_TASKS, old=0.3, expire=0.03, lost_answer=0.1, kill=0.02, max_concurrent=2
+    ),
+    "either engine, with other numbers of regions": Profile(
+        **_TASKS, engines=True, rescale=3, partitions=4, kill=0.03, start=0.1, processes=12
+    ),
     "files beside Kafka": Profile(files=True, fail_task=0.1, late=0.05),
     "files, many kills": Profile(**_FILES, kill=0.05, start=0.1, fail_task=0.1, processes=12),
     "files, paused coordinators wake up": Profile(

@@ -13,9 +13,8 @@ from runtime.checkpoint.messages import (
     GiveBarrier,
     RegionCut,
     RegionFailed,
-    SplitsDiscovered,
 )
-from runtime.contracts import OpenWork, StagedFrame, TaskScope
+from runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
 from runtime.errors import (
     FencedError,
     StreamError,
@@ -124,6 +123,10 @@ class Life:
             )
         )
 
+    def registration(self) -> RegionRegistration:
+        """What it says of itself once it is over."""
+        return RegionRegistration(region=self.region, generation=self.generation, open=self.open)
+
     def orphan(self) -> None:
         """Its driver is gone; a task on another machine does not know yet."""
         if self.writer is not None:
@@ -169,13 +172,8 @@ class Life:
                 return barrier.splits, barrier
             self._sleep()
 
-    def _discover(self) -> None:
-        found = self._process.source.discover(timeout_s=1)
-        if found:
-            self._process.tell(SplitsDiscovered(source_id="source", splits=found))
-
     def _poll(self) -> Generator[None, None, Barrier | None]:
-        self._discover()
+        self._process.discover()
         answers = self._process.tell(
             BarrierPolled(region=self.region, generation=self.generation), raises=True
         )

@@ -92,6 +92,22 @@ class Worker:
         """Its transaction is pre-committed, or given up with an unknown end."""
         self._pool.spend(lease)
 
+    def end(self, lease: Lease) -> None:
+        """Its epoch has ended, and the next one is written."""
+        self._pool.end(lease)
+
+    def hold(self, lease: Lease) -> None:
+        """Its transaction is pre-committed, and the producer lives on to commit it."""
+        self._pool.hold(lease)
+
+    def let_go(self, lease: Lease) -> None:
+        """That producer is not needed any more."""
+        self._pool.let_go(lease)
+
+    def give_back_unused(self, lease: Lease) -> None:
+        """No transaction was begun with it."""
+        self._pool.give_back_unused(lease)
+
     def abort(self, lease: Lease) -> None:
         """The task aborts it; the id is free at once where the broker says so."""
         self._pool.abort(lease, timeout_s=0.0)

@@ -36,6 +36,7 @@ from runtime.failover.restart_strategies import (
 from runtime.model import CheckpointRecord, OperatorNode, SplitRange
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
+from tests.simulation.continuous import Task
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.moves import RandomMoves
@@ -95,7 +96,7 @@ class World:
         self.names = itertools.count()
         self.ends = dict.fromkeys(range(profile.partitions), 0)
         self.spark = SparkLog()
-        self.zombies: list[Writer | FileTask] = []
+        self.zombies: list[Writer | FileTask | Task] = []
         self.calm = False
         self.repairs = 0
         self.processes: list[Process] = []
@@ -136,6 +137,7 @@ class World:
         count = 1 if profile.external else profile.regions
         if profile.rescale:
             count = self.random.randint(1, profile.rescale)
+        follows = profile.continuous and not (profile.engines and self.random.random() < 0.5)
         names = ["r"] if profile.rescale and count == 1 else [f"r{n}" for n in range(count)]
         return JobPlan(
             name="simulated",
@@ -149,6 +151,7 @@ class World:
                     stateful=profile.stateful,
                     stateful_sink_ids=(FILES,) if profile.files else (),
                     keeps_logs=profile.external,
+                    follows=follows,
                 )
                 for name in names
             ),

@@ -11,6 +11,7 @@ from tests.mutants.page import PAGE, page
 from tests.mutants.patches import DIRECTORY, Mutant, PatchError, apply, load, load_all
 from tests.mutants.running import Fate, Nursery, Outcome, require_green, run
 from tests.mutants.witness import kind_of
+from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS
 from tests.simulation.mutations import MUTATIONS
 
@@ -58,7 +59,8 @@ def test_the_page_knows_every_mutant_and_none_is_known_to_survive() -> None:
     assert [row.split("`")[1] for row in rows] == [mutant.name for mutant in MUTANTS]
     assert [row for row in rows if "`tests/" not in row and "not run yet" not in row] == []
     assert all(mutant.wrong in row for mutant, row in zip(MUTANTS, rows, strict=True))
-    assert all(f"| {name} |" in text for name in (*MUTATIONS, *FILE_MUTATIONS))
+    simulated = (*MUTATIONS, *FILE_MUTATIONS, *CONTINUOUS_MUTATIONS)
+    assert all(f"| {name} |" in text for name in simulated)
 
 
 PATCH = """\

@@ -1,0 +1,474 @@
+"""Continuous tasks: production loops, couriers and desk, one step at a time.
+
+Epochs of a region follow one another before they are decided, tasks commit natively what they are
+asked to, and the driver finishes by hand what none of them has acknowledged. Left out are the
+courier's thread and the client of librdkafka; a task outlives its driver, or its region's life.
+"""
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.producers import Lease
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    AskCut,
+    BarrierPolled,
+    GiveBarrier,
+    RegionCut,
+    RegionFailed,
+)
+from runtime.continuous.courier import Courier
+from runtime.continuous.desk import ContinuousDesk, EpochBook
+from runtime.continuous.loop import EpochScope, TaskLoop
+from runtime.continuous.lost_timeout import LostTimeout
+from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
+from runtime.continuous.native_commits import AskedCommits, NativeCommits, TasksFirst
+from runtime.continuous.sink import ContinuousSink
+from runtime.contracts import (
+    ContinuousWriter,
+    Coordinator,
+    OpenWork,
+    RegionRegistration,
+    SinkCoordinator,
+    TaskScope,
+)
+from runtime.errors import (
+    CoordinatorLostError,
+    DeliveryError,
+    FencedError,
+    StreamError,
+    UnreachableError,
+)
+from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord, SplitRange, StateEntry
+from runtime.poison import FunctionRun
+from runtime.task_writers import TaskWriters
+from tests.continuous_parts import LogFollower, rows_of
+from tests.fake_kafka import Fenced
+from tests.simulation.kafka import attempt_of, entry_of
+from tests.simulation.worker import Worker, transaction_of
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+__all__ = ["ContinuousLife", "Engine", "Task"]
+
+
+class _Commits(NativeCommits):
+    """While the driver waits for its tasks, they move: some answer in time."""
+
+    def __init__(self, engine: "Engine") -> None:
+        super().__init__()
+        self._engine = engine
+
+    def ask(self, entries: Collection[StateEntry]) -> AskedCommits:
+        """See `NativeCommits.ask`."""
+        asked = super().ask(entries)
+        self._engine.move_tasks()
+        return asked
+
+
+class Engine:
+    """The continuous engine of one driver process; the coordinator as its desk sees it."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._world = process.world
+        self.commits = _Commits(self)
+        self.desk = ContinuousDesk(cast(Coordinator, self), self.commits)
+
+    def around(self, sink: SinkCoordinator) -> SinkCoordinator:
+        """The sink, whose tasks commit first."""
+        made = ContinuousSink(sink, self.commits, LostTimeout(None))
+        made.committer = TasksFirst(
+            lambda: sink.committer, self.commits, answer_s=0.0, clock=self._world.clock
+        )
+        return made
+
+    def move_tasks(self) -> None:
+        """Some of the tasks that live ask, commit and answer."""
+        lives = [life for life in self._process.lives if not life.dead]
+        for _ in range(self._world.random.randint(0, 3 * len(lives))):
+            life = self._world.random.choice(lives)
+            if isinstance(life, ContinuousLife) and not life.dead:
+                life.ask()
+
+    # --- what the desk asks -----------------------------------------------------------------------
+
+    def look_again(self) -> None:
+        """See `Coordinator.look_again`: nobody waits here."""
+
+    def poll_barrier(
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool = False,
+        until: Callable[[], bool] = lambda: False,
+    ) -> Barrier | None:
+        """See `Coordinator.poll_barrier`."""
+        del wait_s
+        if until():
+            return None
+        self._process.discover()
+        polled = BarrierPolled(region=region, generation=generation, has_read=has_read)
+        for action in self._process.tell(polled, raises=True):
+            if isinstance(action, GiveBarrier):
+                return action.barrier
+            if isinstance(action, AskCut):
+                return self._cut(action, region, generation)
+        return None
+
+    def _cut(self, asked: AskCut, region: str, generation: int) -> Barrier | None:
+        source = self._process.source
+        splits = source.cut(asked.positions, max_records=None, timeout_s=1)
+        cut = RegionCut(
+            checkpoint_id=asked.checkpoint_id,
+            region=region,
+            generation=generation,
+            splits=splits,
+            finished=source.is_finished(splits),
+            has_read=asked.has_read,
+        )
+        given = [a for a in self._process.tell(cut, raises=True) if isinstance(a, GiveBarrier)]
+        return given[0].barrier if given else None
+
+    def acknowledge(self, ack: Acknowledgement) -> None:
+        """See `Coordinator.acknowledge`."""
+        self._process.tell(Acknowledged(ack=ack), raises=True)
+
+    def is_committed(self, batch: BatchKey) -> bool:
+        """See `Coordinator.is_committed`."""
+        return self._process.core.is_committed(batch)
+
+
+class _Link:
+    """From a task to its coordinator; an answer may be lost, and then the task asks again."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._world = process.world
+
+    def _require_there(self) -> None:
+        if self._process.dead:
+            raise UnreachableError("nobody answers", {}, "The courier gives up.")
+
+    def next_barrier(
+        self,
+        region: str,
+        generation: int,
+        *,
+        wait_s: float,
+        has_read: bool,
+        committed: Sequence[CommittedEpoch] = (),
+    ) -> NextBarrier:
+        """See `CoordinatorLink.next_barrier`."""
+        del wait_s
+        self._require_there()
+        desk = self._process.engine.desk
+        if self._world.fault(self._world.profile.unanswered / 2, "a barrier is asked for twice"):
+            desk.next_barrier(region, generation, wait_s=0, has_read=has_read, committed=committed)
+        return desk.next_barrier(
+            region, generation, wait_s=0, has_read=has_read, committed=committed
+        )
+
+    def acknowledge_epoch(self, result: EpochResult) -> None:
+        """See `CoordinatorLink.acknowledge_epoch`."""
+        self._require_there()
+        self._process.engine.desk.acknowledge(result)
+        if self._world.fault(self._world.profile.unanswered / 2, "an epoch is told twice"):
+            self._process.engine.desk.acknowledge(result)
+
+
+class _Courier(Courier):
+    """Without its thread: it goes on when it is told, and waits for the task's epoch in between."""
+
+    owes = False
+
+    def start(self) -> None:
+        """See `Courier.start`."""
+
+    def close(self) -> None:
+        """See `Courier.close`."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something left to commit, or to be committed by others."""
+        return bool(self._held)
+
+    def go_on(self) -> bool:
+        """As far as it comes without waiting; False: the life is being stopped."""
+        if not self.owes:
+            return self._go_on()
+        if self._ended is None:
+            return True
+        self.owes = False
+        return super()._end_epoch()
+
+    def _end_epoch(self) -> bool:
+        self.owes = True
+        return True
+
+    def let_go(self) -> None:
+        """Its task ends: others finish what it holds."""
+        for ended in self._held.values():
+            ended.release()
+
+
+class _Writer:
+    """Implements `ContinuousWriter`: a transaction begins with its first record."""
+
+    def __init__(self, task: "Task", scope: TaskScope) -> None:
+        self.decide_by_s: float | None = None
+        self._task = task
+        self._world = task.world
+        self._scope = scope
+        self._lease: Lease | None = None
+        self._held: Lease | None = None
+        self._ranges: tuple[SplitRange, ...] = ()
+        self._checkpoint_id = scope.checkpoint_id
+        task.worker.enter(scope)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See `SinkWriter.write`."""
+        lease = self._lease or self._begin()
+        if self._world.fault(self._world.profile.late / 4, "AddPartitions will come once more"):
+            self._world.producers.repeat_add(transaction_of(lease))
+        try:
+            for partition, offset in rows_of(batch):
+                output = 0 if self._world.profile.shared_output else partition
+                self._world.broker.append(transaction_of(lease), output, (partition, offset))
+        except Fenced as err:
+            raise DeliveryError("a record was refused", {}, "The region begins again.") from err
+
+    def _begin(self) -> Lease:
+        worker = self._task.worker
+        while (lease := worker.take(self._scope)) is None:
+            worker.work()
+            self._world.nap(0.01)
+        try:
+            self._task.register(transaction_of(lease), self._scope.batch)
+        except BaseException:
+            worker.give_back_unused(lease)
+            raise
+        self._lease = lease
+        self._world.producers.ahead += self._task.holds
+        return lease
+
+    def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        """See `ContinuousWriter.end_epoch`."""
+        self._ranges, self._checkpoint_id = tuple(ranges), checkpoint_id
+        if self._lease is not None:
+            self._task.worker.end(self._lease)
+
+    def pre_commit(self) -> list[StateEntry]:
+        """See `SinkWriter.pre_commit`."""
+        if self._lease is None:
+            return []
+        self._task.worker.hold(self._lease)
+        self._held, self._lease = self._lease, None
+        if self._world.fault(self._world.profile.old, "an epoch must be decided soon"):
+            self.decide_by_s = self._world.clock() + self._world.random.choice((0.0, 0.05, 0.2))
+        return [entry_of(transaction_of(self._held), self._checkpoint_id, self._ranges)]
+
+    def commit(self, *, timeout_s: float) -> bool:
+        """See `ContinuousWriter.commit`."""
+        del timeout_s
+        if self._held is None:
+            return False
+        is_acknowledged = self._world.producers.commit_natively(transaction_of(self._held))
+        self.release()
+        return is_acknowledged
+
+    def release(self) -> None:
+        """See `ContinuousWriter.release`."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._task.worker.let_go(held)
+
+    def abort(self) -> None:
+        """See `SinkWriter.abort`."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            self._task.worker.abort(lease)
+        self.release()
+
+
+class Task:
+    """One task: a loop and its courier, in a worker of its own. It may outlive all that it knows.
+
+    Attributes:
+        is_over: it has ended.
+    """
+
+    def __init__(self, process: "Process", restored: RegionRecord, generation: int) -> None:
+        self.world = process.world
+        self.is_over = False
+        self._process = process
+        self._begins_after = process.core.last_committed
+        self._writers: list[_Writer] = []
+        batch = BatchKey(region=restored.region, generation=generation, batch_id=0)
+        self.worker = Worker(self.world, self._scope(batch, 1, committed_batch=-1))
+        self._courier = _Courier(
+            _Link(process), restored.region, generation, lost_timeout_s=0.0, clock=self.world.clock
+        )
+        self._loop = TaskLoop(
+            restored.region,
+            generation,
+            follower=LogFollower([split.at_end() for split in restored.splits], self.world.ends),
+            courier=self._courier,
+            open_writers=self._open,
+            functions=FunctionRun,
+            begins_after=self._begins_after,
+            clock=self.world.clock,
+        )
+
+    def _scope(self, batch: BatchKey, checkpoint_id: int, *, committed_batch: int) -> TaskScope:
+        return TaskScope(
+            job_uid=self._process.found.record.job_uid,
+            operator_id="sink",
+            batch=batch,
+            checkpoint_id=checkpoint_id,
+            committed_through=self._begins_after,
+            committed_batch=committed_batch,
+            task="0.0",
+        )
+
+    def _open(self, epoch: EpochScope) -> TaskWriters[ContinuousWriter]:
+        scope = self._scope(epoch.batch, epoch.checkpoint_id, committed_batch=epoch.committed_batch)
+        self._writers = [*self._writers[-1:], _Writer(self, scope)]
+        writers: Mapping[str, ContinuousWriter] = {"sink": self._writers[-1]}
+        return TaskWriters(writers, dead_letter_sink=None)
+
+    @property
+    def holds(self) -> bool:
+        """Whether an epoch that it has told is not committed yet, as far as it knows."""
+        return self._courier.holds
+
+    def register(self, transaction: TransactionIdentity, batch: BatchKey) -> None:
+        """Tell the coordinator of a transaction, before its first record (rule 4)."""
+        if self._process.dead:
+            raise CoordinatorLostError("silent for too long", {}, "The task ends.")
+        self._process.core.require_wanted(batch)
+        self._process.attempts.add(attempt_of(transaction, batch))
+
+    def read(self) -> None:
+        """Read, write, and end the epoch if that is asked for."""
+        if self.world.random.random() < 0.3:
+            self.worker.work()
+        self._guarded(lambda: bool(self._loop.step()) or True)
+
+    def ask(self) -> None:
+        """The courier goes on: asks, commits, tells."""
+        self._guarded(self._courier.go_on)
+
+    def _guarded(self, act: Callable[[], bool]) -> None:
+        try:
+            goes_on = act()
+        except StreamError:
+            self._end()
+            raise
+        if not goes_on:
+            self._end()
+
+    def _end(self) -> None:
+        """As `TaskLoop.run` and the courier's thread do."""
+        if not self.is_over:
+            self.is_over = True
+            self._writers[-1].abort()
+            self._courier.let_go()
+
+    def write(self, count: int) -> bool:
+        """It goes on without anybody; True when it has ended."""
+        for _ in range(count):
+            if self.is_over:
+                break
+            try:
+                (self.ask if self.world.random.random() < 0.3 else self.read)()
+            except StreamError:
+                break
+        return self.is_over
+
+
+class ContinuousLife:
+    """One life of one region, as its driver sees it; the same as `tests.simulation.spark.Life`."""
+
+    def __init__(self, process: "Process", restored: RegionRecord, generation: int) -> None:
+        self.region = restored.region
+        self.generation = generation
+        self.dead = False
+        self._process = process
+        self._world = process.world
+        self._book = EpochBook(
+            region=self.region,
+            generation=generation,
+            operator_states=restored.operator_states,
+        )
+        process.engine.desk.open(self._book)
+        self._task = Task(process, restored, generation)
+        self._steps = self._run()
+
+    @property
+    def open(self) -> tuple[OpenWork, ...]:
+        """What it has told of, and what is not committed on record."""
+        return self.registration().open
+
+    def registration(self) -> RegionRegistration:
+        """See `RegionHandle.register`."""
+        return self._book.registration()
+
+    def is_awake(self, now_s: float) -> bool:
+        """A task always is."""
+        del now_s
+        return True
+
+    def step(self) -> None:
+        """Its task reads, or asks."""
+        next(self._steps)
+
+    def _run(self) -> Generator[None, None, None]:
+        world = self._world
+        while True:
+            if world.fault(world.profile.fail_task / 4, "a continuous task is lost"):
+                self.fail(StreamError("the task is lost", {}, "The region begins again."))
+            elif world.random.random() < 0.5:
+                self.ask()
+            else:
+                self._guarded(self._task.read)
+            yield
+
+    def ask(self) -> None:
+        """Its courier goes on."""
+        self._guarded(self._task.ask)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except FencedError:
+            self.dead = True
+            self._book.stop()
+        except StreamError as err:
+            self.fail(err)
+        else:
+            self.dead |= self._task.is_over
+
+    def fail(self, error: BaseException, *, permanent: bool = False) -> None:
+        """It is given up; its task may go on, and may still ask."""
+        self.orphan()
+        self.dead = True
+        if self._world.roll(0.5):
+            self._book.stop()
+        self._process.tell(
+            RegionFailed(
+                region=self.region, generation=self.generation, error=error, permanent=permanent
+            )
+        )
+
+    def orphan(self) -> None:
+        """Its driver is gone, or does not count on it any more."""
+        if not self._task.is_over and self._task not in self._world.zombies:
+            self._world.note(f"a task of {self.region} goes on without its driver")
+            self._world.zombies.append(self._task)
