@@ -451,6 +451,7 @@ class ContinuousLife:
             self.dead = True
             self._book.stop()
         except StreamError as err:
+            self._process.require_no_bug(self, err)
             self.fail(err)
         else:
             self.dead |= self._task.is_over

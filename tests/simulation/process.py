@@ -38,7 +38,7 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
 )
-from runtime.errors import ConfigError, StreamError
+from runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from runtime.model import BatchKey, RegionRecord, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
@@ -233,6 +233,14 @@ class Process:
         is_for_good = self.world.profile.park and self.world.roll(0.3)
         error = RegionBrokenError("no use") if is_for_good else RuntimeError("failed four times")
         life.fail(error, permanent=is_for_good)
+
+    def require_no_bug(self, life: Life | ContinuousLife, error: BaseException) -> None:
+        """What the code calls its own bug is one, in a life that goes on under nobody's seal; in
+        one that is over, somebody may have swept what it still writes."""
+        if isinstance(error, IllegalTransitionError):
+            is_newest = self.world.history[-1].leader_session_id == self._session
+            is_ours = is_newest and self.core.is_live(life.region, life.generation)
+            self.world.require(not is_ours, f"a bug in a living region: {error}")
 
     def _is_commanded(self) -> bool:
         """Whether somebody types `sluice job restart` now; in the calm he does so in every other

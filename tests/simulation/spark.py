@@ -108,6 +108,7 @@ class Life:
         except Fenced as err:
             self.fail(err)
         except StreamError as err:
+            self._process.require_no_bug(self, err)
             self.fail(err)
 
     def fail(self, error: BaseException, *, permanent: bool = False) -> None:

@@ -152,10 +152,10 @@ class JobMachine(RuleBasedStateMachine):
         stateful=st.booleans(),
         expire=st.booleans(),
         delayed=st.booleans(),
-        files=st.booleans(),
+        kind=st.sampled_from(["batches", "files", "tasks"]),
     )
     def begin(
-        self, seed: int, *, external: bool, stateful: bool, expire: bool, delayed: bool, files: bool
+        self, seed: int, *, external: bool, stateful: bool, expire: bool, delayed: bool, kind: str
     ) -> None:
         """A world without a coordinator."""
         profile = Profile(
@@ -164,8 +164,9 @@ class JobMachine(RuleBasedStateMachine):
             expire=0.02 if expire else 0.0,
             delayed=delayed,
             fail_region=0.03 if delayed else 0.004,
-            files=files,
-            roll=files and not external,
+            files=kind == "files",
+            roll=kind == "files" and not external,
+            continuous=kind == "tasks" and not external and not stateful,
             processes=10**6,
         )
         self.world = World(seed, profile)

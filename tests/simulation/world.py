@@ -421,7 +421,7 @@ class World:
         """What the watch saw step by step is what a reader sees who begins now."""
         for partition, offsets in self.visible().items():
             due = list(range(self.watch.read.get(partition, 0)))
-            self._require(offsets == due, f"partition {partition} is not a prefix: {offsets}")
+            self.require(offsets == due, f"partition {partition} is not a prefix: {offsets}")
 
     def require_no_violation(self, process: Process) -> None:
         """Nobody may stop for lost or unknown transactions: nothing here loses any."""
@@ -432,7 +432,7 @@ class World:
             tolerated += (TransactionLostError,)
         error = process.error
         what = f"a coordinator stops by {type(error).__name__}: {error}"
-        self._require(error is None or isinstance(error, tolerated), what)
+        self.require(error is None or isinstance(error, tolerated), what)
 
     def check_complete(self) -> None:
         """Every record is visible exactly once, in order."""
@@ -440,10 +440,10 @@ class World:
         if self._is_told_lost():
             return
         missing = self._missing()
-        self._require(not missing, f"not everything is visible in the end: {missing}")
+        self.require(not missing, f"not everything is visible in the end: {missing}")
         missing_rows = self._missing_in_files()
-        self._require(not missing_rows, f"not every row is in a file in the end: {missing_rows}")
-        self._require(self._is_complete(), "a transaction stays open, or nobody finishes")
+        self.require(not missing_rows, f"not every row is in a file in the end: {missing_rows}")
+        self.require(self._is_complete(), "a transaction stays open, or nobody finishes")
 
     def _missing(self) -> dict[int, tuple[int, int]]:
         """By input partition what a reader has seen of it, and what there is."""
@@ -459,7 +459,8 @@ class World:
     def _missing_in_files(self) -> list[str]:
         return self.watch.files.missing() if self.profile.files else []
 
-    def _require(self, holds: object, what: str) -> None:
+    def require(self, holds: object, what: str) -> None:
+        """A promise, and whether it is kept."""
         if not holds:
             raise ViolationError(what, self.facts())
 
