@@ -258,6 +258,11 @@ class _Writer:
         self._world.producers.ahead += self._task.holds
         return lease
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether its transaction is registered, so that nobody has to be asked."""
+        return self._lease is not None
+
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `ContinuousWriter.end_epoch`."""
         self._ranges, self._checkpoint_id = tuple(ranges), checkpoint_id
@@ -382,12 +387,16 @@ class Task:
             self._courier.let_go()
 
     def write(self, count: int) -> bool:
-        """It goes on without anybody; True when it has ended."""
+        """It goes on without anybody; True when it has ended.
+
+        Of a paused driver it hears nothing, and writes until it would have to ask.
+        """
         for _ in range(count):
-            if self.is_over:
+            is_alone = self._process.paused and not self._process.dead
+            if self.is_over or (is_alone and not self._writers[-1].is_begun):
                 break
             try:
-                (self.ask if self.world.random.random() < 0.3 else self.read)()
+                (self.ask if self.world.random.random() < 0.3 and not is_alone else self.read)()
             except StreamError:
                 break
         return self.is_over
@@ -408,7 +417,7 @@ class ContinuousLife:
             operator_states=restored.operator_states,
         )
         process.engine.desk.open(self._book)
-        self._task = Task(process, restored, generation)
+        self.task = Task(process, restored, generation)
         self._steps = self._run()
 
     @property
@@ -432,17 +441,19 @@ class ContinuousLife:
     def _run(self) -> Generator[None, None, None]:
         world = self._world
         while True:
-            if world.fault(world.profile.fail_task / 4, "a continuous task is lost"):
+            is_lost = world.fault(world.profile.fail_task / 4, "a continuous task is lost")
+            if is_lost or self.task.is_over:
                 self.fail(StreamError("the task is lost", {}, "The region begins again."))
             elif world.random.random() < 0.5:
                 self.ask()
             else:
-                self._guarded(self._task.read)
+                self._guarded(self.task.read)
             yield
 
     def ask(self) -> None:
         """Its courier goes on."""
-        self._guarded(self._task.ask)
+        if not self.task.is_over:
+            self._guarded(self.task.ask)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -454,7 +465,7 @@ class ContinuousLife:
             self._process.require_no_bug(self, err)
             self.fail(err)
         else:
-            self.dead |= self._task.is_over
+            self.dead |= self.task.is_over
 
     def fail(self, error: BaseException, *, permanent: bool = False) -> None:
         """It is given up; its task may go on, and may still ask."""
@@ -470,6 +481,6 @@ class ContinuousLife:
 
     def orphan(self) -> None:
         """Its driver is gone, or does not count on it any more."""
-        if not self._task.is_over and self._task not in self._world.zombies:
+        if not self.task.is_over and self.task not in self._world.zombies:
             self._world.note(f"a task of {self.region} goes on without its driver")
-            self._world.zombies.append(self._task)
+            self._world.zombies.append(self.task)

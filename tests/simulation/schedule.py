@@ -134,7 +134,7 @@ class Dice:
                 is_full = len(world.ends) >= self._profile.partitions + 2
                 return None if is_full else Move(kind, seed=seed)
             case Kind.ZOMBIE:
-                return Move(kind, random_.randrange(8), 2, seed) if world.zombies else None
+                return Move(kind, random_.randrange(8), 2, seed) if world.has_zombies() else None
             case Kind.LATE:
                 return Move(kind, random_.randrange(8), seed=seed) if world.has_late() else None
             case Kind.KILL | Kind.PAUSE:

@@ -36,7 +36,7 @@ from runtime.failover.restart_strategies import (
 from runtime.model import CheckpointRecord, OperatorNode, SplitRange
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
-from tests.simulation.continuous import Task
+from tests.simulation.continuous import ContinuousLife, Task
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.moves import RandomMoves
@@ -352,17 +352,33 @@ class World:
             self.deadly.pop(0)
             self.kill(process)
 
+    def has_zombies(self) -> bool:
+        """Whether tasks write on without a driver."""
+        return bool(self.zombies or self._tasks_of_the_paused())
+
     def move_zombie(self, number: int = 0) -> None:
-        """A task whose driver is gone, or whose batch was given up, writes on."""
-        if not self.zombies:
+        """A task whose driver is gone or paused, or whose batch was given up, writes on."""
+        alone = self.zombies + self._tasks_of_the_paused()
+        if not alone:
             return
-        zombie = self.zombies[number % len(self.zombies)]
+        zombie = alone[number % len(alone)]
         try:
             done = zombie.write(2)
         except Fenced:
             done = True
-        if done:
+        if done and zombie in self.zombies:
             self.zombies.remove(zombie)
+
+    def _tasks_of_the_paused(self) -> list[Task]:
+        if not self.profile.continuous:
+            return []
+        return [
+            life.task
+            for process in self.processes
+            if process.paused and not process.dead
+            for life in process.lives
+            if isinstance(life, ContinuousLife) and not life.dead
+        ]
 
     def settle(self, *, bound: int = 5_000) -> None:
         """No more faults: whoever lives goes on, until one coordinator has read everything."""
