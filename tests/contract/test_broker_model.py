@@ -197,6 +197,23 @@ def test_rule_5_a_late_addpartitions_behind_a_native_end(harness: Harness, commi
     assert harness.visible() == (2 if commit else 0)
 
 
+def test_rule_5_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abort(
+    harness: Harness,
+) -> None:
+    """Rule 5: if what it opens times out, Describe tells of an abort of this very epoch, and the
+    records are there: why the committed mark must not wait for as long as a transaction lives."""
+    attempt = _begun(harness, timeout_s=5.0)
+    ours = attempt.identity
+    attempt.end_natively(commit=True)
+    harness.await_state(ours, _S.COMPLETE_COMMIT)
+
+    assert harness.add_partitions(ours) == ""
+    harness.await_state(ours, _S.COMPLETE_ABORT)
+
+    assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
+    assert harness.visible() == 2
+
+
 def test_rule_5_an_addpartitions_that_comes_again_while_it_is_open_changes_nothing(
     harness: Harness,
 ) -> None:

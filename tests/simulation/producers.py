@@ -90,12 +90,14 @@ class Producers:
     def repeat_add(self, transaction: TransactionIdentity) -> None:
         """A copy of a task's AddPartitions lies in a queue.
 
-        Not where transactions expire at transaction.version 0: there a copy that arrives behind
-        the commit opens the same epoch again, and if that one times out before the mark, the
-        coordinator describes an abort. No client can tell.
+        Not where transactions expire and a commit leaves the epoch as it is: by hand at
+        transaction.version 0, natively at every level. There a copy that arrives behind the commit
+        opens the same epoch again, and if that one times out before the mark, the coordinator
+        describes an abort. No client can tell.
         """
         written = self._world.broker.ids[transaction.transactional_id].written
-        if written is None or (self._world.broker.level == 0 and self._world.profile.expire):
+        keeps_epoch = self._world.broker.level == 0 or self._world.profile.continuous
+        if written is None or (keeps_epoch and self._world.profile.expire):
             return
         for partition in sorted(written.partitions)[:1]:
             self._world.broker.late.append(partial(self._add_late, transaction, partition))
