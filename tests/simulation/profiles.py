@@ -175,6 +175,12 @@ PROFILES: Mapping[str, Profile] = {
     "held files of other numbers of regions": Profile(
         **_FILES, roll=True, rescale=4, partitions=5, kill=0.03, start=0.1, processes=12
     ),
+    "held files beside transactions that expire and are repaired": Profile(
+        files=True, roll=True, expire=0.05, kill=0.03, processes=8
+    ),
+    "held files whose batches grow old": Profile(
+        **_FILES, roll=True, old=0.4, lost_answer=0.2, refused=0.2, late=0.1, disk=True
+    ),
     "held files in three checkpoints at once, on disk": Profile(
         files=True, roll=True, max_concurrent=3, disk=True, late=0.1, kill=0.02, pause=0.02
     ),
