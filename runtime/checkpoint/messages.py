@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runtime.checkpoint.failpoints import RegionalStep
+from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.states import State
 from runtime.contracts import CommitReport, FailureReason, PublishOutcome, RegionRegistration
 from runtime.model import (
@@ -34,7 +35,6 @@ __all__ = [
     "EndJob",
     "FailBatches",
     "GiveBarrier",
-    "LostCommittables",
     "MarkCommitted",
     "Marked",
     "NothingDue",
@@ -316,14 +316,6 @@ class Commit:
     after_crash: bool
     regions: tuple[RegionRecord, ...]
     carried: Mapping[str, FailureReason] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostCommittables:
-    """Decided work of one region that was certainly aborted."""
-
-    region: RegionRecord
-    committables: tuple[StateEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Generator, Mapping
 from typing import Protocol
 
-from runtime.checkpoint.messages import LostCommittables, Repair
-from runtime.checkpoint.settling import lost_error
+from runtime.checkpoint.losses import LostCommittables, lost_error
+from runtime.checkpoint.messages import Repair
 from runtime.contracts import MetadataStore, PublishOutcome
 from runtime.errors import StorageError, UnreachableError
 from runtime.model import StateEntry

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all
 from runtime.checkpoint.kept_states import KeptStates
+from runtime.checkpoint.losses import lost_by_region, lost_error, unknown_error
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
 from runtime.checkpoint.repairs import Repairs
-from runtime.checkpoint.settling import lost_by_region, lost_error, unknown_error
 from runtime.checkpoint.steps import Steps, by_sink, commit_all
 from runtime.checkpoint.succession import is_settled
 from runtime.contracts import (

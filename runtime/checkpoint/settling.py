@@ -13,11 +13,16 @@ from runtime.checkpoint.aftercare import (
 from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.failpoints import RegionalStep
+from runtime.checkpoint.losses import (
+    LostCommittables,
+    lost_by_region,
+    lost_error,
+    unknown_error,
+)
 from runtime.checkpoint.messages import (
     AbortedWork,
     Commit,
     CommitReported,
-    LostCommittables,
     MarkCommitted,
     Marked,
     OrphansSwept,
@@ -35,16 +40,13 @@ from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoin
 from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
 from runtime.checkpoint.succession import taken_over
-from runtime.contracts import CommitOutcome, CommitReport, FailureReason, PublishOutcome
+from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from runtime.errors import (
     CheckpointFailedError,
     FencedError,
-    StreamError,
-    TransactionLostError,
-    TransactionUnknownError,
     UnreachableError,
 )
-from runtime.model import CheckpointKind, RegionRecord, StateEntry, Verdict, committables_of
+from runtime.model import CheckpointKind, StateEntry, Verdict, committables_of
 from runtime.moments import is_past
 
 __all__ = [
@@ -340,50 +342,6 @@ def _lost(checkpoint: PendingCheckpoint) -> tuple[LostCommittables, ...]:
     return lost_by_region(checkpoint.regions, checkpoint.lost)
 
 
-def lost_by_region(
-    regions: Iterable[RegionRecord], lost: Iterable[StateEntry]
-) -> tuple[LostCommittables, ...]:
-    """Lost committables with the region whose ranges they held; pure."""
-    gone = list(lost)
-    return tuple(
-        LostCommittables(region=region, committables=mine)
-        for region in regions
-        if (mine := tuple(entry for entry in region.committables if entry in gone))
-    )
-
-
-def lost_error(
-    checkpoint_id: int, lost: Iterable[LostCommittables], reports: Iterable[CommitReport]
-) -> TransactionLostError:
-    """The error that names the ranges (rule 11).
-
-    Args:
-        reports: of the lost ones, and perhaps of others. Where they tell no ranges, all that the
-            regions read is named: their lost part is in it.
-    """
-    found, told = list(lost), list(reports)
-    gone = [report for report in told if report.outcome is CommitOutcome.ABORTED]
-    ranges = sorted({each for report in gone for each in report.ranges})
-    if not ranges or not all(report.ranges for report in gone):
-        ranges = [
-            f"{split.name}:[{split.start_offset},{split.end_offset})"
-            for part in found
-            for split in part.region.splits
-            if not split.is_empty
-        ]
-    return TransactionLostError(
-        "a decided transaction was aborted before it could be committed: its records are missing",
-        {
-            "checkpoint_id": checkpoint_id,
-            "regions": ",".join(part.region.region for part in found),
-            "ranges": " ".join(ranges),
-            "details": "; ".join(sorted({report.detail for report in told if report.detail})),
-        },
-        "Raise the transaction timeout, and use on_lost='repair'. Where that cannot write them "
-        "again, do it by hand, then 'sluice checkpoint accept-loss' lets the job start.",
-    )
-
-
 def repaired(book: Book, event: Repaired, now_s: float) -> None:
     """What replaces the lost work is durable; commit it like any other."""
     checkpoint = book.pending[event.checkpoint_id]
@@ -485,13 +443,3 @@ def _end_if_unknown(
         return
     checkpoint.halted = True
     book.end(unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports)), now_s)
-
-
-def unknown_error(checkpoint_id: int, details: Iterable[str]) -> StreamError:
-    """The error for work that may or may not be visible."""
-    return TransactionUnknownError(
-        "whether decided work is visible cannot be told",
-        {"checkpoint_id": checkpoint_id, "details": "; ".join(sorted(set(filter(None, details))))},
-        "Nothing was deleted or repaired. Look at what the details name, a transaction with "
-        "`sluice txn describe`, then start again.",
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from runtime.checkpoint.messages import LostCommittables
+from runtime.checkpoint.losses import LostCommittables
 from runtime.contracts import (
     AttemptRegistry,
     DeadLetterWriter,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.messages import (
     AbortWork,
     Action,
@@ -12,7 +13,6 @@ from runtime.checkpoint.messages import (
     CoreEvent,
     EndJob,
     FailBatches,
-    LostCommittables,
     MarkCommitted,
     OrphansSwept,
     Publish,

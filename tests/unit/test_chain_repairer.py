@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.slots import SlotBook, SlotEvent
-from runtime.checkpoint.messages import LostCommittables
+from runtime.checkpoint.losses import LostCommittables
 from runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
 from runtime.errors import DeliveryError
 from runtime.model import Redistribution, RegionRecord, SplitRange, StateEntry

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.messages import Commit, EndJob, LostCommittables, Repair, Repaired
+from runtime.checkpoint.losses import LostCommittables, lost_error
+from runtime.checkpoint.messages import Commit, EndJob, Repair, Repaired
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
-from runtime.checkpoint.settling import lost_error
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from runtime.errors import TransactionLostError
 from runtime.model import RegionRecord, StateEntry

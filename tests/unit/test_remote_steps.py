@@ -10,13 +10,13 @@ import pytest
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters
 from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.kept_states import KeptStates
+from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.messages import (
     AbortedWork,
     AbortWork,
     Commit,
     CommitReported,
     CoreEvent,
-    LostCommittables,
     MarkCommitted,
     Marked,
     Publish,

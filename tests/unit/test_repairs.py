@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from runtime.checkpoint.messages import LostCommittables, Repair
+from runtime.checkpoint.losses import LostCommittables
+from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SweepView
