@@ -50,6 +50,7 @@ class PendingCheckpoint:
         steps: what that does to regions.
         remaining: committables not known to be committed yet.
         lost: those of them that were certainly aborted, while they are repaired.
+        is_doomed: some of it is lost for good: the job ends once the rest is settled.
         discarded: acknowledged batches that its abort throws away.
         in_flight: a remote step is under way; its answer is awaited.
         after_crash: an answer was lost: ask for the verdict first.
@@ -79,6 +80,7 @@ class PendingCheckpoint:
     steps: tuple[RegionalStep, ...] = ()
     remaining: tuple[StateEntry, ...] = ()
     lost: tuple[StateEntry, ...] = ()
+    is_doomed: bool = False
     discarded: list[Acknowledgement] = field(default_factory=list)
     in_flight: bool = False
     after_crash: bool = False

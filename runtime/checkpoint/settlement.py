@@ -149,16 +149,20 @@ class Settlement:
             self.pause(_PAUSE_S)
 
     def _repair(
-        self, record: CheckpointRecord, lost: list[StateEntry], reports: Iterable[CommitReport]
+        self, record: CheckpointRecord, lost: list[StateEntry], reports: Sequence[CommitReport]
     ) -> Steps[bool]:
-        """Whether a repair of ours is on record now."""
+        """Whether the next try may follow at once: a repair of ours is on record, say."""
         by_region = lost_by_region(_effective(self.store, record), lost)
         if not by_region:
             return False  # somebody has repaired it since it was read
         heirs = [self.plan.heir_of(found.region) for found in by_region]
         can = all(heir is not None and heir.can_repair for heir in heirs)
         if self.settings.on_lost is not OnLost.REPAIR or not can:
-            raise lost_error(record.checkpoint_id, by_region, reports)
+            if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
+                raise lost_error(record.checkpoint_id, by_region, reports)
+            yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
+            self.pause(_PAUSE_S)
+            return True
         began_s = self.clock()
         action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
         outcome, replaced = yield from self.repairs.run(action)
@@ -210,6 +214,10 @@ class Settlement:
             sink.sweep(view, timeout_s=self.settings.call_timeout_s)
         yield "after-sweep"
         return True
+
+
+def _is_any_pending(reports: Iterable[CommitReport]) -> bool:
+    return any(report.outcome is CommitOutcome.PENDING for report in reports)
 
 
 def _is_any_open(reports: Iterable[CommitReport]) -> bool:

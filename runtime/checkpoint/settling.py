@@ -85,7 +85,7 @@ def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     is_next_place = checkpoint.checkpoint_id == book.last_place + 1
     is_oldest = next(iter(book.pending)) == checkpoint.checkpoint_id
     state = checkpoint.state
-    if state is State.PRE_COMMITTED and is_next_place:
+    if state is State.PRE_COMMITTED and is_next_place and not _is_doomed(book):
         _start_deciding(book, checkpoint, now_s)
     elif state is State.DECIDING:
         _decide_again(book, checkpoint, now_s)
@@ -93,6 +93,12 @@ def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         _publish(book, checkpoint, Verdict.ABORTED)
     elif is_oldest and state in DECIDED_OPEN:
         _settle(book, checkpoint, now_s)
+
+
+def _is_doomed(book: Book) -> bool:
+    """Whether the job ends by a loss as soon as the rest of that decision is settled. Another one
+    could not be committed before somebody has looked at the loss, and be lost as well."""
+    return any(checkpoint.is_doomed for checkpoint in book.pending.values())
 
 
 def next_step_s(book: Book) -> float | None:
@@ -301,8 +307,29 @@ def _lose(
         book.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
         _abort_later(book, checkpoint, by_region, now_s)
         return
+    checkpoint.is_doomed = True
+    if _has_open_rest(book, checkpoint, event, now_s):
+        _retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
+        return
     checkpoint.halted = True
     book.end(lost_error(checkpoint.checkpoint_id, by_region, event.reports), now_s)
+
+
+def _has_open_rest(
+    book: Book, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
+) -> bool:
+    """Whether more of it may be committed in time. Once the job has ended nobody does that until
+    the next start, and it may be lost by then."""
+    if is_past(_settled_by_s(book, checkpoint), now_s):
+        return False
+    return any(report.outcome is CommitOutcome.PENDING for report in event.reports)
+
+
+def _settled_by_s(book: Book, checkpoint: PendingCheckpoint) -> float | None:
+    """The limit of a decision, or of a step that is not answered; None: nothing is late yet."""
+    # Not since its abort began: its place may have waited for another region's epoch.
+    since_s = checkpoint.retry_since_s if checkpoint.decided_s is None else checkpoint.decided_s
+    return None if since_s is None else since_s + book.settings.settle_timeout_s
 
 
 def _abort_later(
@@ -417,9 +444,7 @@ def _retry(
     # The end of a job does not wait for what has not answered several times in a row.
     checkpoint.halted = book.is_over and checkpoint.retry_pause_s >= settings.max_retry_s
     checkpoint.retry_later(now_s, first_s=settings.retry_s, longest_s=settings.max_retry_s)
-    # Not since its abort began: its place may have waited for another region's epoch.
-    since_s = checkpoint.retry_since_s if checkpoint.decided_s is None else checkpoint.decided_s
-    if since_s is not None and now_s - since_s >= settings.settle_timeout_s:
+    if is_past(_settled_by_s(book, checkpoint), now_s):
         book.end(
             UnreachableError(
                 "a checkpoint could not be settled in time",
@@ -440,6 +465,8 @@ def _end_if_unknown(
     if checkpoint.unknown_since_s is None:
         checkpoint.unknown_since_s = now_s
     if now_s - checkpoint.unknown_since_s < book.settings.unknown_timeout_s:
+        return
+    if _has_open_rest(book, checkpoint, event, now_s):
         return
     checkpoint.halted = True
     book.end(unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports)), now_s)

@@ -1,17 +1,18 @@
 """Rule 11 in several regions: exactly what is lost is written again, or the ranges are named."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
-from runtime.checkpoint.messages import Commit, EndJob, Repair, Repaired
+from runtime.checkpoint.messages import Commit, EndJob, Publish, Repair, Repaired
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
-from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.errors import TransactionLostError
-from runtime.model import RegionRecord, StateEntry
+from runtime.contracts import CommitOutcome, CommitReport, Committer, PublishOutcome
+from runtime.errors import TransactionLostError, TransactionUnknownError
+from runtime.model import RegionRecord, StateEntry, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
-from tests.fakes import TransactionState, entry_of
+from tests.fakes import TransactionState, entry_of, identity_of
 from tests.starting_job import PLAN, Job, record
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
@@ -50,6 +51,80 @@ def test_rule_11_one_region_that_cannot_be_repaired_stops_the_job_with_the_range
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, TransactionLostError)
     assert "regions=side ranges=input-1:[0,3)" in str(end.error)
+
+
+def _half_lost_run(settings: CheckpointSettings = FAST) -> CoreDriver:
+    """A decision of two regions: one transaction is lost, the other one's coordinator is away."""
+    plans = (*CHAINED, RegionPlan(name="side", source_ids=("source",), chained=True))
+    driver = CoreDriver(settings, regions=plans)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.outcomes[b"side.0.1"] = CommitOutcome.PENDING
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    return driver
+
+
+def test_rule_11_what_is_not_lost_is_committed_before_the_job_ends() -> None:
+    """Nobody else would do it until the next start, and it may be lost by then."""
+    driver = _half_lost_run()
+    for _ in range(20):
+        driver.tick(FAST.max_retry_s)
+    assert not driver.seen(EndJob)
+    driver.outcomes[b"side.0.1"] = CommitOutcome.COMMITTED
+    driver.tick(FAST.max_retry_s)
+    (end,) = driver.seen(EndJob)
+    assert "regions=main ranges=input-0:[0,3)" in str(end.error)
+
+
+def test_rule_11_what_is_lost_meanwhile_is_named_with_it() -> None:
+    """The error tells all of it."""
+    driver = _half_lost_run()
+    driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
+    driver.tick(FAST.max_retry_s)
+    (end,) = driver.seen(EndJob)
+    assert "regions=main,side ranges=input-0:[0,3) input-1:[0,3)" in str(end.error)
+
+
+def test_rule_11_a_loss_is_told_in_time_though_the_rest_stays_open() -> None:
+    """The limit is that of every decision that cannot be settled."""
+    driver = _half_lost_run()
+    driver.tick(FAST.settle_timeout_s - FAST.max_retry_s)
+    assert not driver.seen(EndJob)
+    driver.tick(FAST.max_retry_s)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, TransactionLostError)
+    assert driver.core.is_idle, "the next start goes on with what is open"
+
+
+def test_rule_5_what_is_not_unknown_is_committed_before_the_job_ends() -> None:
+    """As with what is lost, whatever the limit for the unknown."""
+    driver = _half_lost_run()
+    driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
+    for _ in range(2 * round(FAST.unknown_timeout_s / FAST.max_retry_s)):
+        driver.tick(FAST.max_retry_s)
+    assert not driver.seen(EndJob)
+    driver.outcomes[b"side.0.1"] = CommitOutcome.COMMITTED
+    driver.tick(FAST.max_retry_s)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, TransactionUnknownError)
+
+
+def test_rule_11_nothing_is_decided_behind_a_loss_that_ends_the_job() -> None:
+    """It could not be committed before somebody has looked at the loss, and be lost as well."""
+    driver = _half_lost_run(dataclasses.replace(FAST, max_concurrent=2))
+    driver.tick(FAST.max_retry_s)
+    driver.tick(FAST.interval_s or 0)
+    driver.ack(driver.poll(9))
+    driver.ack(driver.poll(9, region="side"), region="side")
+    assert [each.checkpoint_id for each in driver.seen(Publish)] == [1]
+    driver.outcomes[b"side.0.1"] = CommitOutcome.COMMITTED
+    driver.tick(FAST.max_retry_s)
+    assert driver.seen(EndJob)
+    assert [(each.checkpoint_id, each.verdict) for each in driver.seen(Publish)] == [
+        (1, Verdict.DECIDED),
+        (2, Verdict.ABORTED),
+    ]
 
 
 def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_are_told() -> None:
@@ -160,6 +235,68 @@ def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -
     assert rewriter.calls == 0
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
     assert 1 not in job.store.committed
+
+
+class _Coordinators:
+    """A committer whose transactions' coordinators may be away.
+
+    Attributes:
+        away: transactional ids of which nobody answers, by their last part.
+    """
+
+    def __init__(self, committer: Committer, *away: str) -> None:
+        self._committer = committer
+        self.away = set(away)
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        """See `Committer.commit`."""
+        return [
+            CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
+            if identity_of(entry)[0].rpartition("/")[2] in self.away
+            else self._committer.commit([entry], timeout_s=timeout_s, after_crash=after_crash)[0]
+            for entry in committables
+        ]
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        """See `Committer.abort`."""
+        return self._committer.abort(committables, timeout_s=timeout_s)
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        """See `Committer.await_visible`."""
+        return self._committer.await_visible(committables, timeout_s=timeout_s)
+
+
+def _away(job: Job, *names: str) -> _Coordinators:
+    job.sink.committer = found = _Coordinators(job.sink.committer, *names)
+    return found
+
+
+def test_rule_11_a_start_commits_what_is_not_lost_before_it_ends() -> None:
+    """A coordinator that is away comes back within the start's time."""
+    job = half_lost()
+    coordinators = _away(job, "side-open")
+    retries: list[str] = []
+
+    def at(point: str) -> None:
+        retries.extend([point] if point == "settle-retry" else [])
+        if len(retries) == 3:
+            coordinators.away.clear()
+
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions(), at=at)
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+
+
+def test_rule_11_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
+    """Its own limit is the bound."""
+    job = half_lost()
+    _away(job, "side-open")
+    began_s = job.clock()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    assert 30.0 <= job.clock() - began_s <= 31.0
 
 
 def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
