@@ -6,7 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all
 from runtime.checkpoint.kept_states import KeptStates
-from runtime.checkpoint.losses import lost_by_region, lost_error, unknown_error
+from runtime.checkpoint.losses import (
+    LostCommittables,
+    lost_by_region,
+    lost_error,
+    unknown_error,
+)
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
 from runtime.checkpoint.repairs import Repairs
@@ -155,21 +160,25 @@ class Settlement:
         by_region = lost_by_region(_effective(self.store, record), lost)
         if not by_region:
             return False  # somebody has repaired it since it was read
-        heirs = [self.plan.heir_of(found.region) for found in by_region]
-        can = all(heir is not None and heir.can_repair for heir in heirs)
-        if self.settings.on_lost is not OnLost.REPAIR or not can:
+        again = tuple(filter(self._can_repair, by_region))
+        if not again:
             if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
                 raise lost_error(record.checkpoint_id, by_region, reports)
             yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
             self.pause(_PAUSE_S)
             return True
         began_s = self.clock()
-        action = Repair(checkpoint_id=record.checkpoint_id, lost=by_region)
+        action = Repair(checkpoint_id=record.checkpoint_id, lost=again)
         outcome, replaced = yield from self.repairs.run(action)
         self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
             self._discard(list(replaced.values()))
         return outcome is PublishOutcome.OURS
+
+    def _can_repair(self, found: LostCommittables) -> bool:
+        heir = self.plan.heir_of(found.region)
+        is_exact = heir is not None and heir.can_repair
+        return self.settings.on_lost is OnLost.REPAIR and is_exact
 
     def _discard(self, entries: Sequence[StateEntry]) -> None:
         """Another start was faster: ours must not hold back readers for the rest of this run."""

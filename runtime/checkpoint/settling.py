@@ -299,20 +299,26 @@ def _lose(
     event: CommitReported,
     now_s: float,
 ) -> None:
-    """A decided transaction is certainly gone: repair where that is exact, else stop (rule 11)."""
+    """A decided transaction is certainly gone: repair where that is exact; if that is not all, the
+    job stops, but only when the rest is settled (rule 11)."""
     by_region = lost_by_region(checkpoint.regions, lost)
-    can = all(book.regions[found.region.region].plan.can_repair for found in by_region)
-    if book.settings.on_lost is OnLost.REPAIR and can:
-        checkpoint.lost = tuple(lost)
+    again = [found for found in by_region if _can_repair(book, found)]
+    checkpoint.is_doomed = len(again) < len(by_region)
+    if again:
+        checkpoint.lost = tuple(entry for found in again for entry in found.committables)
         book.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
-        _abort_later(book, checkpoint, by_region, now_s)
+        _abort_later(book, checkpoint, again, now_s)
         return
-    checkpoint.is_doomed = True
     if _has_open_rest(book, checkpoint, event, now_s):
         _retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
         return
     checkpoint.halted = True
     book.end(lost_error(checkpoint.checkpoint_id, by_region, event.reports), now_s)
+
+
+def _can_repair(book: Book, found: LostCommittables) -> bool:
+    plan = book.regions[found.region.region].plan
+    return book.settings.on_lost is OnLost.REPAIR and plan.can_repair
 
 
 def _has_open_rest(

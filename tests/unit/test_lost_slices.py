@@ -41,16 +41,40 @@ def test_rule_11_of_several_regions_only_the_lost_slice_is_repaired() -> None:
 
 def test_rule_11_one_region_that_cannot_be_repaired_stops_the_job_with_the_ranges() -> None:
     """Its function is declared non-deterministic; the ranges are those of what is lost alone."""
-    random = RegionPlan(name="side", source_ids=("source",), chained=True, deterministic=False)
-    driver = CoreDriver(REPAIRING, regions=(*CHAINED, random))
+    driver = _mixed_run()
     driver.outcomes[b"side.0.1"] = CommitOutcome.ABORTED
-    driver.tick()
-    driver.ack(driver.poll(3))
-    driver.ack(driver.poll(3, region="side"), region="side")
+    _ack_both(driver)
     assert not driver.seen(Repair)
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, TransactionLostError)
     assert "regions=side ranges=input-1:[0,3)" in str(end.error)
+
+
+def test_rule_11_what_can_be_written_again_is_before_the_rest_stops_the_job() -> None:
+    """Two regions have lost something; the error names only the one that stays so."""
+    driver = _mixed_run()
+    driver.outcomes |= dict.fromkeys((b"main.0.1", b"side.0.1"), CommitOutcome.ABORTED)
+    _ack_both(driver)
+    (repair,) = driver.seen(Repair)
+    assert [lost.region.region for lost in repair.lost] == ["main"]
+    assert not driver.seen(EndJob)
+    replaced = {b"main.0.1": committable("replacement")}
+    driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.OURS, replaced=replaced))
+    assert committable("replacement") in driver.seen(Commit)[-1].committables
+    (end,) = driver.seen(EndJob)
+    assert "regions=side ranges=input-1:[0,3)" in str(end.error)
+
+
+def _mixed_run() -> CoreDriver:
+    """A region that can be repaired, and one that cannot."""
+    random = RegionPlan(name="side", source_ids=("source",), chained=True, deterministic=False)
+    return CoreDriver(REPAIRING, regions=(*CHAINED, random))
+
+
+def _ack_both(driver: CoreDriver) -> None:
+    driver.tick()
+    driver.ack(driver.poll(3))
+    driver.ack(driver.poll(3, region="side"), region="side")
 
 
 def _half_lost_run(settings: CheckpointSettings = FAST) -> CoreDriver:
@@ -59,9 +83,7 @@ def _half_lost_run(settings: CheckpointSettings = FAST) -> CoreDriver:
     driver = CoreDriver(settings, regions=plans)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.outcomes[b"side.0.1"] = CommitOutcome.PENDING
-    driver.tick()
-    driver.ack(driver.poll(3))
-    driver.ack(driver.poll(3, region="side"), region="side")
+    _ack_both(driver)
     return driver
 
 
@@ -234,6 +256,22 @@ def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -
         job.start(plan=two_regions(deterministic=False))
     assert rewriter.calls == 0
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+    assert 1 not in job.store.committed
+
+
+def test_rule_11_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> None:
+    """What is lost of the other region is named, and nothing else."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = _Rewriter(job)
+    plan = two_regions()
+    main, side = plan.regions
+    plan = dataclasses.replace(plan, regions=(main, dataclasses.replace(side, deterministic=False)))
+    with pytest.raises(TransactionLostError, match=r"regions=side ranges=input-1:\[0,10\) "):
+        job.start(plan=plan)
+    assert rewriter.calls == 1
+    visible = sorted(map(str, job.broker.read_committed(0)))
+    assert visible == ["again-1", "main-done", "side-open"]
     assert 1 not in job.store.committed
 
 
