@@ -1,13 +1,12 @@
 """The checkpoint directory in memory."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint import retention
+from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.retention import PlaceFacts, facts_of
-from runtime.contracts import (
-    PublishOutcome,
-)
+from runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome, UnsettledWork
 from runtime.errors import StorageError
 from runtime.model import (
     CheckpointRecord,
@@ -31,7 +30,8 @@ class FakeStore:
     records: dict[int, CheckpointRecord] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)
-    losses_accepted: set[int] = field(default_factory=set)
+    unsettled: dict[int, tuple[UnsettledWork, ...]] = field(default_factory=dict)
+    acceptances: dict[int, dict[str, AcceptedWork]] = field(default_factory=dict)
     repairs: dict[int, list[Mapping[bytes, StateEntry]]] = field(default_factory=dict)
     history: list[CheckpointRecord] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
@@ -69,9 +69,22 @@ class FakeStore:
         """See `MetadataStore.mark_superseded`."""
         self.superseded[checkpoint_id] = by
 
-    def is_loss_accepted(self, checkpoint_id: int) -> bool:
-        """See `MetadataStore.is_loss_accepted`."""
-        return checkpoint_id in self.losses_accepted
+    def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
+        """See `MetadataStore.note_unsettled`."""
+        self.on_call("note_unsettled")
+        self.unsettled[checkpoint_id] = tuple(works)
+
+    def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
+        """See `MetadataStore.accepted`."""
+        return self.acceptances.get(checkpoint_id, {})
+
+    def accept(self, checkpoint_id: int, *, unknown_as: AcceptedAs | None = None) -> None:
+        """As ``sluice checkpoint accept-loss`` does with what is on record."""
+        standing = self.effective_committables(self.records[checkpoint_id])
+        for work in in_effect(self.unsettled[checkpoint_id], standing):
+            found = accepted_as(work, unknown_as)
+            assert found is not None
+            self.acceptances.setdefault(checkpoint_id, {})[work.digest] = found
 
     def is_superseded(self, checkpoint_id: int) -> bool:
         """See `MetadataStore.is_superseded`."""

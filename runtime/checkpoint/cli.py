@@ -13,11 +13,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.inspection import Place, as_json, created_at, look_at, survey
 from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.checkpoint.store import CheckpointStore
+from runtime.contracts import CommitOutcome, UnsettledWork
 from runtime.errors import ConfigError, UnsupportedFormatError
 from runtime.model import RegionStatus
 
@@ -87,23 +89,53 @@ def accept_loss(
 ) -> None:
     """Let the next start go on behind a decision of which the brokers have aborted a part.
 
-    What can be committed of it is committed; what is lost is not written again. Only for what
-    on_lost="repair" cannot write again: do that by hand before the job starts, for order.
+    Accepted is what the last error has named, and this command names once more; a start that finds
+    more of it lost stops again. The rest is committed. What is lost is not written again: only for
+    what on_lost="repair" cannot write; do that by hand before the job starts, for order.
     """
     uri, _ = split_place(path)
     with command_store(uri) as store:
-        standing = look_at(store, checkpoint_id).standing
-        if standing != "unfinished":
-            raise ConfigError(
-                "there is no loss to accept: this checkpoint is not a decision with open work",
-                {"uri": store.uri, "checkpoint_id": checkpoint_id, "standing": standing},
-                "Give the id that TransactionLostError names.",
-            )
-        store.accept_loss(checkpoint_id)
-    typer.echo(
-        f"Checkpoint {checkpoint_id}: what is lost of it no longer holds up a start. The next one "
-        "commits the rest, logs what is missing, and goes on."
+        works = _named_works(store, look_at(store, checkpoint_id))
+        accepted = [accepted_as(work, None) for work in works]
+        store.accept(checkpoint_id, [each for each in accepted if each is not None])
+    console = _console()
+    console.print(_works_table(f"Accepted of checkpoint {checkpoint_id}", works))
+    console.print(
+        "This, and nothing else, no longer holds up a start: the next one commits the rest, logs "
+        "these ranges, and goes on. Write what is needed of them by hand before it."
     )
+
+
+def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, ...]:
+    """What the last error has named of a decision, as far as it has not been repaired since.
+
+    Raises:
+        ConfigError: it is settled, nothing is on record, or somebody has to look first.
+        DamagedCheckpointError, UnsupportedFormatError: what is on record cannot be read.
+    """
+    where = {"uri": store.uri, "checkpoint_id": place.checkpoint_id, "standing": place.standing}
+    if place.standing != "unfinished" or place.record is None:
+        raise ConfigError(
+            "there is no loss to accept: this checkpoint is not a decision with open work",
+            where,
+            "Give the id that TransactionLostError names.",
+        )
+    standing = store.effective_committables(place.record)
+    works = in_effect(store.unsettled(place.checkpoint_id), standing)
+    if not works:
+        raise ConfigError(
+            "there is no loss to accept: no error has named any of this checkpoint yet",
+            where,
+            "Start the job: it commits what it can, and puts what is lost on record.",
+        )
+    unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
+    if unknown:
+        raise ConfigError(
+            "there is more than a loss: of some of it nobody can tell whether readers see it",
+            {**where, "ranges": " ".join(each for work in unknown for each in work.ranges)},
+            "Look for these records in the output.",
+        )
+    return works
 
 
 def _header(store: CheckpointStore, places: Sequence[Place]) -> dict[str, object]:
@@ -156,13 +188,22 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]])
 
 def _plain(value: object) -> str:
     """Text for a cell; brackets in names are no markup."""
+    return _text(value).replace("[", r"\[")
+
+
+def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, Mapping):
-        value = " ".join(f"{name}={_plain(each)}" for name, each in value.items())
-    elif isinstance(value, list):
-        value = ", ".join(map(_plain, value))
-    return str(value).replace("[", r"\[")
+        return " ".join(f"{name}={_text(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return str(value)
+
+
+def _works_table(title: str, works: Iterable[UnsettledWork]) -> Table:
+    rows = [(work.region, work.outcome.value, list(work.ranges), work.detail) for work in works]
+    return _table(title, ("region", "outcome", "source ranges", "detail"), rows)
 
 
 def _list_table(places: Sequence[Place]) -> Table:
@@ -177,8 +218,10 @@ def _list_row(place: Place) -> Sequence[object]:
         standing += f" by {place.superseded_by}"
     if place.repairs:
         standing += f", {place.repairs} repair(s)"
-    if place.is_loss_accepted:
+    if place.accepted:
         standing += ", loss accepted"
+    elif place.unsettled:
+        standing += ", lost or unknown"
     if record is None:
         return (place.checkpoint_id, standing, None, None, None, None, None, place.metadata_bytes)
     carried = sum(region.status is RegionStatus.CARRIED for region in record.regions)
@@ -196,7 +239,7 @@ def _list_row(place: Place) -> Sequence[object]:
 
 
 def _print_checkpoint(console: Console, found: Mapping[str, Any]) -> None:
-    nested = ("graph", "regions")
+    nested = ("graph", "regions", "unsettled", "accepted")
     _print_facts(console, {name: value for name, value in found.items() if name not in nested})
     console.print(
         _table(
@@ -214,6 +257,11 @@ def _print_checkpoint(console: Console, found: Mapping[str, Any]) -> None:
             ),
         )
     )
+    for name in ("unsettled", "accepted"):
+        if found[name]:
+            columns = tuple(found[name][0])
+            rows = [tuple(work.values()) for work in found[name]]
+            console.print(_table(name.capitalize(), columns, rows))
     for region in found["regions"]:
         _print_region(console, region)
 

@@ -8,6 +8,7 @@ from runtime.checkpoint.kinds import KindRegistry
 from runtime.checkpoint.metadata import by_topic
 from runtime.checkpoint.retention import PlaceFacts, facts_of, unfinished
 from runtime.checkpoint.store import CheckpointStore, place_name
+from runtime.contracts import AcceptedWork, UnsettledWork
 from runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from runtime.model import (
     Assignment,
@@ -35,11 +36,11 @@ class Place:
         standing: ``committed``, ``unfinished``, ``decided`` (nothing to commit), ``aborted``,
             ``seal``, ``superseded``, or ``unreadable``.
         record: what stands there; None when unreadable.
-        error: why it is unreadable.
+        error: why it, or what lies beside it, is unreadable.
         metadata_bytes: size of ``_metadata``.
         superseded_by: see `CheckpointStore.superseded_by`.
         repairs: how many repairs stand beside it.
-        is_loss_accepted: see `CheckpointStore`.
+        unsettled, accepted: see `CheckpointStore`.
     """
 
     checkpoint_id: int
@@ -49,7 +50,8 @@ class Place:
     metadata_bytes: int = 0
     superseded_by: int | None = None
     repairs: int = 0
-    is_loss_accepted: bool = False
+    unsettled: tuple[UnsettledWork, ...] = ()
+    accepted: tuple[AcceptedWork, ...] = ()
 
 
 def survey(store: CheckpointStore) -> list[Place]:
@@ -66,17 +68,35 @@ def survey(store: CheckpointStore) -> list[Place]:
     ]
     standing = _standings(facts)
     return [
-        Place(
-            checkpoint_id=checkpoint_id,
-            standing=standing.get(checkpoint_id, "unreadable"),
-            record=record,
-            error=error,
-            superseded_by=store.superseded_by(checkpoint_id),
-            is_loss_accepted=store.is_loss_accepted(checkpoint_id),
-            **_sizes(store, checkpoint_id),
-        )
+        _place(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
         for checkpoint_id, record, error in seen
     ]
+
+
+def _place(
+    store: CheckpointStore,
+    checkpoint_id: int,
+    standing: str,
+    record: CheckpointRecord | None,
+    error: str,
+) -> Place:
+    unsettled: tuple[UnsettledWork, ...] = ()
+    accepted: tuple[AcceptedWork, ...] = ()
+    try:
+        unsettled = store.unsettled(checkpoint_id)
+        accepted = tuple(store.accepted(checkpoint_id).values())
+    except (DamagedCheckpointError, UnsupportedFormatError) as damage:
+        error = error or str(damage)
+    return Place(
+        checkpoint_id=checkpoint_id,
+        standing=standing,
+        record=record,
+        error=error,
+        superseded_by=store.superseded_by(checkpoint_id),
+        unsettled=unsettled,
+        accepted=accepted,
+        **_sizes(store, checkpoint_id),
+    )
 
 
 def _read(store: CheckpointStore, checkpoint_id: int) -> tuple[CheckpointRecord | None, str]:
@@ -147,10 +167,30 @@ def as_json(place: Place, kinds: KindRegistry) -> Json:
         "error": place.error or None,
         "superseded_by": place.superseded_by,
         "repairs": place.repairs,
-        "loss_accepted": place.is_loss_accepted,
+        "unsettled": [_unsettled(work) for work in place.unsettled],
+        "accepted": [_accepted(work) for work in place.accepted],
         "metadata_bytes": place.metadata_bytes,
     }
     return found if place.record is None else {**found, **_record(place.record, kinds)}
+
+
+def _unsettled(work: UnsettledWork) -> Json:
+    return {
+        "region": work.region,
+        "outcome": work.outcome.value,
+        "ranges": list(work.ranges),
+        "detail": work.detail,
+        "digest": work.digest,
+    }
+
+
+def _accepted(work: AcceptedWork) -> Json:
+    return {
+        "region": work.region,
+        "as": work.accepted_as.value,
+        "ranges": list(work.ranges),
+        "digest": work.digest,
+    }
 
 
 def created_at(record: CheckpointRecord) -> str | None:

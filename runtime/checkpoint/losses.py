@@ -1,13 +1,23 @@
 """Decided work that cannot be committed: whose it was, and the errors that say so. Pure."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtime.contracts import CommitOutcome, CommitReport
+from runtime.contracts import CommitOutcome, CommitReport, UnsettledWork
 from runtime.errors import StreamError, TransactionLostError, TransactionUnknownError
 from runtime.model import RegionRecord, StateEntry
 
-__all__ = ["LostCommittables", "lost_by_region", "lost_error", "unknown_error"]
+__all__ = [
+    "LostCommittables",
+    "digest_of",
+    "lost_by_region",
+    "lost_error",
+    "unknown_error",
+    "unsettled_works",
+]
+
+_UNSETTLED = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,42 @@ def lost_by_region(
     )
 
 
+def digest_of(entry: StateEntry) -> str:
+    """Names a committable, whatever it is named by elsewhere: SHA-256 of its payload."""
+    return hashlib.sha256(entry.payload).hexdigest()
+
+
+def unsettled_works(
+    regions: Iterable[RegionRecord], answers: Iterable[tuple[StateEntry, CommitReport]]
+) -> tuple[UnsettledWork, ...]:
+    """What of a decision is lost or unknown; pure.
+
+    Args:
+        regions: of the decision, with every repair applied.
+        answers: of the last try; others may be among them.
+    """
+    writer = {entry: region for region in regions for entry in region.committables}
+    return tuple(
+        UnsettledWork(
+            digest=digest_of(entry),
+            outcome=report.outcome,
+            region=writer[entry].region,
+            ranges=report.ranges or _ranges_of(writer[entry]),
+            detail=report.detail,
+        )
+        for entry, report in answers
+        if report.outcome in _UNSETTLED and entry in writer
+    )
+
+
+def _ranges_of(region: RegionRecord) -> tuple[str, ...]:
+    return tuple(
+        f"{split.name}:[{split.start_offset},{split.end_offset})"
+        for split in region.splits
+        if not split.is_empty
+    )
+
+
 def lost_error(
     checkpoint_id: int, lost: Iterable[LostCommittables], reports: Iterable[CommitReport]
 ) -> TransactionLostError:
@@ -43,12 +89,7 @@ def lost_error(
     gone = [report for report in told if report.outcome is CommitOutcome.ABORTED]
     ranges = sorted({each for report in gone for each in report.ranges})
     if not ranges or not all(report.ranges for report in gone):
-        ranges = [
-            f"{split.name}:[{split.start_offset},{split.end_offset})"
-            for part in found
-            for split in part.region.splits
-            if not split.is_empty
-        ]
+        ranges = [each for part in found for each in _ranges_of(part.region)]
     return TransactionLostError(
         "a decided transaction was aborted before it could be committed: its records are missing",
         {
@@ -58,7 +99,8 @@ def lost_error(
             "details": "; ".join(sorted({report.detail for report in told if report.detail})),
         },
         "Raise the transaction timeout, and use on_lost='repair'. Where that cannot write them "
-        "again, do it by hand, then 'sluice checkpoint accept-loss' lets the job start.",
+        "again, 'sluice checkpoint accept-loss' names them once more and lets the job start; write "
+        "them by hand before that start.",
     )
 
 

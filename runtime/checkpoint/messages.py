@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.states import State
-from runtime.contracts import CommitReport, FailureReason, PublishOutcome, RegionRegistration
+from runtime.contracts import (
+    CommitReport,
+    FailureReason,
+    PublishOutcome,
+    RegionRegistration,
+    UnsettledWork,
+)
 from runtime.model import (
     Acknowledgement,
     Assignment,
@@ -37,6 +43,7 @@ __all__ = [
     "GiveBarrier",
     "MarkCommitted",
     "Marked",
+    "NoteUnsettled",
     "NothingDue",
     "OrphansSwept",
     "Progress",
@@ -282,11 +289,8 @@ class AskCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingDue:
-    """Answer to a poll or a cut: no barrier now.
-
-    Attributes:
-        look_in_s: a barrier is armed, and worth another look then; None: something has to change.
-    """
+    """Answer to a poll or a cut: no barrier now; ``look_in_s``: one is armed, and worth another
+    look then; None: something has to change."""
 
     look_in_s: float | None = None
 
@@ -332,6 +336,14 @@ class MarkCommitted:
 
     checkpoint_id: int
     regions: tuple[RegionRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteUnsettled:
+    """Put on record what the error names that ends the job (rule 11)."""
+
+    checkpoint_id: int
+    works: tuple[UnsettledWork, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,6 +483,7 @@ Action = (
     | Commit
     | Repair
     | MarkCommitted
+    | NoteUnsettled
     | ReturnBatches
     | TellPositions
     | Retire

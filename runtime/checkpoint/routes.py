@@ -16,6 +16,7 @@ from runtime.checkpoint.messages import (
     FailBatches,
     GiveBarrier,
     MarkCommitted,
+    NoteUnsettled,
     NothingDue,
     Progress,
     Publish,
@@ -45,7 +46,16 @@ __all__ = ["ActionRoutes"]
 
 log = logging.getLogger(__name__)
 
-_REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
+_REMOTE = (
+    Publish,
+    Commit,
+    Repair,
+    MarkCommitted,
+    AbortWork,
+    TellPositions,
+    Retire,
+    NoteUnsettled,
+)
 _ANSWERS = (AskCut, GiveBarrier, NothingDue)
 _WATCHED = 3
 _LOOK_S = 1.0

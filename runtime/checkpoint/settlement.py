@@ -8,14 +8,16 @@ from runtime.checkpoint.decided import DecidedWork, SharedCommitters, follow_all
 from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.losses import (
     LostCommittables,
+    digest_of,
     lost_by_region,
     lost_error,
     unknown_error,
+    unsettled_works,
 )
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
 from runtime.checkpoint.repairs import Repairs
-from runtime.checkpoint.steps import Steps, by_sink, commit_all
+from runtime.checkpoint.steps import Steps, by_sink, commit_all, note_unsettled
 from runtime.checkpoint.succession import is_settled
 from runtime.contracts import (
     Clock,
@@ -32,6 +34,9 @@ from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committabl
 __all__ = ["Settlement"]
 
 log = logging.getLogger(__name__)
+
+Answers = Sequence[tuple[StateEntry, CommitReport]]
+"""What the committers said of each entry that was tried."""
 
 _PAUSE_S = 0.1
 _FIRST_TRY_S = 3.0
@@ -62,7 +67,7 @@ class Settlement:
     deadline_s: float
     kept: KeptStates
     _committers: SharedCommitters = field(init=False)
-    _given_up: set[bytes] = field(init=False, default_factory=set)
+    _left_out: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._committers = SharedCommitters(self.sinks, self.plan)
@@ -78,6 +83,7 @@ class Settlement:
         """
         swept = False
         for position, record in enumerate(records):
+            self._heed(record)
             committed: set[bytes] = set()
             since_s = self.clock()
             while not (yield from self._try(record, committed, since_s)):
@@ -95,7 +101,7 @@ class Settlement:
             replace(
                 region,
                 committables=tuple(
-                    entry for entry in region.committables if entry.payload not in self._given_up
+                    entry for entry in region.committables if digest_of(entry) not in self._left_out
                 ),
             )
             for region in _effective(self.store, record)
@@ -112,7 +118,7 @@ class Settlement:
         decided = self._decided(record, committed)
         if not decided.entries:
             followed = follow_all(self._committers, decided, timeout_s=limit_s)
-            yield from self._wait(record, followed, since_s)
+            yield from self._wait(decided, followed, since_s)
             return all(report.outcome is CommitOutcome.COMMITTED for report in followed)
         reports = yield from commit_all(
             self._committers, decided, timeout_s=limit_s, after_crash=True
@@ -124,56 +130,78 @@ class Settlement:
             self._committers = SharedCommitters(self.sinks, self.plan)
             return True
         committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
-        lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         goes_on = False
-        if lost and self.store.is_loss_accepted(record.checkpoint_id):
-            self._give_up_lost(decided, lost, reports)
-            goes_on = True
-        elif lost:
-            goes_on = yield from self._repair(record, lost, reports)
+        if any(report.outcome is CommitOutcome.ABORTED for report in reports):
+            goes_on = yield from self._lose(record, decided, answers)
         if not goes_on:
-            yield from self._wait(record, reports, since_s)
+            yield from self._wait(decided, reports, since_s, answers)
         return False
 
-    def _give_up_lost(
-        self, decided: DecidedWork, lost: Sequence[StateEntry], reports: Sequence[CommitReport]
-    ) -> None:
-        """From here on the decision is followed as if it did not name them."""
-        error = lost_error(decided.checkpoint_id, lost_by_region(decided.regions, lost), reports)
-        log.error("a loss was accepted, the job goes on without these records: %s", error)
-        self._given_up |= {entry.payload for entry in lost}
-        self._committers = SharedCommitters(self.sinks, self.plan)  # these hold them
+    def _heed(self, record: CheckpointRecord) -> None:
+        """What somebody has accepted as lost is neither asked for nor written again: it may have
+        been written by hand. Accepted is what was named, and nothing else."""
+        accepted = self.store.accepted(record.checkpoint_id)
+        if not accepted:
+            return
+        standing = set(map(digest_of, self.store.effective_committables(record)))
+        lost = [work for digest, work in accepted.items() if digest in standing]
+        log.error(
+            "a loss was accepted, the job goes on without these records: checkpoint_id=%d "
+            "regions=%s ranges=%s",
+            record.checkpoint_id,
+            ",".join(sorted({work.region for work in lost})),
+            " ".join(sorted({each for work in lost for each in work.ranges})),
+        )
+        self._left_out |= {work.digest for work in lost}
 
     def _wait(
-        self, record: CheckpointRecord, reports: Sequence[CommitReport], since_s: float
+        self,
+        decided: DecidedWork,
+        reports: Sequence[CommitReport],
+        since_s: float,
+        answers: Answers = (),
     ) -> Steps[None]:
         """A pause before the next try, if one is needed and there is time for it."""
         if _is_any_open(reports):
-            self._give_up_late(record, reports, since_s)
+            self._give_up_late(decided, reports, since_s, answers)
             yield "settle-retry"
             self.pause(_PAUSE_S)
 
-    def _repair(
-        self, record: CheckpointRecord, lost: list[StateEntry], reports: Sequence[CommitReport]
+    def _lose(
+        self,
+        record: CheckpointRecord,
+        decided: DecidedWork,
+        answers: Answers,
     ) -> Steps[bool]:
-        """Whether the next try may follow at once: a repair of ours is on record, say."""
+        """Whether the next try may follow at once; what can be written again is on record then."""
+        lost = [entry for entry, report in answers if report.outcome is CommitOutcome.ABORTED]
         by_region = lost_by_region(_effective(self.store, record), lost)
         if not by_region:
             return False  # somebody has repaired it since it was read
         again = tuple(filter(self._can_repair, by_region))
-        if not again:
-            if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
-                raise lost_error(record.checkpoint_id, by_region, reports)
-            yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
-            self.pause(_PAUSE_S)
-            return True
+        if again:
+            return (yield from self._repair(record, again))
+        reports = [report for _, report in answers]
+        if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
+            self._note(decided, answers)
+            raise lost_error(record.checkpoint_id, by_region, reports)
+        yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
+        self.pause(_PAUSE_S)
+        return True
+
+    def _repair(self, record: CheckpointRecord, lost: tuple[LostCommittables, ...]) -> Steps[bool]:
+        """Whether a repair of ours is on record now."""
         began_s = self.clock()
-        action = Repair(checkpoint_id=record.checkpoint_id, lost=again)
+        action = Repair(checkpoint_id=record.checkpoint_id, lost=lost)
         outcome, replaced = yield from self.repairs.run(action)
         self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
             self._discard(list(replaced.values()))
         return outcome is PublishOutcome.OURS
+
+    def _note(self, decided: DecidedWork, answers: Answers) -> None:
+        works = unsettled_works(decided.regions, answers)
+        note_unsettled(self.store, decided.checkpoint_id, works)
 
     def _can_repair(self, found: LostCommittables) -> bool:
         heir = self.plan.heir_of(found.region)
@@ -187,21 +215,25 @@ class Settlement:
             self._committers.of(operator_id).abort(mine, timeout_s=self.settings.call_timeout_s)
 
     def _give_up_late(
-        self, record: CheckpointRecord, reports: Iterable[CommitReport], since_s: float
+        self,
+        decided: DecidedWork,
+        reports: Sequence[CommitReport],
+        since_s: float,
+        answers: Answers,
     ) -> None:
-        found = list(reports)
-        unknown = [r.detail for r in found if r.outcome is CommitOutcome.UNKNOWN]
+        unknown = [r.detail for r in reports if r.outcome is CommitOutcome.UNKNOWN]
         now_s = self.clock()
         if now_s < self.deadline_s:
             return
         if unknown:
-            raise unknown_error(record.checkpoint_id, unknown)
+            self._note(decided, answers)
+            raise unknown_error(decided.checkpoint_id, unknown)
         raise UnreachableError(
             "a decided checkpoint could not be committed in time",
             {
-                "checkpoint_id": record.checkpoint_id,
+                "checkpoint_id": decided.checkpoint_id,
                 "waited_s": round(now_s - since_s, 1),
-                "details": "; ".join(sorted({r.detail for r in found if r.detail})),
+                "details": "; ".join(sorted({r.detail for r in reports if r.detail})),
             },
             "Nothing is lost; start the job again when every broker answers.",
         )

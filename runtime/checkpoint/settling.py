@@ -18,6 +18,7 @@ from runtime.checkpoint.losses import (
     lost_by_region,
     lost_error,
     unknown_error,
+    unsettled_works,
 )
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -25,6 +26,7 @@ from runtime.checkpoint.messages import (
     CommitReported,
     MarkCommitted,
     Marked,
+    NoteUnsettled,
     OrphansSwept,
     Publish,
     Published,
@@ -44,6 +46,7 @@ from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from runtime.errors import (
     CheckpointFailedError,
     FencedError,
+    StreamError,
     UnreachableError,
 )
 from runtime.model import CheckpointKind, StateEntry, Verdict, committables_of
@@ -312,8 +315,23 @@ def _lose(
     if _has_open_rest(book, checkpoint, event, now_s):
         _retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
         return
+    error = lost_error(checkpoint.checkpoint_id, by_region, event.reports)
+    _end_unsettled(book, checkpoint, event, error, now_s)
+
+
+def _end_unsettled(
+    book: Book,
+    checkpoint: PendingCheckpoint,
+    event: CommitReported,
+    error: StreamError,
+    now_s: float,
+) -> None:
+    """What the error names is put on record: a person may accept that, and nothing else."""
+    answers = zip(event.committables, event.reports, strict=True)
+    works = unsettled_works(checkpoint.regions, answers)
     checkpoint.halted = True
-    book.end(lost_error(checkpoint.checkpoint_id, by_region, event.reports), now_s)
+    book.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
+    book.end(error, now_s)
 
 
 def _can_repair(book: Book, found: LostCommittables) -> bool:
@@ -474,5 +492,5 @@ def _end_if_unknown(
         return
     if _has_open_rest(book, checkpoint, event, now_s):
         return
-    checkpoint.halted = True
-    book.end(unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports)), now_s)
+    error = unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports))
+    _end_unsettled(book, checkpoint, event, error, now_s)

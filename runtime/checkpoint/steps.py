@@ -28,6 +28,7 @@ from runtime.checkpoint.messages import (
     CoreEvent,
     MarkCommitted,
     Marked,
+    NoteUnsettled,
     Publish,
     Published,
     Repair,
@@ -47,6 +48,7 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
     SweepView,
+    UnsettledWork,
 )
 from runtime.errors import StorageError, StreamError, UnreachableError, WrongJobError
 from runtime.failpoints import VARIABLE, failpoint
@@ -60,6 +62,7 @@ __all__ = [
     "by_sink",
     "commit_all",
     "drive",
+    "note_unsettled",
     "publish_record",
 ]
 
@@ -67,7 +70,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Steps = Generator[str, None, T]
-RemoteStep = Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire
+RemoteStep = (
+    Publish | Commit | Repair | MarkCommitted | AbortWork | TellPositions | Retire | NoteUnsettled
+)
 _MID_COMMIT = "mid-commit"
 _MOST_DETAILS = 3
 _FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
@@ -208,6 +213,23 @@ def _parts(positions: list[int]) -> list[list[int]]:
     return [positions]
 
 
+def note_unsettled(
+    store: MetadataStore, checkpoint_id: int, works: Sequence[UnsettledWork]
+) -> None:
+    """Put on record what an error is about to name: that can be accepted then, and nothing else.
+
+    Where it fails, or the process dies before, the next start finds the same, and tries again.
+    """
+    try:
+        store.note_unsettled(checkpoint_id, works)
+    except StreamError as err:
+        log.warning(
+            "what is lost or unknown is not on record: checkpoint_id=%d error=%s",
+            checkpoint_id,
+            err,
+        )
+
+
 class Hands:
     """Does what the core asks for. One thread at a time: the coordinator's I/O thread.
 
@@ -271,6 +293,8 @@ class Hands:
                 return (yield from self._repair(action))
             case TellPositions():
                 yield from self._tell(action)
+            case NoteUnsettled():
+                note_unsettled(self._store, action.checkpoint_id, action.works)
             case _:
                 self._retire(action)
         return None

@@ -5,7 +5,8 @@
     chk-000000000042/_metadata      the decision, or the abort (Avro, `runtime.checkpoint.metadata`)
                      _committed     everything it names is visible (JSON)
                      _superseded    a start from an older checkpoint left it behind (JSON)
-                     _loss-accepted what is lost of it shall not hold up a start (JSON)
+                     _unsettled     what could not be committed of it when it was last tried (JSON)
+                     _accepted      what of that shall not hold up a start (JSON)
                      _repair-1      what replaces lost committables (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
     _leader                         where the coordinator is (`runtime.checkpoint.leader`)
@@ -15,14 +16,20 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runtime.checkpoint.acceptance import (
+    decode_accepted,
+    decode_unsettled,
+    encode_accepted,
+    encode_unsettled,
+)
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
 from runtime.checkpoint.placing import Placing, session_text
 from runtime.checkpoint.retention import PlaceFacts, facts_of, indispensable, retirable
-from runtime.contracts import Clock, PublishOutcome
+from runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
 from runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -49,6 +56,10 @@ STORE_FAILPOINTS = (
     "after-committed-mark",
     "before-repair",
     "after-repair",
+    "before-unsettled",
+    "after-unsettled",
+    "before-acceptance",
+    "after-acceptance",
 )
 """Every place in the store where a test may kill or pause the process."""
 
@@ -57,7 +68,8 @@ _MARK_VERSION = 1
 _METADATA = "_metadata"
 _COMMITTED = "_committed"
 _SUPERSEDED = "_superseded"
-_LOSS_ACCEPTED = "_loss-accepted"
+_UNSETTLED = "_unsettled"
+_ACCEPTED = "_accepted"
 _REPAIR = re.compile(r"_repair-([1-9]\d*)")
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
 _PAUSE_S = 0.05
@@ -148,9 +160,19 @@ class CheckpointStore:
         """Whether a start from an older checkpoint left this one behind."""
         return self.fs.exists(_path(checkpoint_id, _SUPERSEDED))
 
-    def is_loss_accepted(self, checkpoint_id: int) -> bool:
-        """Whether a start may go on behind this decision though some of it is lost."""
-        return self.fs.exists(_path(checkpoint_id, _LOSS_ACCEPTED))
+    def unsettled(self, checkpoint_id: int) -> tuple[UnsettledWork, ...]:
+        """What the last error named that ended a job or its start at this decision."""
+        path = _path(checkpoint_id, _UNSETTLED)
+        data = self.fs.read(path)
+        where = {"uri": self.uri, "path": path}
+        return () if data is None else decode_unsettled(data, checkpoint_id, where=where)
+
+    def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
+        """What of a decision shall not hold up a start, by its digest."""
+        path = _path(checkpoint_id, _ACCEPTED)
+        data = self.fs.read(path)
+        where = {"uri": self.uri, "path": path}
+        return {} if data is None else decode_accepted(data, checkpoint_id, where=where)
 
     def superseded_by(self, checkpoint_id: int) -> int | None:
         """The first checkpoint of the start that left this one behind, or None."""
@@ -304,9 +326,19 @@ class CheckpointStore:
         self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
         self._known.pop(checkpoint_id, None)
 
-    def accept_loss(self, checkpoint_id: int) -> None:
-        """Say that what is lost of a decision shall not hold up a start; idempotent."""
-        self._mark(checkpoint_id, _LOSS_ACCEPTED, {})
+    def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
+        """Put on record what is about to be named by an error; in place of what was named last."""
+        failpoint("before-unsettled")
+        self.fs.replace(_path(checkpoint_id, _UNSETTLED), encode_unsettled(checkpoint_id, works))
+        failpoint("after-unsettled")
+
+    def accept(self, checkpoint_id: int, works: Iterable[AcceptedWork]) -> None:
+        """Say that these shall not hold up a start, beside what was accepted before; idempotent."""
+        whole = {**self.accepted(checkpoint_id), **{work.digest: work for work in works}}
+        failpoint("before-acceptance")
+        data = encode_accepted(checkpoint_id, whole.values())
+        self.fs.replace(_path(checkpoint_id, _ACCEPTED), data)
+        failpoint("after-acceptance")
 
     # --- retiring -------------------------------------------------------------------------------
 

@@ -56,7 +56,13 @@ from runtime.contracts.regional import (
     RegionWork,
     SharedCommitter,
 )
-from runtime.contracts.storage import MetadataStore, PublishOutcome
+from runtime.contracts.storage import (
+    AcceptedAs,
+    AcceptedWork,
+    MetadataStore,
+    PublishOutcome,
+    UnsettledWork,
+)
 from runtime.contracts.tuning import TunedSink, TunedSource
 from runtime.contracts.writing import (
     AttemptRegistry,
@@ -72,6 +78,8 @@ from runtime.contracts.writing import (
 )
 
 __all__ = [
+    "AcceptedAs",
+    "AcceptedWork",
     "AttemptRegistry",
     "Backlog",
     "Clock",
@@ -127,5 +135,6 @@ __all__ = [
     "TimedSplitReader",
     "TunedSink",
     "TunedSource",
+    "UnsettledWork",
     "WriterFactory",
 ]

@@ -1,12 +1,14 @@
 """The checkpoint directory, as the coordinator sees it."""
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from runtime.contracts.committing import CommitOutcome
 from runtime.model import CheckpointRecord, StateEntry
 
-__all__ = ["MetadataStore", "PublishOutcome"]
+__all__ = ["AcceptedAs", "AcceptedWork", "MetadataStore", "PublishOutcome", "UnsettledWork"]
 
 
 class PublishOutcome(enum.Enum):
@@ -16,6 +18,44 @@ class PublishOutcome(enum.Enum):
     TAKEN = "taken"  # another record is there: read it; another session's = stop
     UNKNOWN = "unknown"  # neither read back nor refused: ask again, decide nothing
     DECIDED = "decided"  # an abort came too late: this session's own decision stands there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsettledWork:
+    """Decided work that could not be committed, as an error named it that ended a job or its start.
+
+    Attributes:
+        digest: of its committable, by `runtime.checkpoint.losses.digest_of`.
+        outcome: ABORTED: it is lost; UNKNOWN: nobody can tell.
+        region: that wrote it.
+        ranges: source ranges that it holds, ``orders-0:[10,20)``; all of its region's where it does
+            not tell its own.
+        detail: why, for people.
+    """
+
+    digest: str
+    outcome: CommitOutcome
+    region: str
+    ranges: tuple[str, ...]
+    detail: str = ""
+
+
+class AcceptedAs(enum.Enum):
+    """What a person has said of such work."""
+
+    LOST = "lost"  # it is gone; what is needed of it is written by hand
+    COMMITTED = "committed"  # readers see it, though its broker cannot tell any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedWork:
+    """Unsettled work that shall not hold up a start; ``digest``, ``region`` and ``ranges`` as in
+    `UnsettledWork`."""
+
+    digest: str
+    accepted_as: AcceptedAs
+    region: str
+    ranges: tuple[str, ...]
 
 
 class MetadataStore(Protocol):
@@ -57,8 +97,15 @@ class MetadataStore(Protocol):
         """Whether the mark is there."""
         ...
 
-    def is_loss_accepted(self, checkpoint_id: int) -> bool:
-        """Whether a start may go on behind this decision though some of it is lost."""
+    def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
+        """Put on record what is about to be named by an error; in place of what was named last."""
+        ...
+
+    def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
+        """What of a decision shall not hold up a start, by its digest.
+
+        Raises: DamagedCheckpointError, UnsupportedFormatError.
+        """
         ...
 
     def publish_repair(

@@ -14,6 +14,7 @@ from tests.chaos.programs import MARKED_FILES, MORTAL_FILES, MORTAL_ROLLING, Sub
 from tests.chaos.scenario import Kill, Setting
 
 __all__ = [
+    "ACCEPTANCE",
     "AT_START",
     "CHAINS",
     "CONTINUOUS",
@@ -23,6 +24,7 @@ __all__ = [
     "ELSEWHERE",
     "FILES",
     "IN_BATCHES",
+    "LOSSES",
     "MARKS",
     "OF_FILES",
     "OF_REGIONS",
@@ -111,6 +113,12 @@ OF_FILES: tuple[tuple[Subject, str], ...] = (
 
 REPAIR = ("after-rewrite", "before-repair", "after-repair")
 """Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""
+
+LOSSES = ("before-unsettled", "after-unsettled")
+"""Reached only when what a broker has aborted is not written again (`test_lost_transactions`)."""
+
+ACCEPTANCE = ("before-acceptance", "after-acceptance")
+"""Reached in a command; killed in `tests/integration/test_local_checkpoints.py`."""
 
 REGIONAL = REGIONAL_FAILPOINTS
 """Reached only where regions fail, are late, or exchange splits (`test_regional`)."""

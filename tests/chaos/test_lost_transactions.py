@@ -12,7 +12,7 @@ from connectors.kafka.history import read_records
 from runtime.checkpoint.cli import app as checkpoint_commands
 from runtime.checkpoint.store import open_store
 from runtime.model import Verdict
-from tests.chaos.beds import REPAIR, kills
+from tests.chaos.beds import LOSSES, REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
@@ -56,10 +56,16 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
 def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """What the error named is missing, and nothing else: the rest is there once and in order."""
+    """What the error named is missing, and nothing else: the rest is there once and in order. The
+    start is killed around what it puts on record of the loss; only a start that got there leaves
+    something to accept."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         scenario.kill_at(Kill(failpoint="after-decision"))
         await_stable(kafka.bootstrap, scenario.topics.output, timeout_s=_TIMEOUT_S * 5)
+        for failpoint in LOSSES:
+            scenario.kill_at(Kill(failpoint=failpoint))
+            is_named = failpoint == "after-unsettled"
+            assert bool(unsettled(scenario.checkpoint)) == is_named
         program = scenario.start()
         assert program.await_exit(timeout_s=START_S) not in (0, None)
         assert program.await_gone(timeout_s=PATIENCE_S)
@@ -74,7 +80,9 @@ def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
         place = re.search(r"checkpoint_id=(\d+)", told)
         assert place is not None
         given = ["accept-loss", str(scenario.checkpoint), "--id", place[1]]
-        CliRunner().invoke(checkpoint_commands, given, catch_exceptions=False)
+        told = CliRunner().invoke(checkpoint_commands, given, catch_exceptions=False).output
+        printed = {int(number) for number, _, _ in _RANGE.findall(told)}
+        assert printed == {partition for partition, _ in lost}
 
         scenario.feeder.stop()
         program = scenario.start(until_end=True)
@@ -143,6 +151,13 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         scenario.kill_at(Kill(failpoint="after-repair"))
         assert repaired(scenario.checkpoint) == len(named)
         scenario.finish()
+
+
+def unsettled(checkpoint: Path) -> list[str]:
+    """Source ranges of what is on record as lost."""
+    store = open_store(str(checkpoint))
+    works = [work for place in store.places() for work in store.unsettled(place)]
+    return [each for work in works for each in work.ranges]
 
 
 def repaired(checkpoint: Path) -> int:

@@ -11,9 +11,10 @@ from threading import Barrier
 
 import pytest
 
+from runtime.checkpoint.acceptance import accepted_as
 from runtime.checkpoint.leader import FileLeaderStore, Leader, LeaderStore
 from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import MetadataStore, PublishOutcome
+from runtime.contracts import CommitOutcome, MetadataStore, PublishOutcome, UnsettledWork
 from runtime.errors import (
     DamagedCheckpointError,
     StorageError,
@@ -183,6 +184,28 @@ def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
     assert store.effective_committables(standing) == (first,)
     assert store.publish_repair(1, {first.payload: second}, session="s2") is PublishOutcome.OURS
     assert CheckpointStore(store.fs).effective_committables(standing) == (second,)
+
+
+def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointStore) -> None:
+    """The last note stands; acceptances add up; neither is a record."""
+    _publish(store, record(1))
+    assert (store.unsettled(1), store.accepted(1)) == ((), {})
+    first, second = (
+        UnsettledWork(
+            digest=digest, outcome=CommitOutcome.ABORTED, region="r0", ranges=("orders-0:[1,2)",)
+        )
+        for digest in ("a", "b")
+    )
+    for work in (first, second):
+        store.note_unsettled(1, [work])
+        assert store.unsettled(1) == (work,)
+        found = accepted_as(work, None)
+        assert found is not None
+        for _ in range(2):
+            store.accept(1, [found])
+    assert set(CheckpointStore(store.fs).accepted(1)) == {"a", "b"}
+    assert store.places() == [1]
+    assert store.effective_committables(record(1)) == record(1).committables
 
 
 def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> None:

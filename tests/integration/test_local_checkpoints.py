@@ -42,12 +42,17 @@ print(json.dumps(won))
 """
 _PUBLISHER = """
 import sys
+from runtime.checkpoint.acceptance import accepted_as
 from runtime.checkpoint.store import open_store
+from runtime.contracts import CommitOutcome, UnsettledWork
 from tests.checkpoint_records import committable, record
 store = open_store(sys.argv[1])
 print(store.publish(record(1), timeout_s=60).value, flush=True)
 store.mark_committed(1)
 store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")
+lost = UnsettledWork(digest="d", outcome=CommitOutcome.ABORTED, region="r0", ranges=())
+store.note_unsettled(1, [lost])
+store.accept(1, [accepted_as(lost, None)])
 """
 
 
@@ -85,7 +90,9 @@ def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpo
     standing = store.read(1)
     assert standing == (record(1) if step >= STORE_FAILPOINTS.index("after-link") else None)
     assert store.is_committed(1) == (step >= STORE_FAILPOINTS.index("after-committed-mark"))
-    assert len(store.repairs(1)) == (failpoint == "after-repair")
+    assert len(store.repairs(1)) == (step >= STORE_FAILPOINTS.index("after-repair"))
+    assert len(store.unsettled(1)) == (step >= STORE_FAILPOINTS.index("after-unsettled"))
+    assert len(store.accepted(1)) == (failpoint == "after-acceptance")
     _seal_and_clean(store, place=1 if standing is None else 2)
 
 

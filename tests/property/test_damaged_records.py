@@ -21,6 +21,7 @@ from connectors.hdfs.held_files import decode_held_files
 from connectors.hdfs.partition_commit.state import decode_state
 from connectors.kafka.handles import decode_handle
 from connectors.kafka.owner import OwnerRecord
+from runtime.checkpoint.acceptance import decode_accepted, decode_unsettled
 from runtime.checkpoint.container import DIGEST_KEY
 from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore
 from runtime.checkpoint.metadata import decode, decode_repair
@@ -180,6 +181,25 @@ def test_a_mark_is_read_or_an_error_of_ours(
     (directory / "chk-000000000001" / "_committed").write_bytes(data)
     with contextlib.suppress(StreamError):
         assert store.is_committed(1)
+
+
+_BESIDE: dict[str, Callable[..., object]] = {
+    "unsettled-v1.json": decode_unsettled,
+    "accepted-v1.json": decode_accepted,
+}
+
+
+@pytest.mark.parametrize("name", _BESIDE)
+@given(data=st.data())
+def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
+    name: str, data: st.DataObject
+) -> None:
+    """What is lost of it, and what was accepted."""
+    golden = json.loads((_DATA / name).read_bytes())
+    text = data.draw(mutated_json(golden).map(json.dumps) | json_texts)
+    with contextlib.suppress(StreamError):
+        _BESIDE[name](text.encode(), 42, where={})
+    assert _BESIDE[name](json.dumps(golden).encode(), 42, where={})
 
 
 @given(text=st.text(max_size=40) | json_texts)

@@ -14,6 +14,7 @@ from runtime.checkpoint.messages import (
     EndJob,
     FailBatches,
     MarkCommitted,
+    NoteUnsettled,
     OrphansSwept,
     Publish,
     RegionRegistered,
@@ -53,7 +54,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Process", "RegionBrokenError"]
 
-_REMOTE = (Publish, Commit, Repair, MarkCommitted, AbortWork, TellPositions, Retire)
+_REMOTE = (
+    Publish,
+    Commit,
+    Repair,
+    MarkCommitted,
+    AbortWork,
+    TellPositions,
+    Retire,
+    NoteUnsettled,
+)
 _START_S = 60.0
 _IDLE_S = 0.1
 _SELDOM = 0.12

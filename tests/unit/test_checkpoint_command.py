@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from runtime.checkpoint.cli import app
 from runtime.checkpoint.kinds import ENTRY_POINT_GROUP, EntryKind, KindRegistry, installed_kinds
 from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore, Leader
+from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.checkpoint.store import CheckpointStore, open_store, place_name
+from runtime.contracts import CommitOutcome, UnsettledWork
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -58,16 +60,55 @@ def _json(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_a_loss_is_accepted_by_the_id_of_its_decision(directory: Path) -> None:
-    """Once or twice; the list says so; nothing else changes."""
-    before = _json("list", str(directory))["checkpoints"]
+def _unsettled(entry: StateEntry, ranges: str, **changes: Any) -> UnsettledWork:
+    made = UnsettledWork(
+        digest=digest_of(entry),
+        outcome=CommitOutcome.ABORTED,
+        region="r0",
+        ranges=(ranges,),
+        detail="CompleteAbort with producer 5 epoch 1",
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture
+def lost(directory: Path) -> Path:
+    """As `directory`; an error has named two losses of 42, one of which was repaired since."""
+    store = open_store(str(directory))
+    first, second, *_ = full_record().committables
+    named = (_unsettled(first, "orders-3:[7,9)"), _unsettled(second, "orders-5:[0,8)"))
+    store.note_unsettled(42, named)
+    store.publish_repair(42, {second.payload: committable(b"again")}, session="second")
+    return directory
+
+
+def test_a_loss_is_accepted_by_the_id_of_its_decision(lost: Path) -> None:
+    """Once or twice; what is accepted is printed; the list says so; nothing else changes."""
+    before = _json("list", str(lost))["checkpoints"]
     for _ in range(2):
-        assert "Checkpoint 42" in _run("accept-loss", str(directory), "--id", "42")
-    assert "loss accepted" in _run("list", str(directory))
-    after = _json("list", str(directory))["checkpoints"]
-    assert [each["checkpoint_id"] for each in after if each["loss_accepted"]] == [42]
-    assert [{**each, "loss_accepted": False} for each in after] == before
-    assert open_store(str(directory)).is_loss_accepted(42)
+        told = _run("accept-loss", str(lost), "--id", "42")
+        assert "orders-3:[7,9)" in told
+        assert "CompleteAbort with producer 5 epoch 1" in told
+        assert "orders-5" not in told, "what was repaired is not lost"
+    assert "loss accepted" in _run("list", str(lost))
+    after = _json("list", str(lost))["checkpoints"]
+    (accepted,) = [each["accepted"] for each in after if each["accepted"]]
+    assert [(each["as"], each["ranges"]) for each in accepted] == [("lost", ["orders-3:[7,9)"])]
+    assert [{**each, "accepted": []} for each in after] == before
+    first = full_record().committables[0]
+    assert set(open_store(str(lost)).accepted(42)) == {digest_of(first)}
+
+
+def test_what_is_accepted_later_stands_beside_what_was_accepted_before(lost: Path) -> None:
+    """More was lost when the next start looked."""
+    _run("accept-loss", str(lost), "--id", "42")
+    store = open_store(str(lost))
+    more = _unsettled(committable(b"again"), "orders-5:[0,8)")
+    store.note_unsettled(42, (more,))
+    told = _run("accept-loss", str(lost), "--id", "42")
+    assert "orders-5:[0,8)" in told
+    assert "orders-3" not in told, "that is known already"
+    assert set(store.accepted(42)) == {digest_of(full_record().committables[0]), more.digest}
 
 
 @pytest.mark.parametrize("checkpoint_id", ["0", "2", "3"])
@@ -77,7 +118,33 @@ def test_there_is_no_loss_to_accept_where_nothing_is_open(
     """Committed, aborted, or a decision that names nothing to commit."""
     with pytest.raises(ConfigError, match="no loss to accept"):
         _run("accept-loss", str(directory), "--id", checkpoint_id)
-    assert not open_store(str(directory)).is_loss_accepted(int(checkpoint_id))
+    assert not open_store(str(directory)).accepted(int(checkpoint_id))
+
+
+def test_there_is_no_loss_to_accept_before_an_error_has_named_it(directory: Path) -> None:
+    """Nobody can have looked at it; the start that does puts it on record."""
+    with pytest.raises(ConfigError, match="Start the job"):
+        _run("accept-loss", str(directory), "--id", "42")
+    assert not open_store(str(directory)).accepted(42)
+
+
+def test_inspect_shows_what_is_lost_and_what_was_accepted(lost: Path) -> None:
+    """Before anybody has to say anything."""
+    assert "lost or unknown" in _run("list", str(lost))
+    (named, repaired) = _json("inspect", str(lost), "--id", "42")["unsettled"]
+    assert named["ranges"] == ["orders-3:[7,9)"]
+    assert repaired["ranges"] == ["orders-5:[0,8)"]
+    assert "orders-3:[7,9)" in _run("inspect", str(lost), "--id", "42")
+
+
+def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
+    """It is shown with the others, and nothing is accepted by it."""
+    (lost / place_name(42) / "_unsettled").write_text("{")
+    shown = _json("list", str(lost))["checkpoints"]
+    assert len(shown) == 6
+    assert "Deleted" in shown[4]["error"]
+    with pytest.raises(DamagedCheckpointError):
+        _run("accept-loss", str(lost), "--id", "42")
 
 
 def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:

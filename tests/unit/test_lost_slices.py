@@ -1,19 +1,17 @@
 """Rule 11 in several regions: exactly what is lost is written again, or the ranges are named."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
 from runtime.checkpoint.messages import Commit, EndJob, Publish, Repair, Repaired
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost, RegionPlan
-from runtime.contracts import CommitOutcome, CommitReport, Committer, PublishOutcome
+from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
+from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from runtime.errors import TransactionLostError, TransactionUnknownError
-from runtime.model import RegionRecord, StateEntry, Verdict
+from runtime.model import RegionRecord, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
-from tests.fakes import TransactionState, entry_of, identity_of
-from tests.starting_job import PLAN, Job, record
+from tests.lost_work import Rewriter, away, half_lost, two_regions
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
 REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
@@ -166,76 +164,11 @@ def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_ar
 # --- at a start ---
 
 
-class _Rewriter:
-    """Writes a lost committable again under a new id."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.calls = 0
-
-    def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
-        self.calls += 1
-        generation = limits["generation"]
-        assert isinstance(generation, int)
-        entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
-        return {e.payload: entry for e in lost.committables}  # type: ignore[attr-defined]
-
-
-def two_regions(*, deterministic: bool = True) -> JobPlan:
-    """Chained ones of one source and one sink."""
-    return dataclasses.replace(
-        PLAN,
-        regions=tuple(
-            RegionPlan(
-                name=name,
-                source_ids=("source",),
-                sink_ids=("sink",),
-                chained=True,
-                deterministic=deterministic,
-            )
-            for name in ("main", "side")
-        ),
-    )
-
-
-def half_lost() -> Job:
-    """A decision of two regions with two transactions each: one of each was aborted, one of the
-    others is committed, one is still open."""
-    job = Job(record(0), committed=(0,))
-    entries = {}
-    for name in ("main-lost", "main-done", "side-lost", "side-open"):
-        transaction = job.open(name)
-        if name.endswith("lost"):
-            transaction.state = TransactionState.ABORTED
-        if name.endswith("done"):
-            transaction.state = TransactionState.COMMITTED
-        entries[name] = entry_of(transaction)
-    whole = record(1).regions[0]
-    regions = (
-        dataclasses.replace(whole, committables=(entries["main-lost"], entries["main-done"])),
-        dataclasses.replace(
-            whole,
-            region="side",
-            splits=(split(1, 0, 10),),
-            committables=(entries["side-lost"], entries["side-open"]),
-        ),
-    )
-    first = record(0)
-    empty = tuple(
-        dataclasses.replace(r, batch_id=None, splits=(split(at, 0, 0),), committables=())
-        for at, r in enumerate(regions)
-    )
-    job.store.records[0] = dataclasses.replace(first, regions=empty)
-    job.store.records[1] = record(1, regions=regions)
-    return job
-
-
 def test_rule_11_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
     """What is committed, or can be, is left alone; each region's slice is asked for by itself."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = rewriter = _Rewriter(job)
+    job.repairer = rewriter = Rewriter(job)
     job.start(plan=two_regions())
     assert sorted(map(str, job.broker.read_committed(0))) == [
         "again-1",
@@ -251,7 +184,7 @@ def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -
     """Also with ``repair``; what is not lost is committed all the same."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = rewriter = _Rewriter(job)
+    job.repairer = rewriter = Rewriter(job)
     with pytest.raises(TransactionLostError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\)"):
         job.start(plan=two_regions(deterministic=False))
     assert rewriter.calls == 0
@@ -263,7 +196,7 @@ def test_rule_11_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> 
     """What is lost of the other region is named, and nothing else."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = rewriter = _Rewriter(job)
+    job.repairer = rewriter = Rewriter(job)
     plan = two_regions()
     main, side = plan.regions
     plan = dataclasses.replace(plan, regions=(main, dataclasses.replace(side, deterministic=False)))
@@ -275,46 +208,10 @@ def test_rule_11_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> 
     assert 1 not in job.store.committed
 
 
-class _Coordinators:
-    """A committer whose transactions' coordinators may be away.
-
-    Attributes:
-        away: transactional ids of which nobody answers, by their last part.
-    """
-
-    def __init__(self, committer: Committer, *away: str) -> None:
-        self._committer = committer
-        self.away = set(away)
-
-    def commit(
-        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
-    ) -> list[CommitReport]:
-        """See `Committer.commit`."""
-        return [
-            CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
-            if identity_of(entry)[0].rpartition("/")[2] in self.away
-            else self._committer.commit([entry], timeout_s=timeout_s, after_crash=after_crash)[0]
-            for entry in committables
-        ]
-
-    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `Committer.abort`."""
-        return self._committer.abort(committables, timeout_s=timeout_s)
-
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
-        """See `Committer.await_visible`."""
-        return self._committer.await_visible(committables, timeout_s=timeout_s)
-
-
-def _away(job: Job, *names: str) -> _Coordinators:
-    job.sink.committer = found = _Coordinators(job.sink.committer, *names)
-    return found
-
-
 def test_rule_11_a_start_commits_what_is_not_lost_before_it_ends() -> None:
     """A coordinator that is away comes back within the start's time."""
     job = half_lost()
-    coordinators = _away(job, "side-open")
+    coordinators = away(job, "side-open")
     retries: list[str] = []
 
     def at(point: str) -> None:
@@ -330,30 +227,8 @@ def test_rule_11_a_start_commits_what_is_not_lost_before_it_ends() -> None:
 def test_rule_11_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
     """Its own limit is the bound."""
     job = half_lost()
-    _away(job, "side-open")
+    away(job, "side-open")
     began_s = job.clock()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
     assert 30.0 <= job.clock() - began_s <= 31.0
-
-
-def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """What is not lost of it is visible; what is, the log names once more."""
-    job = half_lost()
-    job.store.losses_accepted.add(1)
-    job.start(plan=two_regions())
-    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
-    assert 1 in job.store.committed
-    (message,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert "loss was accepted" in message
-    assert "ranges=input-0:[0,10) input-1:[0,10)" in message
-
-
-def test_rule_11_a_loss_that_was_accepted_for_another_checkpoint_stops_the_job() -> None:
-    """Each is looked at by somebody, by its own id."""
-    job = half_lost()
-    job.store.losses_accepted.add(0)
-    with pytest.raises(TransactionLostError, match="accept-loss"):
-        job.start(plan=two_regions())

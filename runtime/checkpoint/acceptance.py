@@ -1,0 +1,157 @@
+"""What could not be committed of a decision, and what a person has said of it: small JSON. Pure.
+
+The one who stops with such work puts it on record, by the digest of each committable. A person
+accepts exactly that; work that nobody has named is never accepted with it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runtime.checkpoint.losses import digest_of
+from runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
+from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.json_text import parsed_json
+from runtime.model import StateEntry
+
+__all__ = [
+    "accepted_as",
+    "decode_accepted",
+    "decode_unsettled",
+    "encode_accepted",
+    "encode_unsettled",
+    "in_effect",
+]
+
+_FORMAT_VERSION = 1
+
+
+def in_effect(
+    works: Iterable[UnsettledWork], standing: Iterable[StateEntry]
+) -> tuple[UnsettledWork, ...]:
+    """Those that the decision still names: others were repaired since they were put on record."""
+    named = set(map(digest_of, standing))
+    return tuple(work for work in works if work.digest in named)
+
+
+def accepted_as(work: UnsettledWork, unknown_as: AcceptedAs | None) -> AcceptedWork | None:
+    """What a start may take it for; None: nobody has said what became of it.
+
+    Args:
+        work: what could not be committed.
+        unknown_as: what a person says of work that its broker cannot tell about.
+    """
+    said = AcceptedAs.LOST if work.outcome is CommitOutcome.ABORTED else unknown_as
+    if said is None:
+        return None
+    return AcceptedWork(
+        digest=work.digest, accepted_as=said, region=work.region, ranges=work.ranges
+    )
+
+
+def encode_unsettled(checkpoint_id: int, works: Iterable[UnsettledWork]) -> bytes:
+    """As ``_unsettled``."""
+    return _encoded(
+        checkpoint_id,
+        [
+            {
+                "digest": work.digest,
+                "outcome": work.outcome.value,
+                "region": work.region,
+                "ranges": list(work.ranges),
+                "detail": work.detail,
+            }
+            for work in works
+        ],
+    )
+
+
+def encode_accepted(checkpoint_id: int, works: Iterable[AcceptedWork]) -> bytes:
+    """As ``_accepted``."""
+    return _encoded(
+        checkpoint_id,
+        [
+            {
+                "digest": work.digest,
+                "as": work.accepted_as.value,
+                "region": work.region,
+                "ranges": list(work.ranges),
+            }
+            for work in works
+        ],
+    )
+
+
+def decode_unsettled(
+    data: bytes, checkpoint_id: int, *, where: Mapping[str, object]
+) -> tuple[UnsettledWork, ...]:
+    """What `encode_unsettled` wrote.
+
+    Raises:
+        UnsupportedFormatError: a later Sluice wrote it.
+        DamagedCheckpointError: it is something else, or of another checkpoint.
+    """
+    try:
+        return tuple(
+            UnsettledWork(
+                digest=str(each["digest"]),
+                outcome=CommitOutcome(each["outcome"]),
+                region=str(each["region"]),
+                ranges=tuple(map(str, each["ranges"])),
+                detail=str(each["detail"]),
+            )
+            for each in _entries(data, checkpoint_id, where)
+        )
+    except (ValueError, LookupError, TypeError) as error:
+        raise _damaged(where) from error
+
+
+def decode_accepted(
+    data: bytes, checkpoint_id: int, *, where: Mapping[str, object]
+) -> dict[str, AcceptedWork]:
+    """What `encode_accepted` wrote, by digest; errors as of `decode_unsettled`."""
+    try:
+        works = [
+            AcceptedWork(
+                digest=str(each["digest"]),
+                accepted_as=AcceptedAs(each["as"]),
+                region=str(each["region"]),
+                ranges=tuple(map(str, each["ranges"])),
+            )
+            for each in _entries(data, checkpoint_id, where)
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise _damaged(where) from error
+    return {work.digest: work for work in works}
+
+
+def _encoded(checkpoint_id: int, entries: list[dict[str, object]]) -> bytes:
+    text = {
+        "format_version": _FORMAT_VERSION,
+        "checkpoint_id": checkpoint_id,
+        "entries": entries,
+    }
+    return json.dumps(text, indent=1).encode()
+
+
+def _entries(data: bytes, checkpoint_id: int, where: Mapping[str, object]) -> list[Any]:
+    found: Any = parsed_json(data)
+    version = int(found["format_version"])
+    if version > _FORMAT_VERSION:
+        raise UnsupportedFormatError(
+            f"the file has format version {version}; this Sluice reads {_FORMAT_VERSION}",
+            {**where, "format_version": version},
+            "Use the Sluice that wrote it, or a later one.",
+        )
+    if version != _FORMAT_VERSION or int(found["checkpoint_id"]) != checkpoint_id:
+        raise ValueError("another format, or another checkpoint")
+    return list(found["entries"])
+
+
+def _damaged(where: Mapping[str, object]) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        "what could not be committed of a checkpoint, or what was accepted, cannot be read",
+        where,
+        "Look at it; it is small JSON. Deleted, it says nothing: the next start names anew what "
+        "it cannot commit, and that can be accepted again.",
+    )

@@ -1,0 +1,115 @@
+"""A decision of which something is lost, as the next start finds it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.contracts import CommitOutcome, CommitReport, Committer
+from runtime.model import StateEntry
+from tests.core_driver import split
+from tests.fakes import TransactionState, entry_of, identity_of
+from tests.starting_job import PLAN, Job, record
+
+__all__ = ["Coordinators", "Rewriter", "away", "half_lost", "two_regions"]
+
+
+class Rewriter:
+    """Writes a lost committable again under a new id."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.calls = 0
+
+    def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        self.calls += 1
+        generation = limits["generation"]
+        assert isinstance(generation, int)
+        entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
+        return {e.payload: entry for e in lost.committables}  # type: ignore[attr-defined]
+
+
+def two_regions(*, deterministic: bool = True) -> JobPlan:
+    """Chained ones of one source and one sink."""
+    return dataclasses.replace(
+        PLAN,
+        regions=tuple(
+            RegionPlan(
+                name=name,
+                source_ids=("source",),
+                sink_ids=("sink",),
+                chained=True,
+                deterministic=deterministic,
+            )
+            for name in ("main", "side")
+        ),
+    )
+
+
+def half_lost() -> Job:
+    """A decision of two regions with two transactions each: one of each was aborted, one of the
+    others is committed, one is still open."""
+    job = Job(record(0), committed=(0,))
+    entries = {}
+    for name in ("main-lost", "main-done", "side-lost", "side-open"):
+        transaction = job.open(name)
+        if name.endswith("lost"):
+            transaction.state = TransactionState.ABORTED
+        if name.endswith("done"):
+            transaction.state = TransactionState.COMMITTED
+        entries[name] = entry_of(transaction)
+    whole = record(1).regions[0]
+    regions = (
+        dataclasses.replace(whole, committables=(entries["main-lost"], entries["main-done"])),
+        dataclasses.replace(
+            whole,
+            region="side",
+            splits=(split(1, 0, 10),),
+            committables=(entries["side-lost"], entries["side-open"]),
+        ),
+    )
+    first = record(0)
+    empty = tuple(
+        dataclasses.replace(r, batch_id=None, splits=(split(at, 0, 0),), committables=())
+        for at, r in enumerate(regions)
+    )
+    job.store.records[0] = dataclasses.replace(first, regions=empty)
+    job.store.records[1] = record(1, regions=regions)
+    return job
+
+
+class Coordinators:
+    """A committer whose transactions' coordinators may be away.
+
+    Attributes:
+        away: transactional ids of which nobody answers, by their last part.
+    """
+
+    def __init__(self, committer: Committer, *away: str) -> None:
+        self._committer = committer
+        self.away = set(away)
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        """See `Committer.commit`."""
+        return [
+            CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
+            if identity_of(entry)[0].rpartition("/")[2] in self.away
+            else self._committer.commit([entry], timeout_s=timeout_s, after_crash=after_crash)[0]
+            for entry in committables
+        ]
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        """See `Committer.abort`."""
+        return self._committer.abort(committables, timeout_s=timeout_s)
+
+    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+        """See `Committer.await_visible`."""
+        return self._committer.await_visible(committables, timeout_s=timeout_s)
+
+
+def away(job: Job, *names: str) -> Coordinators:
+    """Let coordinators be away."""
+    job.sink.committer = found = Coordinators(job.sink.committer, *names)
+    return found

@@ -1,0 +1,203 @@
+"""Going on behind a loss that a person has accepted: exactly what was named, and nothing else."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from runtime.checkpoint.losses import digest_of
+from runtime.checkpoint.messages import EndJob, NoteUnsettled
+from runtime.checkpoint.plan import CheckpointSettings, OnLost
+from runtime.checkpoint.steps import drive
+from runtime.contracts import CommitOutcome, UnsettledWork
+from runtime.errors import StorageError, TransactionLostError
+from tests.core_driver import CoreDriver, committable
+from tests.fakes import Transaction, TransactionState, entry_of
+from tests.lost_work import Rewriter, away, half_lost, two_regions
+from tests.starting_job import Job
+
+
+class _Died(BaseException):
+    """The process is gone."""
+
+
+def _at_call(name: str, happened: Callable[[], None]) -> Callable[[str], None]:
+    def on_call(call: str) -> None:
+        if call == name:
+            happened()
+
+    return on_call
+
+
+def _transaction(job: Job, name: str) -> Transaction:
+    (found,) = (t for key, t in job.broker.latest.items() if key.endswith(f"/{name}"))
+    return found
+
+
+def _lost(job: Job, name: str) -> str:
+    """The broker has aborted it; its digest."""
+    found = _transaction(job, name)
+    found.state = TransactionState.ABORTED
+    return digest_of(entry_of(found))
+
+
+def _ranges(job: Job) -> list[str]:
+    return [each for work in job.store.unsettled[1] for each in work.ranges]
+
+
+# --- what is put on record ------------------------------------------------------------------------
+
+
+def test_rule_11_a_start_puts_on_record_what_its_error_names() -> None:
+    """By the digest of each committable, with its region and ranges; what is not lost is not."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    assert job.store.unsettled[1] == tuple(
+        UnsettledWork(
+            digest=_lost(job, f"{region}-lost"),
+            outcome=CommitOutcome.ABORTED,
+            region=region,
+            ranges=(ranges,),
+        )
+        for region, ranges in (("main", "input-0:[0,10)"), ("side", "input-1:[0,10)"))
+    )
+
+
+def test_rule_11_a_run_puts_on_record_what_its_error_names() -> None:
+    """Before it ends."""
+    driver = CoreDriver()
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.epoch(3)
+    (note,) = driver.seen(NoteUnsettled)
+    (work,) = note.works
+    assert (work.digest, work.ranges) == (digest_of(committable("main.0.1")), ("input-0:[0,3)",))
+    assert driver.log.index(note) < driver.log.index(driver.seen(EndJob)[0])
+
+
+def test_rule_11_a_run_s_note_is_written_where_the_command_reads_it() -> None:
+    """By the thread of the remote steps."""
+    job = half_lost()
+    work = UnsettledWork(
+        digest="d", outcome=CommitOutcome.ABORTED, region="main", ranges=("input-0:[0,3)",)
+    )
+    hands = job.hands(session="old", generation=0)
+    assert drive(hands.perform(NoteUnsettled(checkpoint_id=1, works=(work,)))) is None
+    assert job.store.unsettled == {1: (work,)}
+
+
+@pytest.mark.parametrize("when", ["before", "refused", "after"])
+def test_rule_11_killed_around_the_note_the_next_start_names_it_again(when: str) -> None:
+    """Nothing is accepted without it, so nothing is given up unseen."""
+    job = half_lost()
+
+    def happened() -> None:
+        if when == "refused":
+            raise StorageError("the store refuses", {}, "Ask again.")
+        raise _Died
+
+    if when == "after":
+        with pytest.raises(TransactionLostError):
+            job.start(plan=two_regions())  # the error is the process's last word
+    else:
+        job.store.on_call = _at_call("note_unsettled", happened)
+        with pytest.raises(_Died if when == "before" else TransactionLostError):
+            job.start(plan=two_regions())
+        assert not job.store.unsettled
+    job.store.on_call = lambda _: None
+    with pytest.raises(TransactionLostError):
+        job.start(session="third", plan=two_regions())
+    assert _ranges(job) == ["input-0:[0,10)", "input-1:[0,10)"]
+
+
+# --- what is accepted -----------------------------------------------------------------------------
+
+
+def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is not lost of it is visible; what is, the log names once more."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    job.store.accept(1)
+    caplog.clear()
+    job.start(session="third", plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+    assert 1 in job.store.committed
+    (message,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "loss was accepted" in message
+    assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message
+
+
+def test_rule_11_what_is_lost_behind_an_acceptance_stops_the_job_again() -> None:
+    """Nobody has seen its ranges yet, so nobody can have written them by hand."""
+    job = half_lost()
+    coordinators = away(job, "side-open")
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    job.store.accept(1)
+
+    coordinators.away.clear()
+    late = _lost(job, "side-open")
+    with pytest.raises(TransactionLostError, match=r"regions=side ranges=input-1:\[0,10\) "):
+        job.start(session="third", plan=two_regions())
+    assert 1 not in job.store.committed
+    assert [work.digest for work in job.store.unsettled[1]] == [late]
+
+    job.store.accept(1)
+    job.start(session="fourth", plan=two_regions())
+    assert list(map(str, job.broker.read_committed(0))) == ["main-done"]
+    assert 1 in job.store.committed
+
+
+def test_rule_11_what_was_accepted_is_not_written_again() -> None:
+    """Not even where ``repair`` could by now: a person may have written it by hand."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    job.store.accept(1)
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = Rewriter(job)
+    job.start(session="third", plan=two_regions())
+    assert rewriter.calls == 0
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+
+
+def test_rule_11_what_was_written_again_is_not_accepted() -> None:
+    """A region that can be repaired is repaired, and only the other one's loss is on record."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = Rewriter(job)
+    main, side = two_regions().regions
+    regions = (main, dataclasses.replace(side, deterministic=False))
+    plan = dataclasses.replace(two_regions(), regions=regions)
+    with pytest.raises(TransactionLostError):
+        job.start(plan=plan)
+    assert _ranges(job) == ["input-1:[0,10)"]
+    job.store.accept(1)
+    job.start(session="third", plan=plan)
+    visible = sorted(map(str, job.broker.read_committed(0)))
+    assert visible == ["again-1", "main-done", "side-open"]
+
+
+def test_rule_11_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() -> None:
+    """Each is looked at by somebody, by its own id."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError, match="accept-loss"):
+        job.start(plan=two_regions())
+    job.store.accept(1)
+    job.store.acceptances = {0: job.store.acceptances[1]}
+    with pytest.raises(TransactionLostError):
+        job.start(session="third", plan=two_regions())
+
+
+def test_rule_11_what_was_accepted_is_not_committed_late() -> None:
+    """At transaction.version 0 a late AddPartitions may open its identity once more."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    job.store.accept(1)
+    _transaction(job, "main-lost").state = TransactionState.ONGOING
+    job.start(session="third", plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
