@@ -19,7 +19,7 @@ from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import CommitOutcome, UnsettledWork
+from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import ConfigError, UnsupportedFormatError
 from runtime.model import RegionStatus
 
@@ -84,33 +84,81 @@ def inspect_checkpoint(
 def accept_loss(
     path: _Path,
     checkpoint_id: Annotated[
-        int, typer.Option("--id", min=0, help="As TransactionLostError names it.")
+        int, typer.Option("--id", min=0, help="As the error names it that stopped the job.")
     ],
+    *,
+    unknown_as: Annotated[
+        AcceptedAs | None,
+        typer.Option("--unknown-as", help="What became of that of which nobody can tell."),
+    ] = None,
 ) -> None:
-    """Let the next start go on behind a decision of which the brokers have aborted a part.
+    """Let the next start go on behind a decision that cannot be committed as a whole.
 
     Accepted is what the last error has named, and this command names once more; a start that finds
     more of it lost stops again. The rest is committed. What is lost is not written again: only for
     what on_lost="repair" cannot write; do that by hand before the job starts, for order.
+
+    Of a transaction whose id has expired, or was used again, Kafka cannot tell whether readers see
+    it. Then look for its records, and say it.
     """
     uri, _ = split_place(path)
     with command_store(uri) as store:
-        works = _named_works(store, look_at(store, checkpoint_id))
-        accepted = [accepted_as(work, None) for work in works]
-        store.accept(checkpoint_id, [each for each in accepted if each is not None])
+        place = look_at(store, checkpoint_id)
+        works = _named_works(store, place)
+        _require_told(store, place, works, unknown_as)
+        words = [(work, said) for work in works if (said := accepted_as(work, unknown_as))]
+        store.accept(checkpoint_id, [said for _, said in words])
     console = _console()
-    console.print(_works_table(f"Accepted of checkpoint {checkpoint_id}", works))
+    columns = ("region", "outcome", "taken as", "source ranges", "detail")
+    rows = [
+        (work.region, work.outcome.value, said.accepted_as.value, list(work.ranges), work.detail)
+        for work, said in words
+    ]
+    console.print(_table(f"Accepted of checkpoint {checkpoint_id}", columns, rows))
     console.print(
         "This, and nothing else, no longer holds up a start: the next one commits the rest, logs "
-        "these ranges, and goes on. Write what is needed of them by hand before it."
+        "these ranges, and goes on. Write what is needed of what is lost by hand before it."
     )
+
+
+def _require_told(
+    store: CheckpointStore,
+    place: Place,
+    works: Iterable[UnsettledWork],
+    unknown_as: AcceptedAs | None,
+) -> None:
+    """A person's word is needed for what nobody can tell, and for nothing else.
+
+    Raises:
+        ConfigError: it is missing, or too much.
+    """
+    where: dict[str, object] = {"uri": store.uri, "checkpoint_id": place.checkpoint_id}
+    unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
+    if unknown and unknown_as is None:
+        told = {
+            "ranges": " ".join(sorted({each for work in unknown for each in work.ranges})),
+            "details": "; ".join(sorted({work.detail for work in unknown if work.detail})),
+        }
+        raise ConfigError(
+            "of some of it nobody can tell whether readers see it, so somebody has to look",
+            {**where, **told},
+            "Look for the records of these ranges in the output, for example by 'sluice verify "
+            "--findings FILE', which lists those that are missing as lost. Then say --unknown-as "
+            "committed, or --unknown-as lost if none of them is there.",
+        )
+    if unknown_as is not None and not unknown:
+        raise ConfigError(
+            "all that was named of this checkpoint is certainly lost: there is nothing to tell",
+            where,
+            "Leave --unknown-as out.",
+        )
 
 
 def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, ...]:
     """What the last error has named of a decision, as far as it has not been repaired since.
 
     Raises:
-        ConfigError: it is settled, nothing is on record, or somebody has to look first.
+        ConfigError: it is settled, or nothing is on record.
         DamagedCheckpointError, UnsupportedFormatError: what is on record cannot be read.
     """
     where = {"uri": store.uri, "checkpoint_id": place.checkpoint_id, "standing": place.standing}
@@ -118,7 +166,7 @@ def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, .
         raise ConfigError(
             "there is no loss to accept: this checkpoint is not a decision with open work",
             where,
-            "Give the id that TransactionLostError names.",
+            "Give the id that TransactionLostError or TransactionUnknownError names.",
         )
     standing = store.effective_committables(place.record)
     works = in_effect(store.unsettled(place.checkpoint_id), standing)
@@ -127,13 +175,6 @@ def _named_works(store: CheckpointStore, place: Place) -> tuple[UnsettledWork, .
             "there is no loss to accept: no error has named any of this checkpoint yet",
             where,
             "Start the job: it commits what it can, and puts what is lost on record.",
-        )
-    unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
-    if unknown:
-        raise ConfigError(
-            "there is more than a loss: of some of it nobody can tell whether readers see it",
-            {**where, "ranges": " ".join(each for work in unknown for each in work.ranges)},
-            "Look for these records in the output.",
         )
     return works
 
@@ -201,11 +242,6 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _works_table(title: str, works: Iterable[UnsettledWork]) -> Table:
-    rows = [(work.region, work.outcome.value, list(work.ranges), work.detail) for work in works]
-    return _table(title, ("region", "outcome", "source ranges", "detail"), rows)
-
-
 def _list_table(places: Sequence[Place]) -> Table:
     columns = ("id", "standing", "kind", "asked by", "created", "regions", "commit", "bytes")
     return _table("Checkpoints", columns, map(_list_row, places))
@@ -219,7 +255,7 @@ def _list_row(place: Place) -> Sequence[object]:
     if place.repairs:
         standing += f", {place.repairs} repair(s)"
     if place.accepted:
-        standing += ", loss accepted"
+        standing += ", accepted"
     elif place.unsettled:
         standing += ", lost or unknown"
     if record is None:

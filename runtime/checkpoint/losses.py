@@ -104,11 +104,19 @@ def lost_error(
     )
 
 
-def unknown_error(checkpoint_id: int, details: Iterable[str]) -> StreamError:
-    """The error for work that may or may not be visible."""
+def unknown_error(
+    checkpoint_id: int, details: Iterable[str], works: Iterable[UnsettledWork]
+) -> StreamError:
+    """The error for work that may or may not be visible; ``works``: of the decision, if any."""
+    unknown = [work for work in works if work.outcome is CommitOutcome.UNKNOWN]
     return TransactionUnknownError(
         "whether decided work is visible cannot be told",
-        {"checkpoint_id": checkpoint_id, "details": "; ".join(sorted(set(filter(None, details))))},
+        {
+            "checkpoint_id": checkpoint_id,
+            "ranges": " ".join(sorted({each for work in unknown for each in work.ranges})),
+            "details": "; ".join(sorted(set(filter(None, details)))),
+        },
         "Nothing was deleted or repaired. Look at what the details name, a transaction with "
-        "`sluice txn describe`, then start again.",
+        "`sluice txn describe`, then start again. If nobody can tell for good, as when its id has "
+        "expired, 'sluice checkpoint accept-loss' takes your word for it.",
     )

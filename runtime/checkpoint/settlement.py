@@ -20,6 +20,8 @@ from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.steps import Steps, by_sink, commit_all, note_unsettled
 from runtime.checkpoint.succession import is_settled
 from runtime.contracts import (
+    AcceptedAs,
+    AcceptedWork,
     Clock,
     CommitOutcome,
     CommitReport,
@@ -27,6 +29,7 @@ from runtime.contracts import (
     PublishOutcome,
     SinkCoordinator,
     SweepView,
+    UnsettledWork,
 )
 from runtime.errors import UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
@@ -68,6 +71,7 @@ class Settlement:
     kept: KeptStates
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
+    _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._committers = SharedCommitters(self.sinks, self.plan)
@@ -130,29 +134,40 @@ class Settlement:
             self._committers = SharedCommitters(self.sinks, self.plan)
             return True
         committed |= {e.payload for e, r in answers if r.outcome is CommitOutcome.COMMITTED}
-        goes_on = False
-        if any(report.outcome is CommitOutcome.ABORTED for report in reports):
-            goes_on = yield from self._lose(record, decided, answers)
+        left = self._without_words(record, answers)
+        goes_on = len(left) < len(answers)
+        if any(report.outcome is CommitOutcome.ABORTED for _, report in left):
+            goes_on = yield from self._lose(record, decided, left)
         if not goes_on:
-            yield from self._wait(decided, reports, since_s, answers)
+            yield from self._wait(decided, reports, since_s, left)
         return False
 
     def _heed(self, record: CheckpointRecord) -> None:
         """What somebody has accepted as lost is neither asked for nor written again: it may have
         been written by hand. Accepted is what was named, and nothing else."""
         accepted = self.store.accepted(record.checkpoint_id)
-        if not accepted:
-            return
-        standing = set(map(digest_of, self.store.effective_committables(record)))
-        lost = [work for digest, work in accepted.items() if digest in standing]
-        log.error(
-            "a loss was accepted, the job goes on without these records: checkpoint_id=%d "
-            "regions=%s ranges=%s",
-            record.checkpoint_id,
-            ",".join(sorted({work.region for work in lost})),
-            " ".join(sorted({each for work in lost for each in work.ranges})),
-        )
+        standing = map(digest_of, self.store.effective_committables(record) if accepted else ())
+        words = [accepted[digest] for digest in standing if digest in accepted]
+        lost = [work for work in words if work.accepted_as is AcceptedAs.LOST]
+        if lost:
+            log.error(
+                "a loss was accepted, the job goes on without these records: %s",
+                _named(record, lost),
+            )
         self._left_out |= {work.digest for work in lost}
+        self._words = {work.digest: work for work in words if work not in lost}
+
+    def _without_words(self, record: CheckpointRecord, answers: Answers) -> Answers:
+        """Those that are not settled by what somebody has said of what nobody can tell. From here
+        on the decision is followed as if it did not name the others."""
+        unknown = [e for e, report in answers if report.outcome is CommitOutcome.UNKNOWN]
+        words = [self._words[key] for entry in unknown if (key := digest_of(entry)) in self._words]
+        if not words:
+            return answers
+        log.warning("taken for committed by a person's word: %s", _named(record, words))
+        self._left_out |= {work.digest for work in words}
+        self._committers = SharedCommitters(self.sinks, self.plan)  # these hold them
+        return [answer for answer in answers if digest_of(answer[0]) not in self._left_out]
 
     def _wait(
         self,
@@ -183,7 +198,7 @@ class Settlement:
             return (yield from self._repair(record, again))
         reports = [report for _, report in answers]
         if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
-            self._note(decided, answers)
+            self._noted(decided, answers)
             raise lost_error(record.checkpoint_id, by_region, reports)
         yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
         self.pause(_PAUSE_S)
@@ -199,9 +214,10 @@ class Settlement:
             self._discard(list(replaced.values()))
         return outcome is PublishOutcome.OURS
 
-    def _note(self, decided: DecidedWork, answers: Answers) -> None:
+    def _noted(self, decided: DecidedWork, answers: Answers) -> Sequence[UnsettledWork]:
         works = unsettled_works(decided.regions, answers)
         note_unsettled(self.store, decided.checkpoint_id, works)
+        return works
 
     def _can_repair(self, found: LostCommittables) -> bool:
         heir = self.plan.heir_of(found.region)
@@ -226,8 +242,7 @@ class Settlement:
         if now_s < self.deadline_s:
             return
         if unknown:
-            self._note(decided, answers)
-            raise unknown_error(decided.checkpoint_id, unknown)
+            raise unknown_error(decided.checkpoint_id, unknown, self._noted(decided, answers))
         raise UnreachableError(
             "a decided checkpoint could not be committed in time",
             {
@@ -255,6 +270,14 @@ class Settlement:
             sink.sweep(view, timeout_s=self.settings.call_timeout_s)
         yield "after-sweep"
         return True
+
+
+def _named(record: CheckpointRecord, works: Iterable[AcceptedWork]) -> str:
+    """A decision, and what of it is not asked for any more."""
+    found = list(works)
+    regions = ",".join(sorted({work.region for work in found}))
+    ranges = " ".join(sorted({each for work in found for each in work.ranges}))
+    return f"checkpoint_id={record.checkpoint_id} regions={regions} ranges={ranges}"
 
 
 def _is_any_pending(reports: Iterable[CommitReport]) -> bool:

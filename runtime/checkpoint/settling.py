@@ -42,7 +42,7 @@ from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoin
 from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
 from runtime.checkpoint.succession import taken_over
-from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
+from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome, UnsettledWork
 from runtime.errors import (
     CheckpointFailedError,
     FencedError,
@@ -316,19 +316,19 @@ def _lose(
         _retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
         return
     error = lost_error(checkpoint.checkpoint_id, by_region, event.reports)
-    _end_unsettled(book, checkpoint, event, error, now_s)
+    answers = zip(event.committables, event.reports, strict=True)
+    works = unsettled_works(checkpoint.regions, answers)
+    _end_unsettled(book, checkpoint, works, error, now_s)
 
 
 def _end_unsettled(
     book: Book,
     checkpoint: PendingCheckpoint,
-    event: CommitReported,
+    works: tuple[UnsettledWork, ...],
     error: StreamError,
     now_s: float,
 ) -> None:
     """What the error names is put on record: a person may accept that, and nothing else."""
-    answers = zip(event.committables, event.reports, strict=True)
-    works = unsettled_works(checkpoint.regions, answers)
     checkpoint.halted = True
     book.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
     book.end(error, now_s)
@@ -492,5 +492,7 @@ def _end_if_unknown(
         return
     if _has_open_rest(book, checkpoint, event, now_s):
         return
-    error = unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports))
-    _end_unsettled(book, checkpoint, event, error, now_s)
+    answers = zip(event.committables, event.reports, strict=True)
+    works = unsettled_works(checkpoint.regions, answers)
+    error = unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports), works)
+    _end_unsettled(book, checkpoint, works, error, now_s)

@@ -9,9 +9,9 @@ from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.messages import EndJob, NoteUnsettled
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.checkpoint.steps import drive
-from runtime.contracts import CommitOutcome, UnsettledWork
-from runtime.errors import StorageError, TransactionLostError
-from tests.core_driver import CoreDriver, committable
+from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
+from runtime.errors import StorageError, TransactionLostError, TransactionUnknownError
+from tests.core_driver import FAST, CoreDriver, committable
 from tests.fakes import Transaction, TransactionState, entry_of
 from tests.lost_work import Rewriter, away, half_lost, two_regions
 from tests.starting_job import Job
@@ -201,3 +201,120 @@ def test_rule_11_what_was_accepted_is_not_committed_late() -> None:
     _transaction(job, "main-lost").state = TransactionState.ONGOING
     job.start(session="third", plan=two_regions())
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+
+
+# --- of what nobody can tell ----------------------------------------------------------------------
+
+
+def _forgotten() -> Job:
+    """The job was away for longer than its brokers keep ids; one transaction is open still."""
+    job = half_lost()
+    for name in ("main-lost", "main-done", "side-lost"):
+        found = _transaction(job, name)
+        found.state = TransactionState.COMMITTED
+        del job.broker.transactions[found.identity]
+    return job
+
+
+def _visible(job: Job) -> list[str]:
+    return sorted(map(str, job.broker.read_committed(0)))
+
+
+def test_rule_5_a_start_puts_on_record_what_nobody_can_tell() -> None:
+    """With the ranges, by which a person may look for it; what can be told is committed."""
+    job = _forgotten()
+    with pytest.raises(TransactionUnknownError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\) "):
+        job.start(plan=two_regions())
+    outcomes = [(work.region, work.outcome) for work in job.store.unsettled[1]]
+    assert outcomes == [
+        ("main", CommitOutcome.UNKNOWN),
+        ("main", CommitOutcome.UNKNOWN),
+        ("side", CommitOutcome.UNKNOWN),
+    ]
+    assert _visible(job) == ["main-done", "main-lost", "side-lost", "side-open"]
+    assert 1 not in job.store.committed
+
+
+def test_rule_5_a_run_puts_on_record_what_nobody_can_tell() -> None:
+    """As a start does."""
+    driver = CoreDriver(dataclasses.replace(FAST, unknown_timeout_s=5.0))
+    driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
+    driver.epoch(3)
+    driver.tick(6.0)
+    (end,) = driver.seen(EndJob)
+    assert "ranges=input-0:[0,3)" in str(end.error)
+    (note,) = driver.seen(NoteUnsettled)
+    assert [work.outcome for work in note.works] == [CommitOutcome.UNKNOWN]
+
+
+@pytest.mark.parametrize("word", AcceptedAs)
+def test_rule_5_a_start_takes_a_person_s_word_for_what_nobody_can_tell(
+    word: AcceptedAs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it is, it is said once more, and nothing is written, committed or aborted by it."""
+    job = _forgotten()
+    with pytest.raises(TransactionUnknownError):
+        job.start(plan=two_regions())
+    job.store.accept(1, unknown_as=word)
+    caplog.clear()
+    job.start(session="third", plan=two_regions())
+    assert 1 in job.store.committed
+    assert _visible(job) == ["main-done", "main-lost", "side-lost", "side-open"]
+    said = {
+        AcceptedAs.LOST: "a loss was accepted",
+        AcceptedAs.COMMITTED: "taken for committed by a person's word",
+    }
+    (message,) = [r.getMessage() for r in caplog.records if said[word] in r.getMessage()]
+    assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message
+
+
+def test_rule_5_what_is_certainly_lost_is_not_taken_for_committed() -> None:
+    """The broker can tell after all, and a person has looked at another output."""
+    job = _forgotten()
+    with pytest.raises(TransactionUnknownError):
+        job.start(plan=two_regions())
+    job.store.accept(1, unknown_as=AcceptedAs.COMMITTED)
+    found = _transaction(job, "side-lost")
+    job.broker.transactions[found.identity] = found
+    found.state = TransactionState.ABORTED
+    with pytest.raises(TransactionLostError, match=r"regions=side ranges=input-1:\[0,10\) "):
+        job.start(session="third", plan=two_regions())
+    assert [work.digest for work in job.store.unsettled[1]] == [digest_of(entry_of(found))]
+
+
+def test_rule_5_what_can_be_told_after_all_is_committed() -> None:
+    """A word for what it is not needed for changes nothing."""
+    job = _forgotten()
+    with pytest.raises(TransactionUnknownError):
+        job.start(plan=two_regions())
+    job.store.accept(1, unknown_as=AcceptedAs.COMMITTED)
+    found = _transaction(job, "side-lost")
+    job.broker.transactions[found.identity] = found
+    found.state = TransactionState.ONGOING
+    job.start(session="third", plan=two_regions())
+    assert found.state is TransactionState.COMMITTED
+
+
+def test_rule_5_what_was_accepted_as_lost_may_be_forgotten_since() -> None:
+    """The job came back only when its brokers did not know the id any more."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    job.store.accept(1)
+    for name in ("main-lost", "side-lost"):
+        del job.broker.transactions[_transaction(job, name).identity]
+    job.start(session="third", plan=two_regions())
+    assert _visible(job) == ["main-done", "side-open"]
+
+
+def test_rule_11_what_is_lost_and_what_nobody_can_tell_are_put_on_record_together() -> None:
+    """One command is enough for both."""
+    job = half_lost()
+    del job.broker.transactions[_transaction(job, "main-done").identity]
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    outcomes = sorted(work.outcome.value for work in job.store.unsettled[1])
+    assert outcomes == ["aborted", "aborted", "unknown"]
+    job.store.accept(1, unknown_as=AcceptedAs.COMMITTED)
+    job.start(session="third", plan=two_regions())
+    assert _visible(job) == ["main-done", "side-open"]

@@ -17,7 +17,7 @@ from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore, Leader
 from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.checkpoint.store import CheckpointStore, open_store, place_name
-from runtime.contracts import CommitOutcome, UnsettledWork
+from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -90,7 +90,7 @@ def test_a_loss_is_accepted_by_the_id_of_its_decision(lost: Path) -> None:
         assert "orders-3:[7,9)" in told
         assert "CompleteAbort with producer 5 epoch 1" in told
         assert "orders-5" not in told, "what was repaired is not lost"
-    assert "loss accepted" in _run("list", str(lost))
+    assert ", accepted" in _run("list", str(lost))
     after = _json("list", str(lost))["checkpoints"]
     (accepted,) = [each["accepted"] for each in after if each["accepted"]]
     assert [(each["as"], each["ranges"]) for each in accepted] == [("lost", ["orders-3:[7,9)"])]
@@ -119,6 +119,47 @@ def test_there_is_no_loss_to_accept_where_nothing_is_open(
     with pytest.raises(ConfigError, match="no loss to accept"):
         _run("accept-loss", str(directory), "--id", checkpoint_id)
     assert not open_store(str(directory)).accepted(int(checkpoint_id))
+
+
+@pytest.fixture
+def unknown(directory: Path) -> Path:
+    """As `directory`; of 42 one loss was named, and one of which nobody can tell."""
+    first, second, *_ = full_record().committables
+    lost = _unsettled(first, "orders-3:[7,9)")
+    open_one = _unsettled(second, "orders-5:[0,8)", outcome=CommitOutcome.UNKNOWN, detail="gone")
+    open_store(str(directory)).note_unsettled(42, (lost, open_one))
+    return directory
+
+
+def test_what_nobody_can_tell_is_not_accepted_without_a_word(unknown: Path) -> None:
+    """The error says where to look, and for what."""
+    with pytest.raises(ConfigError, match="--unknown-as") as raised:
+        _run("accept-loss", str(unknown), "--id", "42")
+    assert "orders-5:[0,8)" in str(raised.value)
+    assert "orders-3" not in str(raised.value)
+    assert "sluice verify" in str(raised.value)
+    assert not open_store(str(unknown)).accepted(42)
+
+
+@pytest.mark.parametrize("word", ["committed", "lost"])
+def test_a_person_says_what_became_of_what_nobody_can_tell(unknown: Path, word: str) -> None:
+    """Of that alone; what is lost stays lost. It is printed, and may be said again otherwise."""
+    for said in ("lost", "committed", word):
+        told = _run("accept-loss", str(unknown), "--id", "42", "--unknown-as", said)
+    assert all(each in told for each in ("orders-3:[7,9)", "orders-5:[0,8)", f" {word} "))
+    first, second = (digest_of(each) for each in full_record().committables)
+    accepted = open_store(str(unknown)).accepted(42)
+    assert {key: work.accepted_as for key, work in accepted.items()} == {
+        first: AcceptedAs.LOST,
+        second: AcceptedAs(word),
+    }
+
+
+def test_a_word_for_what_is_lost_for_certain_is_refused(lost: Path) -> None:
+    """Whoever gives it takes it for something else."""
+    with pytest.raises(ConfigError, match="certainly lost"):
+        _run("accept-loss", str(lost), "--id", "42", "--unknown-as", "committed")
+    assert not open_store(str(lost)).accepted(42)
 
 
 def test_there_is_no_loss_to_accept_before_an_error_has_named_it(directory: Path) -> None:
