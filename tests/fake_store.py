@@ -1,12 +1,11 @@
 """The checkpoint directory in memory."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint import retention
-from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.retention import PlaceFacts, facts_of
-from runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome, UnsettledWork
+from runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
 from runtime.errors import StorageError
 from runtime.model import (
     CheckpointRecord,
@@ -30,7 +29,7 @@ class FakeStore:
     records: dict[int, CheckpointRecord] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)
-    unsettled: dict[int, tuple[UnsettledWork, ...]] = field(default_factory=dict)
+    notes: dict[int, tuple[UnsettledWork, ...]] = field(default_factory=dict)
     acceptances: dict[int, dict[str, AcceptedWork]] = field(default_factory=dict)
     repairs: dict[int, list[Mapping[bytes, StateEntry]]] = field(default_factory=dict)
     history: list[CheckpointRecord] = field(default_factory=list)
@@ -72,19 +71,20 @@ class FakeStore:
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
         """See `MetadataStore.note_unsettled`."""
         self.on_call("note_unsettled")
-        self.unsettled[checkpoint_id] = tuple(works)
+        self.notes[checkpoint_id] = tuple(works)
+
+    def unsettled(self, checkpoint_id: int) -> tuple[UnsettledWork, ...]:
+        """See `CheckpointStore.unsettled`."""
+        return self.notes.get(checkpoint_id, ())
 
     def accepted(self, checkpoint_id: int) -> Mapping[str, AcceptedWork]:
         """See `MetadataStore.accepted`."""
         return self.acceptances.get(checkpoint_id, {})
 
-    def accept(self, checkpoint_id: int, *, unknown_as: AcceptedAs | None = None) -> None:
-        """As ``sluice checkpoint accept-loss`` does with what is on record."""
-        standing = self.effective_committables(self.records[checkpoint_id])
-        for work in in_effect(self.unsettled[checkpoint_id], standing):
-            found = accepted_as(work, unknown_as)
-            assert found is not None
-            self.acceptances.setdefault(checkpoint_id, {})[work.digest] = found
+    def accept(self, checkpoint_id: int, works: Iterable[AcceptedWork]) -> None:
+        """See `CheckpointStore.accept`."""
+        known = self.acceptances.setdefault(checkpoint_id, {})
+        known |= {work.digest: work for work in works}
 
     def is_superseded(self, checkpoint_id: int) -> bool:
         """See `MetadataStore.is_superseded`."""

@@ -3,14 +3,17 @@
 import dataclasses
 from collections.abc import Sequence
 
+from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.contracts import CommitOutcome, CommitReport, Committer
+from runtime.checkpoint.store import CheckpointStore
+from runtime.contracts import AcceptedAs, CommitOutcome, CommitReport, Committer, UnsettledWork
 from runtime.model import StateEntry
 from tests.core_driver import split
+from tests.fake_store import FakeStore
 from tests.fakes import TransactionState, entry_of, identity_of
 from tests.starting_job import PLAN, Job, record
 
-__all__ = ["Coordinators", "Rewriter", "away", "half_lost", "two_regions"]
+__all__ = ["Coordinators", "Rewriter", "accept", "away", "half_lost", "two_regions"]
 
 
 class Rewriter:
@@ -113,3 +116,15 @@ def away(job: Job, *names: str) -> Coordinators:
     """Let coordinators be away."""
     job.sink.committer = found = Coordinators(job.sink.committer, *names)
     return found
+
+
+def accept(
+    store: CheckpointStore | FakeStore, place: int, *, unknown_as: AcceptedAs | None = None
+) -> tuple[UnsettledWork, ...]:
+    """As ``sluice checkpoint accept-loss`` does, and what it prints."""
+    record = store.read(place)
+    assert record is not None
+    works = in_effect(store.unsettled(place), store.effective_committables(record))
+    words = [accepted_as(work, unknown_as) for work in works]
+    store.accept(place, [word for word in words if word is not None])
+    return works

@@ -34,7 +34,7 @@ from runtime.contracts import (
 from runtime.errors import UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
-__all__ = ["Settlement"]
+__all__ = ["Answers", "Settlement"]
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,9 @@ from runtime.checkpoint import (
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
+from runtime.checkpoint.decided import DecidedWork, SharedCommitters
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.messages import (
     BarrierPolled,
     Commit,
@@ -32,7 +34,7 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
 )
 from runtime.checkpoint.regions import Fate, RegionState
-from runtime.checkpoint.settlement import Settlement
+from runtime.checkpoint.settlement import Answers, Settlement
 from runtime.checkpoint.startup import StartSequence
 from runtime.checkpoint.states import Event
 from runtime.checkpoint.steps import Hands, commit_all
@@ -226,6 +228,24 @@ def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Process, "repair", broken)
 
 
+def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Rule 11: a person accepts what an error has named; what is lost besides stops the next
+    start."""
+    lose = Settlement._lose  # noqa: SLF001 - broken on purpose
+
+    def broken(
+        self: Settlement, record: CheckpointRecord, decided: DecidedWork, answers: Answers
+    ) -> Generator[str, None, bool]:
+        if not self.store.accepted(record.checkpoint_id):
+            return (yield from lose(self, record, decided, answers))
+        lost = [e for e, report in answers if report.outcome is CommitOutcome.ABORTED]
+        self._left_out |= set(map(digest_of, lost))
+        self._committers = SharedCommitters(self.sinks, self.plan)
+        return True
+
+    patch.setattr(Settlement, "_lose", broken)
+
+
 def _handlers() -> Any:
     from runtime.checkpoint import core
 
@@ -414,6 +434,18 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "commit repairs unrecorded": (
         commit_repairs_unrecorded,
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
+    ),
+    "accept whatever is lost": (
+        accept_whatever_is_lost,
+        {
+            "expire": 0.1,
+            "lost_stops": True,
+            "accepted": True,
+            "kill": 0.03,
+            "unreached": 0.1,
+            "processes": 16,
+            "steps": 200,
+        },
     ),
     "cut again while late": (cut_again_while_late, {"regional": True, "regions": 3}),
     "carry what was only cut": (

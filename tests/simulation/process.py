@@ -65,6 +65,7 @@ _REMOTE = (
     NoteUnsettled,
 )
 _START_S = 60.0
+_SHORT_START_S = 0.5
 _IDLE_S = 0.1
 _SELDOM = 0.12
 
@@ -135,7 +136,8 @@ class Process:
             wall_ms=lambda: self.number,
             repairer=self,
         )
-        steps = sequence.run(timeout_s=_START_S, restore_from=None)
+        timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
+        steps = sequence.run(timeout_s=timeout_s, restore_from=None)
         while True:
             yield
             try:

@@ -18,6 +18,8 @@ class Profile:
         expire: of open transactions, by the broker's own timeout; what was decided is repaired.
         old: a batch must be decided soon, or its transactions may expire.
         lost_stops: it is not repaired, the job stops with the ranges.
+        accepted: a person accepts what is told then, and starts the job again; starts have little
+            time, so that some of a decision may still be open when they tell of the rest.
         late: of requests to the broker that come late, or twice, and of renames that do.
         markers: the broker's markers wait for a step of their own.
         level: the broker's ``transaction.version``; None: by the seed.
@@ -56,6 +58,7 @@ class Profile:
     expire: float = 0.0
     old: float = 0.0
     lost_stops: bool = False
+    accepted: bool = False
     late: float = 0.02
     markers: bool = False
     level: int | None = None

@@ -105,6 +105,12 @@ PROFILES: Mapping[str, Profile] = {
         level=0, late=0.1, expire=0.01, kill=0.02, pause=0.03, resume=0.02, start=0.1, processes=10
     ),
     "what expires is told": Profile(expire=0.05, lost_stops=True, kill=0.03, processes=8),
+    "what expires is told and accepted": Profile(
+        expire=0.05, lost_stops=True, accepted=True, kill=0.03, processes=12, unreached=0.1
+    ),
+    "what expires is told and accepted, on a file system": Profile(
+        expire=0.05, lost_stops=True, accepted=True, disk=True, kill=0.02, start=0.1, processes=12
+    ),
     "on a file system": Profile(disk=True, kill=0.02, pause=0.02, start=0.1, processes=8),
     "a file system with late renames": Profile(
         disk=True, late=0.2, refused=0.1, lost_answer=0.1, pause=0.03, start=0.1, processes=10

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.handles import TransactionIdentity, decode_handle
 from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.assignment import hand_over
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.losses import digest_of
+from runtime.contracts import UnsettledWork
 from runtime.model import (
     Assignment,
     CheckpointKind,
@@ -46,6 +48,7 @@ class Watch:
     Attributes:
         history: every record that was ever put in its place.
         read: next offset that a read_committed reader will see, by input partition.
+        accepted: transactions that a person has accepted as lost.
         moves, rescales: how often decisions moved splits, or dealt them anew.
     """
 
@@ -58,6 +61,8 @@ class Watch:
         self.files = FileWatch(world, self._require)
         self._places: set[int] = set()
         self._marked: set[int] = set()
+        self.accepted: set[TransactionIdentity] = set()
+        self._given_up: set[tuple[int, int]] = set()
         self._named: dict[TransactionIdentity, int] = {}
         self._replaced: set[TransactionIdentity] = set()
         self._expired: set[TransactionIdentity] = set()
@@ -115,11 +120,49 @@ class Watch:
             if written.state is _S.COMPLETE_COMMIT:
                 assert isinstance(value, tuple)
                 source, offset = value
-                due = self.read.get(source, 0)
+                due = self._next(source)
                 self._require(offset >= due, f"doubled: {source}-{offset}, seen up to {due}")
                 self._require(offset == due, f"lost or reordered: {source}-{offset} before {due}")
                 self.read[source] = due + 1
         self._seen[partition] = at
+
+    def _next(self, source: int) -> int:
+        """The next offset that a reader must see: what was accepted as lost he never does."""
+        due = self.read.get(source, 0)
+        while (source, due) in self._given_up:
+            due += 1
+        return due
+
+    def seen_of(self, source: int) -> list[int]:
+        """Offsets of an input partition that a reader has seen."""
+        return [
+            offset
+            for offset in range(self.read.get(source, 0))
+            if (source, offset) not in self._given_up
+        ]
+
+    def missing(self, ends: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """By input partition what a reader sees next, and its end, if that is not the same."""
+        found = {source: (self._next(source), end) for source, end in ends.items()}
+        return {source: both for source, both in found.items() if both[0] != both[1]}
+
+    def accepts(self, standing: Iterable[StateEntry], works: Iterable[UnsettledWork]) -> None:
+        """A person has seen these ranges, and accepts that they are missing."""
+        entries = {digest_of(entry): entry for entry in standing}
+        for work in works:
+            identity = identity_of(entries[work.digest])
+            self._require(
+                identity in self._ended and self._ended[identity].state in _ABORTED,
+                "what is accepted as lost is not lost",
+            )
+            sources = decode_handle(entries[work.digest]).sources
+            self._require(work.ranges == tuple(map(str, sources)), "other ranges are told")
+            self.accepted.add(identity)
+            self._given_up |= {
+                (each.partition, offset)
+                for each in sources
+                for offset in range(each.start_offset, each.end_offset)
+            }
 
     # --- the checkpoint directory -----------------------------------------------------------------
 
@@ -177,6 +220,8 @@ class Watch:
         self._marked.add(at)
         self.files.marked(at)
         for identity in identities_of(effective()):
+            if identity in self.accepted:
+                continue
             ended = self._ended.get(identity)
             self._require(
                 ended is not None and ended.state in _COMMITTED, "marked before it is committed"

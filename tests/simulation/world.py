@@ -19,6 +19,7 @@ from runtime.checkpoint.plan import (
     OnRegionFailure,
     RegionPlan,
 )
+from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import MetadataStore
 from runtime.errors import (
     FencedError,
@@ -34,8 +35,10 @@ from runtime.failover.restart_strategies import (
     RestartStrategy,
 )
 from runtime.model import CheckpointRecord, OperatorNode, SplitRange
+from tests.fake_file_system import FakeFileSystem
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
+from tests.lost_work import accept
 from tests.simulation.continuous import ContinuousLife, Task
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FILES, FileTask
@@ -417,7 +420,8 @@ class World:
 
     def _is_told_lost(self) -> bool:
         """Whether somebody stopped with what is lost: as good as whole where it was asked for."""
-        return self.profile.lost_stops and any(
+        is_the_end = self.profile.lost_stops and not self.profile.accepted
+        return is_the_end and any(
             isinstance(process.error, TransactionLostError) for process in self.processes
         )
 
@@ -436,7 +440,7 @@ class World:
     def check_readers(self) -> None:
         """What the watch saw step by step is what a reader sees who begins now."""
         for partition, offsets in self.visible().items():
-            due = list(range(self.watch.read.get(partition, 0)))
+            due = self.watch.seen_of(partition)
             self.require(offsets == due, f"partition {partition} is not a prefix: {offsets}")
 
     def require_no_violation(self, process: Process) -> None:
@@ -447,8 +451,21 @@ class World:
         if self.profile.lost_stops:
             tolerated += (TransactionLostError,)
         error = process.error
+        if self.profile.accepted and isinstance(error, TransactionLostError):
+            self._accept(error)
         what = f"a coordinator stops by {type(error).__name__}: {error}"
         self.require(error is None or isinstance(error, tolerated), what)
+
+    def _accept(self, error: TransactionLostError) -> None:
+        """A person reads the error, and gives the command with what is on record by then."""
+        place = error.args[1]["checkpoint_id"]
+        store = CheckpointStore(FakeFileSystem(self.disk)) if self._is_disk else self._memory
+        record = store.read(place)
+        if record is None or store.is_committed(place):
+            return  # others have settled it since
+        works = accept(store, place)
+        self.note(f"a person accepts what is lost of place {place}: {len(works)} transactions")
+        self.watch.accepts(store.effective_committables(record), works)
 
     def check_complete(self) -> None:
         """Every record is visible exactly once, in order."""
@@ -462,15 +479,8 @@ class World:
         self.require(self._is_complete(), "a transaction stays open, or nobody finishes")
 
     def _missing(self) -> dict[int, tuple[int, int]]:
-        """By input partition what a reader has seen of it, and what there is."""
-        read = self.watch.read
-        if self.profile.only_files:
-            return {}
-        return {
-            partition: (read.get(partition, 0), end)
-            for partition, end in self.ends.items()
-            if read.get(partition, 0) != end
-        }
+        """By input partition what a reader sees next of it, and what there is."""
+        return {} if self.profile.only_files else self.watch.missing(self.ends)
 
     def _missing_in_files(self) -> list[str]:
         return self.watch.files.missing() if self.profile.files else []

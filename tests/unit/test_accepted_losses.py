@@ -13,7 +13,7 @@ from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import StorageError, TransactionLostError, TransactionUnknownError
 from tests.core_driver import FAST, CoreDriver, committable
 from tests.fakes import Transaction, TransactionState, entry_of
-from tests.lost_work import Rewriter, away, half_lost, two_regions
+from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
 from tests.starting_job import Job
 
 
@@ -42,7 +42,7 @@ def _lost(job: Job, name: str) -> str:
 
 
 def _ranges(job: Job) -> list[str]:
-    return [each for work in job.store.unsettled[1] for each in work.ranges]
+    return [each for work in job.store.unsettled(1) for each in work.ranges]
 
 
 # --- what is put on record ------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_rule_11_a_start_puts_on_record_what_its_error_names() -> None:
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    assert job.store.unsettled[1] == tuple(
+    assert job.store.unsettled(1) == tuple(
         UnsettledWork(
             digest=_lost(job, f"{region}-lost"),
             outcome=CommitOutcome.ABORTED,
@@ -83,7 +83,7 @@ def test_rule_11_a_run_s_note_is_written_where_the_command_reads_it() -> None:
     )
     hands = job.hands(session="old", generation=0)
     assert drive(hands.perform(NoteUnsettled(checkpoint_id=1, works=(work,)))) is None
-    assert job.store.unsettled == {1: (work,)}
+    assert job.store.unsettled(1) == (work,)
 
 
 @pytest.mark.parametrize("when", ["before", "refused", "after"])
@@ -103,7 +103,7 @@ def test_rule_11_killed_around_the_note_the_next_start_names_it_again(when: str)
         job.store.on_call = _at_call("note_unsettled", happened)
         with pytest.raises(_Died if when == "before" else TransactionLostError):
             job.start(plan=two_regions())
-        assert not job.store.unsettled
+        assert not job.store.unsettled(1)
     job.store.on_call = lambda _: None
     with pytest.raises(TransactionLostError):
         job.start(session="third", plan=two_regions())
@@ -120,7 +120,7 @@ def test_rule_11_a_start_goes_on_behind_a_loss_that_was_accepted(
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    job.store.accept(1)
+    accept(job.store, 1)
     caplog.clear()
     job.start(session="third", plan=two_regions())
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
@@ -136,16 +136,16 @@ def test_rule_11_what_is_lost_behind_an_acceptance_stops_the_job_again() -> None
     coordinators = away(job, "side-open")
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    job.store.accept(1)
+    accept(job.store, 1)
 
     coordinators.away.clear()
     late = _lost(job, "side-open")
     with pytest.raises(TransactionLostError, match=r"regions=side ranges=input-1:\[0,10\) "):
         job.start(session="third", plan=two_regions())
     assert 1 not in job.store.committed
-    assert [work.digest for work in job.store.unsettled[1]] == [late]
+    assert [work.digest for work in job.store.unsettled(1)] == [late]
 
-    job.store.accept(1)
+    accept(job.store, 1)
     job.start(session="fourth", plan=two_regions())
     assert list(map(str, job.broker.read_committed(0))) == ["main-done"]
     assert 1 in job.store.committed
@@ -156,7 +156,7 @@ def test_rule_11_what_was_accepted_is_not_written_again() -> None:
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    job.store.accept(1)
+    accept(job.store, 1)
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
     job.start(session="third", plan=two_regions())
@@ -175,7 +175,7 @@ def test_rule_11_what_was_written_again_is_not_accepted() -> None:
     with pytest.raises(TransactionLostError):
         job.start(plan=plan)
     assert _ranges(job) == ["input-1:[0,10)"]
-    job.store.accept(1)
+    accept(job.store, 1)
     job.start(session="third", plan=plan)
     visible = sorted(map(str, job.broker.read_committed(0)))
     assert visible == ["again-1", "main-done", "side-open"]
@@ -186,7 +186,7 @@ def test_rule_11_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() 
     job = half_lost()
     with pytest.raises(TransactionLostError, match="accept-loss"):
         job.start(plan=two_regions())
-    job.store.accept(1)
+    accept(job.store, 1)
     job.store.acceptances = {0: job.store.acceptances[1]}
     with pytest.raises(TransactionLostError):
         job.start(session="third", plan=two_regions())
@@ -197,7 +197,7 @@ def test_rule_11_what_was_accepted_is_not_committed_late() -> None:
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    job.store.accept(1)
+    accept(job.store, 1)
     _transaction(job, "main-lost").state = TransactionState.ONGOING
     job.start(session="third", plan=two_regions())
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
@@ -225,7 +225,7 @@ def test_rule_5_a_start_puts_on_record_what_nobody_can_tell() -> None:
     job = _forgotten()
     with pytest.raises(TransactionUnknownError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\) "):
         job.start(plan=two_regions())
-    outcomes = [(work.region, work.outcome) for work in job.store.unsettled[1]]
+    outcomes = [(work.region, work.outcome) for work in job.store.unsettled(1)]
     assert outcomes == [
         ("main", CommitOutcome.UNKNOWN),
         ("main", CommitOutcome.UNKNOWN),
@@ -255,7 +255,7 @@ def test_rule_5_a_start_takes_a_person_s_word_for_what_nobody_can_tell(
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
         job.start(plan=two_regions())
-    job.store.accept(1, unknown_as=word)
+    accept(job.store, 1, unknown_as=word)
     caplog.clear()
     job.start(session="third", plan=two_regions())
     assert 1 in job.store.committed
@@ -273,13 +273,13 @@ def test_rule_5_what_is_certainly_lost_is_not_taken_for_committed() -> None:
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
         job.start(plan=two_regions())
-    job.store.accept(1, unknown_as=AcceptedAs.COMMITTED)
+    accept(job.store, 1, unknown_as=AcceptedAs.COMMITTED)
     found = _transaction(job, "side-lost")
     job.broker.transactions[found.identity] = found
     found.state = TransactionState.ABORTED
     with pytest.raises(TransactionLostError, match=r"regions=side ranges=input-1:\[0,10\) "):
         job.start(session="third", plan=two_regions())
-    assert [work.digest for work in job.store.unsettled[1]] == [digest_of(entry_of(found))]
+    assert [work.digest for work in job.store.unsettled(1)] == [digest_of(entry_of(found))]
 
 
 def test_rule_5_what_can_be_told_after_all_is_committed() -> None:
@@ -287,7 +287,7 @@ def test_rule_5_what_can_be_told_after_all_is_committed() -> None:
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
         job.start(plan=two_regions())
-    job.store.accept(1, unknown_as=AcceptedAs.COMMITTED)
+    accept(job.store, 1, unknown_as=AcceptedAs.COMMITTED)
     found = _transaction(job, "side-lost")
     job.broker.transactions[found.identity] = found
     found.state = TransactionState.ONGOING
@@ -300,7 +300,7 @@ def test_rule_5_what_was_accepted_as_lost_may_be_forgotten_since() -> None:
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    job.store.accept(1)
+    accept(job.store, 1)
     for name in ("main-lost", "side-lost"):
         del job.broker.transactions[_transaction(job, name).identity]
     job.start(session="third", plan=two_regions())
@@ -313,8 +313,8 @@ def test_rule_11_what_is_lost_and_what_nobody_can_tell_are_put_on_record_togethe
     del job.broker.transactions[_transaction(job, "main-done").identity]
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
-    outcomes = sorted(work.outcome.value for work in job.store.unsettled[1])
+    outcomes = sorted(work.outcome.value for work in job.store.unsettled(1))
     assert outcomes == ["aborted", "aborted", "unknown"]
-    job.store.accept(1, unknown_as=AcceptedAs.COMMITTED)
+    accept(job.store, 1, unknown_as=AcceptedAs.COMMITTED)
     job.start(session="third", plan=two_regions())
     assert _visible(job) == ["main-done", "side-open"]
