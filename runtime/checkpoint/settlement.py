@@ -31,7 +31,7 @@ from runtime.contracts import (
     SweepView,
     UnsettledWork,
 )
-from runtime.errors import UnreachableError
+from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
 __all__ = ["Answers", "Settlement"]
@@ -72,6 +72,7 @@ class Settlement:
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
+    _failed_repair: StreamError | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._committers = SharedCommitters(self.sinks, self.plan)
@@ -139,7 +140,7 @@ class Settlement:
         if any(report.outcome is CommitOutcome.ABORTED for _, report in left):
             goes_on = yield from self._lose(record, decided, left)
         if not goes_on:
-            yield from self._wait(decided, reports, since_s, left)
+            yield from self._wait(decided, [report for _, report in left], since_s, left)
         return False
 
     def _heed(self, record: CheckpointRecord) -> None:
@@ -156,6 +157,7 @@ class Settlement:
             )
         self._left_out |= {work.digest for work in lost}
         self._words = {work.digest: work for work in words if work not in lost}
+        self._failed_repair = None
 
     def _without_words(self, record: CheckpointRecord, answers: Answers) -> Answers:
         """Those that are not settled by what somebody has said of what nobody can tell. From here
@@ -194,12 +196,17 @@ class Settlement:
         if not by_region:
             return False  # somebody has repaired it since it was read
         again = tuple(filter(self._can_repair, by_region))
-        if again:
-            return (yield from self._repair(record, again))
+        if again and self._failed_repair is None:
+            try:
+                return (yield from self._repair(record, again))
+            except FencedError:
+                raise
+            except StreamError as err:
+                self._failed_repair = err
         reports = [report for _, report in answers]
         if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
             self._noted(decided, answers)
-            raise lost_error(record.checkpoint_id, by_region, reports)
+            raise self._failed_repair or lost_error(record.checkpoint_id, by_region, reports)
         yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
         self.pause(_PAUSE_S)
         return True

@@ -10,7 +10,13 @@ from runtime.checkpoint.messages import EndJob, NoteUnsettled
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.checkpoint.steps import drive
 from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
-from runtime.errors import StorageError, TransactionLostError, TransactionUnknownError
+from runtime.errors import (
+    DataLostError,
+    StorageError,
+    TransactionLostError,
+    TransactionUnknownError,
+)
+from runtime.model import StateEntry
 from tests.core_driver import FAST, CoreDriver, committable
 from tests.fakes import Transaction, TransactionState, entry_of
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
@@ -179,6 +185,42 @@ def test_rule_11_what_was_written_again_is_not_accepted() -> None:
     job.start(session="third", plan=plan)
     visible = sorted(map(str, job.broker.read_committed(0)))
     assert visible == ["again-1", "main-done", "side-open"]
+
+
+class _Unable:
+    """Its ranges have gone from the source."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        self.calls += 1
+        raise DataLostError("retention has taken the range", {}, "Look.")
+
+
+def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
+    """Else no start got past it. The rest is committed first, and the repair is tried once."""
+    job = half_lost()
+    coordinators = away(job, "side-open")
+    retries: list[str] = []
+
+    def at(point: str) -> None:
+        retries.extend([point] if point == "settle-retry" else [])
+        if len(retries) == 3:
+            coordinators.away.clear()
+
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = unable = _Unable()
+    with pytest.raises(DataLostError):
+        job.start(plan=two_regions(), at=at)
+    assert unable.calls == 1
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+    assert _ranges(job) == ["input-0:[0,10)", "input-1:[0,10)"]
+    accept(job.store, 1)
+    job.start(session="third", plan=two_regions())
+    assert unable.calls == 1
+    assert 1 in job.store.committed
 
 
 def test_rule_11_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() -> None:
