@@ -13,6 +13,7 @@ from runtime.checkpoint.states import State
 from runtime.errors import (
     FencedError,
     StorageError,
+    TransactionLostError,
     UnreachableError,
 )
 from runtime.model import Barrier, BatchKey, CheckpointKind, CheckpointRecord
@@ -63,6 +64,26 @@ def test_a_bounded_job_ends_when_readers_see_everything(job: Job) -> None:
     assert sink.calls.index("await_visible") > sink.calls.index("commit")
     assert sink.closed
     assert job.source.closed
+
+
+def test_rule_11_what_ended_a_job_is_on_record_when_it_has_stopped(job: Job) -> None:
+    """A person may accept it then, without another start."""
+
+    def reached() -> bool:
+        for transaction in job.broker.ongoing():
+            transaction.state = TransactionState.ABORTED  # by the broker, for its age
+        return True
+
+    job.source.ends.update({0: 50, 1: 70})
+    coordinator = job.coordinator(sink=FakeSink(job.broker, may_reach=reached))
+    coordinator.start(300.0)
+    region = job.region(coordinator)
+    with pytest.raises(TransactionLostError):
+        coordinator.wait(PATIENCE_S)
+    coordinator.stop()
+    region.stop()
+    (work,) = job.store.unsettled(1)
+    assert work.ranges == ("input-0:[0,50)", "input-1:[0,70)")
 
 
 def test_two_regions_share_a_source_and_a_checkpoint(job: Job) -> None:
