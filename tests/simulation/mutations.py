@@ -23,9 +23,7 @@ from runtime.checkpoint import (
 from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.decided import DecidedWork, SharedCommitters
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.messages import (
     BarrierPolled,
     Commit,
@@ -34,7 +32,7 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
 )
 from runtime.checkpoint.regions import Fate, RegionState
-from runtime.checkpoint.settlement import Answers, Settlement
+from runtime.checkpoint.settlement import Settlement
 from runtime.checkpoint.startup import StartSequence
 from runtime.checkpoint.states import Event
 from runtime.checkpoint.steps import Hands, commit_all
@@ -43,8 +41,7 @@ from runtime.model import BatchKey, CheckpointKind, CheckpointRecord, RegionReco
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker
 from tests.fake_store import FakeStore
-from tests.simulation.kafka import identity_of
-from tests.simulation.process import Process
+from tests.simulation.loss_mutations import LOSS_MUTATIONS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -213,37 +210,6 @@ def write_decided_batches_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorCore, "is_decided", lambda self, batch: False)
     patch.setattr(RegionState, "is_decided", lambda self, batch: False)
     patch.setattr(RegionState, "require_new_ranges", lambda self, ack: None)
-
-
-def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: a repair is committed only once what it replaces is on record."""
-    repair = Process.repair
-
-    def broken(self: Process, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
-        replaced = repair(self, *args, **kwargs)
-        for entry in replaced.values():
-            self.world.broker.end(identity_of(entry), commit=True, version=4)
-        return replaced
-
-    patch.setattr(Process, "repair", broken)
-
-
-def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """Rule 11: a person accepts what an error has named; what is lost besides stops the next
-    start."""
-    lose = Settlement._lose  # noqa: SLF001 - broken on purpose
-
-    def broken(
-        self: Settlement, record: CheckpointRecord, decided: DecidedWork, answers: Answers
-    ) -> Generator[str, None, bool]:
-        if not self.store.accepted(record.checkpoint_id):
-            return (yield from lose(self, record, decided, answers))
-        lost = [e for e, report in answers if report.outcome is CommitOutcome.ABORTED]
-        self._left_out |= set(map(digest_of, lost))
-        self._committers = SharedCommitters(self.sinks, self.plan)
-        return True
-
-    patch.setattr(Settlement, "_lose", broken)
 
 
 def _handlers() -> Any:
@@ -418,6 +384,7 @@ def rename_over(patch: pytest.MonkeyPatch) -> None:
 _LONG_RUNS: Mapping[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
+    **LOSS_MUTATIONS,
     "sweep before the seal": (sweep_before_the_seal, {"pause": 0.03, "start": 0.06}),
     "no seal": (no_seal, {"pause": 0.03, "start": 0.06}),
     "overwrite a place": (overwrite_a_place, {"pause": 0.03, "start": 0.06}),
@@ -431,22 +398,6 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
     "sweep what is protected": (sweep_what_is_protected, {"kill": 0.03}),
     "sweep open batches": (sweep_open_batches, {}),
     "believe lost answers": (believe_lost_answers, {"unreached": 0.2, "kill": 0.02}),
-    "commit repairs unrecorded": (
-        commit_repairs_unrecorded,
-        {"expire": 0.1, "kill": 0.03, "refused": 0.2},
-    ),
-    "accept whatever is lost": (
-        accept_whatever_is_lost,
-        {
-            "expire": 0.1,
-            "lost_stops": True,
-            "accepted": True,
-            "kill": 0.03,
-            "unreached": 0.1,
-            "processes": 16,
-            "steps": 200,
-        },
-    ),
     "cut again while late": (cut_again_while_late, {"regional": True, "regions": 3}),
     "carry what was only cut": (
         carry_what_was_only_cut,

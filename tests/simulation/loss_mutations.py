@@ -1,0 +1,67 @@
+"""What is lost of a decision, repaired or accepted in a wrong way: the simulator must notice."""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import pytest
+
+from runtime.checkpoint.decided import DecidedWork, SharedCommitters
+from runtime.checkpoint.losses import digest_of
+from runtime.checkpoint.settlement import Answers, Settlement
+from runtime.contracts import CommitOutcome
+from runtime.model import CheckpointRecord, StateEntry
+from tests.simulation.kafka import identity_of
+from tests.simulation.process import Process
+
+__all__ = ["LOSS_MUTATIONS"]
+
+
+def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
+    """Rule 11: a repair is committed only once what it replaces is on record."""
+    repair = Process.repair
+
+    def broken(self: Process, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
+        replaced = repair(self, *args, **kwargs)
+        for entry in replaced.values():
+            self.world.broker.end(identity_of(entry), commit=True, version=4)
+        return replaced
+
+    patch.setattr(Process, "repair", broken)
+
+
+def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Rule 11: a person accepts what an error has named; what is lost besides stops the next
+    start."""
+    lose = Settlement._lose  # noqa: SLF001 - broken on purpose
+
+    def broken(
+        self: Settlement, record: CheckpointRecord, decided: DecidedWork, answers: Answers
+    ) -> Generator[str, None, bool]:
+        if not self.store.accepted(record.checkpoint_id):
+            return (yield from lose(self, record, decided, answers))
+        lost = [e for e, report in answers if report.outcome is CommitOutcome.ABORTED]
+        self._left_out |= set(map(digest_of, lost))
+        self._committers = SharedCommitters(self.sinks, self.plan)
+        return True
+
+    patch.setattr(Settlement, "_lose", broken)
+
+
+LOSS_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any]]] = {
+    "commit repairs unrecorded": (
+        commit_repairs_unrecorded,
+        {"expire": 0.1, "kill": 0.03, "refused": 0.2},
+    ),
+    "accept whatever is lost": (
+        accept_whatever_is_lost,
+        {
+            "expire": 0.1,
+            "lost_stops": True,
+            "accepted": True,
+            "kill": 0.03,
+            "unreached": 0.1,
+            "processes": 16,
+            "steps": 200,
+        },
+    ),
+}
