@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from connectors.kafka.handles import TransactionalId
-from connectors.kafka.refusals import UnansweredError
+from connectors.kafka.refusals import LateRequestError, UnansweredError
 from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import Clock, TaskScope
@@ -32,6 +32,7 @@ Prepare = Callable[[str], TransactionalProducer]
 `UnreachableError` if `init_transactions` may yet happen, whatever the reason that it has."""
 
 _KEEP_ALIVE_S = 1.0
+_MOST_LATE = 5  # in a row: then the connection is to blame, and somebody should know
 _MAX_IDLE_S = 300.0  # as old as Java's producer lets its metadata become
 
 
@@ -102,6 +103,7 @@ class ProducerPool:
         self._open: dict[int, _Kept] = {}
         self._held: dict[int, _Kept] = {}
         self._failures = 0
+        self._late = 0
         self._failure: StreamError | None = None
         self._closed = False
 
@@ -255,6 +257,10 @@ class ProducerPool:
         """Background thread: make ready, then keep alive until its writer gives it back."""
         try:
             producer = self._prepare(self._id_of(slot))
+        except LateRequestError as err:
+            if not self._take_another(slot, err):
+                self._not_ready(slot, err.reason, SlotEvent.UNANSWERED)
+            return
         except UnansweredError as err:
             self._not_ready(slot, err.reason, SlotEvent.UNANSWERED)
             return
@@ -274,11 +280,24 @@ class ProducerPool:
                 self._release_later(producer)
                 return
             self._book.record(slot, SlotEvent.PREPARED)
+            self._late = 0
             self._ready[slot] = ready
             self._changed.notify_all()
         while self._keep_alive_s and not ready.over.wait(self._keep_alive_s):
             if not producer.keep_alive() or self._is_old(ready):
                 self._discard(slot, ready)  # unless a writer has it
+
+    def _take_another(self, slot: int, error: LateRequestError) -> bool:
+        """Who waits for a producer need not know: brokers answer, while a coordinator moves or a
+        connection breaks now and then. False: it happens too often for that."""
+        with self._changed:
+            self._late += 1
+            if self._late > _MOST_LATE:
+                return False
+            log.info("another id: region=%s slot=%d error=%s", self._region, slot, error)
+            self._book.record(slot, SlotEvent.UNANSWERED)
+            self._start(at_least=1)
+        return True
 
     def _not_ready(self, slot: int, error: StreamError, event: SlotEvent) -> None:
         log.info("producer not ready: region=%s slot=%d error=%s", self._region, slot, error)

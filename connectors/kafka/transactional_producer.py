@@ -21,7 +21,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.refusals import UnansweredError, is_answer, weight
+from connectors.kafka.refusals import LateRequestError, UnansweredError, is_answer, weight
 from connectors.kafka.transaction_status import TransactionStatus, may_arrive_late, read_status
 from runtime.contracts import Clock
 from runtime.errors import (
@@ -200,6 +200,7 @@ class TransactionalProducer:
             AuthenticationError, FencedError, ConfigError, …: by the broker's answer.
             UnreachableError: none came, or not all of what is needed, or an earlier request may yet
                 arrive: the id is not to be used again, and an `UnansweredError` has the reason.
+            LateRequestError: only that last thing; with another id it may go well at once.
         """
         deadline = self._clock() + timeout_s
         partitions = self._reach_a_broker(topic or _ANY_TOPIC)
@@ -207,7 +208,7 @@ class TransactionalProducer:
         status = self._next_status(deadline, is_wanted=lambda s: s.state == "Ready")
         assert status.producer_id is not None  # `_next_status` waits for one
         if may_arrive_late(self._statistics):
-            raise UnansweredError(_sent_again(self.transactional_id))
+            raise LateRequestError(_sent_again(self.transactional_id))
         self._identity = TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=status.producer_id,

@@ -72,13 +72,34 @@ def test_a_client_that_gives_up_is_heard_behind_refused_credentials() -> None:
     assert not producer.keep_alive()
 
 
-def test_rule_4_an_id_is_not_used_again_when_the_client_had_to_ask_for_it_twice() -> None:
+class Interrupted(FakeCluster):
+    """The first producers lose a connection on the way."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+
+    def client(self, config: Mapping[str, Any]) -> FakeClient:
+        self.lost_connections = int(self._times > 0)
+        self._times -= 1
+        return super().client(config)
+
+
+def test_rule_4_an_id_is_not_used_when_the_client_had_to_ask_for_it_twice() -> None:
     """A lost connection shows in no call, which succeeds: what was sent on it may lie in a paused
-    broker's socket, and would abort what the producer has begun, decided or not."""
-    preparations = Preparations(FakeCluster(lost_connections=1))
+    broker's socket, and would abort what the producer has begun, decided or not. Another id is
+    as good, and the task is not told."""
+    preparations = Preparations(Interrupted(2))
+    taken = preparations.take()
+    assert preparations.asked.index(taken) == 2
+    assert len(set(preparations.asked)) == len(preparations.asked)
+
+
+def test_a_connection_that_breaks_each_time_is_told() -> None:
+    """Else a task would wait for its time-out without a reason, and ids be used up in silence."""
+    preparations = Preparations(Interrupted(1_000))
     preparations.fail(UnreachableError)
-    preparations.cluster.lost_connections = 0
-    assert preparations.take() != preparations.asked[0]
+    assert len(set(preparations.asked)) == len(preparations.asked) == 6
 
 
 def test_rule_4_an_id_is_not_free_behind_a_refusal_of_a_request_that_was_sent_again() -> None:
