@@ -35,6 +35,7 @@ __all__ = [
     "region_registered",
     "restart_asked",
     "rule",
+    "waits_for_older",
     "withdrawn",
 ]
 
@@ -67,6 +68,23 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
             book.outlook.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(book, checkpoint, now_s):
         _expire(book, checkpoint, now_s)
+
+
+def waits_for_older(book: Book, checkpoint: PendingCheckpoint) -> bool:
+    """Whether an older epoch of a region that follows its splits is decided, and not committed yet.
+
+    A repair of that one would come behind what the region has written since, which can be given up
+    only as long as it is not decided (rule 11).
+    """
+    older = [
+        found
+        for found in book.pending.values()
+        if found.checkpoint_id < checkpoint.checkpoint_id and found.remaining
+    ]
+    following = [name for name, region in book.regions.items() if region.plan.follows]
+    return any(
+        found.touches(name) for found in older for name in following if checkpoint.touches(name)
+    )
 
 
 def _next_deadline_s(book: Book, checkpoint: PendingCheckpoint) -> float:

@@ -88,8 +88,9 @@ def _drive_one(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     is_next_place = checkpoint.checkpoint_id == book.last_place + 1
     is_oldest = next(iter(book.pending)) == checkpoint.checkpoint_id
     state = checkpoint.state
-    if state is State.PRE_COMMITTED and is_next_place and not _is_doomed(book):
-        _start_deciding(book, checkpoint, now_s)
+    if state is State.PRE_COMMITTED and is_next_place:
+        if not (_is_doomed(book) or rulings.waits_for_older(book, checkpoint)):
+            _start_deciding(book, checkpoint, now_s)
     elif state is State.DECIDING:
         _decide_again(book, checkpoint, now_s)
     elif state is State.WITHDRAWING or (state is State.ABORTING and is_next_place):

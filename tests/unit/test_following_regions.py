@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     Acknowledged,
@@ -84,6 +86,33 @@ def test_rule_11_a_repair_ends_the_life_that_has_written_on() -> None:
     driver.tell(Acknowledged(ack=_ack(driver, barrier, 0, end=10)))
     assert driver.seen(Repair)
     assert not driver.core.is_live("main", 0)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_rule_11_nothing_is_decided_behind_an_epoch_that_may_have_to_be_repaired(
+    is_lost: bool,
+) -> None:
+    """With several checkpoints at once: the later epoch lies before what a repair writes, and what
+    is decided can no longer be aborted."""
+    driver = _driver(replace(FAST, on_lost=OnLost.REPAIR, max_concurrent=2))
+    driver.auto = False
+    for batch_id, end in enumerate((10, 20)):
+        driver.tick(1.0)
+        barrier = driver.poll(end)
+        assert barrier is not None
+        driver.tell(Acknowledged(ack=_ack(driver, barrier, batch_id, end=end)))
+        if batch_id == 0:
+            driver.answer(driver.held.pop())  # decided, and not committed yet
+    assert [action.checkpoint_id for action in driver.seen(Publish)] == [1]
+
+    if is_lost:
+        driver.outcomes[b"main.0.0"] = CommitOutcome.ABORTED
+    driver.auto = True
+    driver.answer(driver.held.pop())
+
+    decided = [a.checkpoint_id for a in driver.seen(Publish) if a.verdict is Verdict.DECIDED]
+    assert decided == ([1] if is_lost else [1, 2])
+    assert bool(driver.seen(Repair)) is is_lost
 
 
 def test_what_may_be_lost_undecided_is_given_up_in_time() -> None:
