@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,20 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from runtime.checkpoint.cli import app
-from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.store import CheckpointStore, open_store, place_name
 from runtime.contracts import PublishOutcome
 from runtime.embedded.hdfs import EmbeddedHdfs
 from runtime.embedded.process import ServerProcess
-from runtime.errors import AuthenticationError, FencedError, StorageError, UnreachableError
+from runtime.errors import AuthenticationError, StorageError
 from runtime.model import Verdict
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.jvm import hadoop_jvm
-from runtime.spark.web_hdfs import checkpoint_web_address
 from runtime.storage.hadoop_fs import HadoopFileSystem
 from tests.checkpoint_records import record
 from tests.waiting import PATIENCE_S, wait_for
@@ -301,32 +296,3 @@ def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str)
         app, ["inspect", f"{uri}/{place_name(0)}", "--json"], catch_exceptions=False
     )
     assert json.loads(inspected.output)["checkpoint_id"] == 0
-
-
-def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
-    spark: SparkSession, hdfs: EmbeddedHdfs
-) -> None:
-    """Without a JVM, over WebHDFS: its driver is frozen, so connections to it stay open. As long as
-    no coordinator has sealed behind its own, it goes on."""
-    uri = f"{hdfs.uri}/{uuid.uuid4().hex}/check points"
-    context = spark.sparkContext
-    leaders = FileLeaderStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
-    leaders.announce(Leader(leader_session_id="ours", address="http://ours", generation=4))
-    with socket.create_server(("127.0.0.1", 0)) as frozen:
-        address = CoordinatorAddress(
-            address=f"http://127.0.0.1:{frozen.getsockname()[1]}",
-            token="t",
-            leader_session_id="ours",
-            job_uid="u",
-            generation=4,
-            checkpoint_uri=uri,
-            checkpoint_web=checkpoint_web_address(context, uri),
-        )
-        with CoordinatorClient(address, deadline_s=0.0) as client:
-            with pytest.raises(UnreachableError):
-                client.poll_barrier("main", 4, wait_s=0.0)
-            leaders.announce(
-                Leader(leader_session_id="later", address="http://later", generation=9)
-            )
-            with pytest.raises(FencedError, match="http://later"):
-                client.poll_barrier("main", 4, wait_s=0.0)

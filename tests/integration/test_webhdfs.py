@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import time
@@ -24,8 +25,12 @@ from pyspark.sql import SparkSession
 from connectors.hdfs._spark_tasks import session_task_files
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFile
 from connectors.hdfs.webhdfs import WebHdfsTaskFiles
+from runtime.checkpoint.leader import FileLeaderStore, Leader
+from runtime.checkpoint.store import open_store
 from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import AuthenticationError, StorageError, UnreachableError
+from runtime.errors import AuthenticationError, FencedError, StorageError, UnreachableError
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.spark.web_hdfs import checkpoint_web_address
 from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.waiting import wait_for
 from tests.webhdfs import read_file
@@ -296,18 +301,51 @@ def test_hung_name_node_is_told_in_time(hdfs: EmbeddedHdfs) -> None:
         hdfs.name_node.resume()
 
 
-def test_session_tells_tasks_where_to_write(
-    hdfs: EmbeddedHdfs, spark: SparkSession, root: str
-) -> None:
-    """What the driver's JVM knows is enough for a task, which has none."""
+@pytest.fixture
+def session(hdfs: EmbeddedHdfs, spark: SparkSession) -> Iterator[SparkSession]:
+    """Whose JVM knows where WebHDFS answers."""
     conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
     conf.set("dfs.namenode.http-address", _address(hdfs))
-    try:
-        files = pickle.loads(pickle.dumps(session_task_files(f"{hdfs.uri}{root}")))
-        file = files.create(f"/{getpass.getuser()}{root}")
-        file.stream.write(b"abc")
-        assert file.finish() == 3
-    finally:
-        conf.unset("dfs.namenode.http-address")
+    yield spark
+    conf.unset("dfs.namenode.http-address")
+
+
+def test_session_tells_tasks_where_to_write(
+    hdfs: EmbeddedHdfs, session: SparkSession, root: str
+) -> None:
+    """What the driver's JVM knows is enough for a task, which has none."""
+    files = pickle.loads(pickle.dumps(session_task_files(f"{hdfs.uri}{root}")))
+    file = files.create(f"/{getpass.getuser()}{root}")
+    file.stream.write(b"abc")
+    assert file.finish() == 3
     assert _content(hdfs, f"/{getpass.getuser()}{root}") == b"abc"
     assert isinstance(session_task_files("file:///tmp"), LocalTaskFiles)
+
+
+def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
+    hdfs: EmbeddedHdfs, session: SparkSession
+) -> None:
+    """Without a JVM, over WebHDFS: its driver is frozen, so connections to it stay open. As long as
+    no coordinator has sealed behind its own, it goes on."""
+    uri = f"{hdfs.uri}/{uuid.uuid4().hex}/check points"
+    context = session.sparkContext
+    leaders = FileLeaderStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
+    leaders.announce(Leader(leader_session_id="ours", address="http://ours", generation=4))
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        address = CoordinatorAddress(
+            address=f"http://127.0.0.1:{frozen.getsockname()[1]}",
+            token="t",
+            leader_session_id="ours",
+            job_uid="u",
+            generation=4,
+            checkpoint_uri=uri,
+            checkpoint_web=checkpoint_web_address(context, uri),
+        )
+        with CoordinatorClient(address, deadline_s=0.0) as client:
+            with pytest.raises(UnreachableError):
+                client.poll_barrier("main", 4, wait_s=0.0)
+            leaders.announce(
+                Leader(leader_session_id="later", address="http://later", generation=9)
+            )
+            with pytest.raises(FencedError, match="http://later"):
+                client.poll_barrier("main", 4, wait_s=0.0)
