@@ -104,6 +104,11 @@ class SparkCluster:
         """Whether Python workers run below this worker."""
         return any("python" in process.name() for process in self._processes(number))
 
+    def executor_logs(self) -> str:
+        """What all executors so far, and their Python workers, have said."""
+        found = sorted(self._directory.glob("work-*/app-*/*/stderr"))
+        return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in found)
+
     def _processes(self, number: int) -> Iterator[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker = psutil.Process(self._workers[number].pid)

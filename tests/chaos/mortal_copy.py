@@ -1,6 +1,7 @@
-"""The copy of the examples with a guarantee, a transaction timeout, an ``on_lost``, a number of
-regions, a recovery and a word about its function to choose; or with a shuffle in its place. Its
-tasks die when they are asked to, in the directory ``DOOM`` (`benchmarks.mortal_sink`).
+"""The copy of the examples with a guarantee, a transaction timeout, a time that its tasks live
+without their driver, an ``on_lost``, a number of regions, a recovery and a word about its function
+to choose; or with a shuffle in its place. Its tasks die when they are asked to, in the directory
+``DOOM`` (`benchmarks.mortal_sink`).
 
 With ``--path`` it writes files, too: of an epoch; or, with ``ROLL``, held over epochs, merged often
 and published rarely; or, with ``MARKS``, in partitions of which readers are told.
@@ -56,6 +57,7 @@ def main() -> None:
     args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("mortal copy").getOrCreate()
     most_dropped = os.environ.get("MOST_DROPPED")
+    lost_s = os.environ.get("LOST_TIMEOUT_S")
     job = Job(
         "mortal-copy",
         spark,
@@ -69,6 +71,7 @@ def main() -> None:
         regions=int(os.environ.get("REGIONS", "1")),
         recovery="approximate" if most_dropped else os.environ.get("RECOVERY", "region"),
         max_dropped_records=int(most_dropped) if most_dropped else None,
+        coordinator_lost_timeout_s=None if lost_s is None else float(lost_s),
     )
     source = KafkaSource(
         bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end

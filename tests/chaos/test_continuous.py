@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
+from runtime.embedded.hdfs import EmbeddedHdfs
 from tests.chaos.beds import CONTINUOUSLY, kills, twice
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
+from tests.chaos.spark_start import spark_environment
+from tests.kafka_records import unique
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -124,6 +127,50 @@ def test_rule_18_tasks_that_die_alone_come_back_and_the_others_go_on(
         assert program.exit_code is None, program.log_tail()
         program.kill()
         scenario.finish()
+
+
+def checkpoints_on(hdfs: EmbeddedHdfs) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Arguments of a program whose checkpoint directory is there, and its environment."""
+    submit = spark_environment()["PYSPARK_SUBMIT_ARGS"]
+    web = hdfs.web_uri.removeprefix("http://")
+    told = f"--conf spark.hadoop.dfs.namenode.http-address={web} {submit}"
+    return ("--checkpoint", f"{hdfs.uri}/{unique('frozen')}"), {"PYSPARK_SUBMIT_ARGS": told}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("place", ["local", "hdfs"])
+def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
+    kafka: EmbeddedKafka, request: pytest.FixtureRequest, tmp_path: Path, place: str
+) -> None:
+    """Long before it would for the silence: the checkpoint directory says who leads. There is
+    nothing to read meanwhile, so no broker's word about a transaction ends it before."""
+    at: tuple[str, ...] = ()
+    environment = _CONTINUOUS | {"LOST_TIMEOUT_S": "400"}
+    if place == "hdfs":
+        at, told = checkpoints_on(request.getfixturevalue("hdfs"))
+        environment |= told
+    with Scenario(
+        MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=environment)
+    ) as scenario:
+        first = scenario.start(arguments=at)
+        scenario.observer.await_total(1, timeout_s=START_S)
+        scenario.feeder.stop()
+        scenario.observer.await_total(scenario.feeder.sent, timeout_s=START_S)
+        first.pause_driver()
+        second = scenario.start(arguments=at)
+        wait_for(
+            lambda: "another coordinator leads the job now" in first.log(),
+            timeout_s=START_S,
+            what="the end of the first driver's task",
+        )
+        assert "silent for too long" not in first.log()
+        assert first.is_driver_paused()
+
+        first.resume_driver()
+        first.await_exit(timeout_s=START_S)
+        scenario.feeder.send(500)
+        scenario.feeder.flush()
+        scenario.finish_running(second)
 
 
 @pytest.mark.extended

@@ -1,7 +1,7 @@
 """Single points of a Spark cluster: a host that dies, and one that hangs and comes back."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield made
 
 
-def setting(**environment: str) -> Setting:
+# Executors that miss their driver later than their tasks do.
+_PATIENT = {"spark.executor.memory": "512m"}
+_FED_MEANWHILE = 400  # records: two seconds
+_ENDS = "a continuous task ends: region="
+
+
+def setting(conf: Mapping[str, str] = _CONF, **environment: str) -> Setting:
     """Of a copy whose driver notices soon that an executor does not answer."""
     before = spark_environment()["PYSPARK_SUBMIT_ARGS"]
-    more = " ".join(f"--conf {name}={value}" for name, value in _CONF.items())
+    more = " ".join(f"--conf {name}={value}" for name, value in conf.items())
     spark = {"PYSPARK_SUBMIT_ARGS": f"{more} {before}"}
     return Setting(partitions=4, environment=spark | environment)
 
@@ -113,6 +119,42 @@ def test_rule_4_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
         sees_more(scenario)
         cluster.thaw(frozen)
         sees_more(scenario)
+        scenario.finish_running(program)
+
+
+def test_rule_18_tasks_of_a_frozen_driver_go_on_and_then_end_by_themselves(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """Stopped beyond the time that its tasks live without it, and beyond their transactions'.
+    Nobody else takes over: they write on at first, then end, and write no more; the broker aborts
+    what they had open. Then the driver goes on, and every record is there once."""
+    times = {"LOST_TIMEOUT_S": "5", "TRANSACTION_TIMEOUT_S": "16", "ON_LOST": "repair"}
+    frozen = setting(_PATIENT, ENGINE="continuous", REGIONS="2", **times)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, frozen) as scenario:
+        program = started(scenario, cluster)
+        ends = EndWatch(scenario.topics.connection, scenario.topics.output)
+        said = cluster.executor_logs().count(_ENDS)
+        program.pause()
+        begun = ends.high()
+        wait_for(
+            lambda: all(end > begun[partition] for partition, end in ends.high().items()),
+            what="tasks that go on",
+        )
+        wait_for(
+            lambda: cluster.executor_logs().count(_ENDS) == said + 2,
+            timeout_s=START_S,
+            what="the end of both tasks",
+        )
+        wait_for(lambda: ends.now().is_settled, what="what was open, aborted by the broker")
+        last, sent = ends.high(), scenario.feeder.sent
+        wait_for(lambda: scenario.feeder.sent > sent + _FED_MEANWHILE, what="more to read")
+        assert ends.high() == last, "a task writes on"
+        assert program.exit_code is None
+        assert program.is_driver_paused()
+
+        program.resume()
+        sees_more(scenario)
+        assert "region restarted" in program.log()
         scenario.finish_running(program)
 
 
