@@ -18,6 +18,7 @@ from tests.chaos.command_line import exclaim
 _COLUMNS = ["key", "value", "topic", "partition", "offset"]
 _TOLERABLE = 1_000_000  # the bed goes on, however often regions fail
 _EPOCH_TIMEOUT_S = 60.0
+_LOST_TIMEOUT_S = 8.0  # long pauses and cuts of the driver pass it
 
 
 def main() -> None:
@@ -36,6 +37,7 @@ def main() -> None:
         engine=args.engine,
         interval_s=0.5,
         timeout_s=_EPOCH_TIMEOUT_S,
+        coordinator_lost_timeout_s=_LOST_TIMEOUT_S,
         regions=2,
         checkpoint_handler=RegionalCheckpointHandler(),
         tolerable_failures=_TOLERABLE,
