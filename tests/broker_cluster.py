@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # has no __all__
 
 from connectors.kafka.embedded import EmbeddedKafka
 from runtime.embedded.ports import HOST, free_ports
@@ -105,18 +106,34 @@ class BrokerCluster:
 
         After a kill the cluster is given the time to miss it, so that its partitions move.
         """
-        broker = self._brokers[node]
         if clean:
-            broker.stop()
+            self._brokers[node].stop()
+            self._await_running()
         else:
-            broker.kill()
-        self.await_brokers(len(_BROKERS) - 1)
-        broker.start()
-        self.await_brokers(len(_BROKERS))
+            self.kill(node)
+        self.start(node)
+
+    def kill(self, node: int) -> None:
+        """``kill -9`` of a broker; returns when the cluster has missed it."""
+        self._brokers[node].kill()
+        self._await_running()
+
+    def start(self, node: int) -> None:
+        """Start a broker that was ended again, on its data."""
+        self._brokers[node].start()
+        self._await_running()
+
+    def leader(self, topic: str) -> int:
+        """The broker that leads the topic's first partition; 0: none does, or nobody answers."""
+        return self._found(topic, lambda partition: partition.leader)
+
+    def in_sync(self, topic: str) -> int:
+        """How many replicas of the topic's first partition are in sync."""
+        return self._found(topic, lambda partition: len(partition.isrs))
 
     def transaction_coordinator(self) -> int:
         """The broker that coordinates all transactions now."""
-        return wait_for(lambda: self._leader(_STATE_TOPIC), what="a transaction coordinator")
+        return wait_for(lambda: self.leader(_STATE_TOPIC), what="a transaction coordinator")
 
     def await_brokers(self, count: int) -> None:
         """Wait until the cluster knows exactly so many brokers."""
@@ -127,10 +144,13 @@ class BrokerCluster:
 
         wait_for(known, what=f"{count} brokers")
 
-    def _leader(self, topic: str) -> int:
+    def _await_running(self) -> None:
+        self.await_brokers(sum(broker.is_running() for broker in self._brokers.values()))
+
+    def _found(self, topic: str, what: Callable[[PartitionMetadata], int]) -> int:
         def find() -> int:
             found = admin(self.bootstrap).list_topics(topic, timeout=5).topics[topic]
-            return max(found.partitions[0].leader, 0) if found.partitions else 0
+            return max(what(found.partitions[0]), 0) if found.partitions else 0
 
         return _answer(find, 0)
 
