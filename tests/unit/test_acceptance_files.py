@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.checkpoint.acceptance import (
+    accepted_as,
     decode_accepted,
     decode_unsettled,
     encode_accepted,
@@ -112,6 +113,15 @@ def test_what_was_repaired_since_is_not_in_effect_any_more() -> None:
         for each in (committable(b"a"), committable(b"b"))
     )
     assert in_effect(works, [committable(b"a again"), committable(b"b")]) == works[1:]
+
+
+def test_what_nobody_can_tell_is_nothing_without_a_word() -> None:
+    """What is certainly lost needs none, and no word makes it anything else."""
+    lost, unknown = _UNSETTLED_1
+    assert accepted_as(unknown, None) is None
+    for word in (None, *AcceptedAs):
+        assert accepted_as(lost, word) == _ACCEPTED_1[0]
+    assert accepted_as(unknown, AcceptedAs.COMMITTED) == _ACCEPTED_1[1]
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_DURING, Fault.CRASH_AFTER])

@@ -12,7 +12,9 @@ from runtime.checkpoint.steps import drive
 from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import (
     DataLostError,
+    FencedError,
     StorageError,
+    StreamError,
     TransactionLostError,
     TransactionUnknownError,
 )
@@ -188,15 +190,16 @@ def test_rule_11_what_was_written_again_is_not_accepted() -> None:
 
 
 class _Unable:
-    """Its ranges have gone from the source."""
+    """It cannot write anything again: its ranges have gone from the source, say."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: StreamError) -> None:
         self.calls = 0
+        self._error = error
 
     def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
         """See `runtime.checkpoint.repairs.Repairer`."""
         self.calls += 1
-        raise DataLostError("retention has taken the range", {}, "Look.")
+        raise self._error
 
 
 def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
@@ -211,7 +214,7 @@ def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
             coordinators.away.clear()
 
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = unable = _Unable()
+    job.repairer = unable = _Unable(DataLostError("retention has taken the range", {}, "Look."))
     with pytest.raises(DataLostError):
         job.start(plan=two_regions(), at=at)
     assert unable.calls == 1
@@ -221,6 +224,19 @@ def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
     job.start(session="third", plan=two_regions())
     assert unable.calls == 1
     assert 1 in job.store.committed
+
+
+def test_rule_6_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
+    """Whatever is open: a newer one sees to it."""
+    job = half_lost()
+    away(job, "side-open")
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = _Unable(FencedError("another coordinator has taken over", {}, "Stop."))
+    began_s = job.clock()
+    with pytest.raises(FencedError):
+        job.start(plan=two_regions())
+    assert job.clock() == began_s
+    assert not job.store.unsettled(1)
 
 
 def test_rule_11_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() -> None:
