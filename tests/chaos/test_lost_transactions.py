@@ -8,22 +8,29 @@ import pytest
 from typer.testing import CliRunner
 
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.handles import decode_handle
 from connectors.kafka.history import read_records
+from connectors.kafka.transaction_wire import TransactionWire
 from runtime.checkpoint.cli import app as checkpoint_commands
 from runtime.checkpoint.store import open_store
+from runtime.errors import ConfigError
 from runtime.model import Verdict
 from tests.chaos.beds import LOSSES, REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kafka_records import await_stable
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 _TIMEOUT_S = 16  # the shortest that a start accepts is 15
 _REGIONS = 3
 _RANGE = re.compile(r"[\w-]+-(\d+):\[(\d+),(\d+)\)")
+_FORGETFUL = {
+    "transactional.id.expiration.ms": "10000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
+}
 _FAIL = {"ON_LOST": "fail", "TRANSACTION_TIMEOUT_S": str(_TIMEOUT_S)}
 
 
@@ -116,6 +123,43 @@ def test_rule_11_two_kills_in_a_row_in_a_repair(
         scenario.finish()
 
 
+def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_path: Path) -> None:
+    """Killed between the commits and their mark, and away until the broker does not know the ids
+    any more: a start names the ranges and changes nothing; told that they are committed, the next
+    one goes on, and everything is there once and in order."""
+    with (
+        EmbeddedKafka(properties=_FORGETFUL) as kafka,
+        Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path) as scenario,
+    ):
+        scenario.kill_at(Kill(failpoint="before-committed-mark", hit=2))
+        scenario.feeder.stop()
+        ids = decided_ids(scenario.checkpoint)
+        assert ids
+        wire = TransactionWire(scenario.topics.connection)
+        wait_for(
+            lambda: not any(wire.describe(ids, timeout_s=PATIENCE_S).values()),
+            what="the broker has forgotten every id",
+        )
+        wire.close()
+        seen = scenario.observer.total
+
+        program = scenario.start()
+        assert program.await_exit(timeout_s=START_S) not in (0, None)
+        assert program.await_gone(timeout_s=PATIENCE_S)
+        log = program.log()
+        told = log[log.rindex("TransactionUnknownError") :]
+        assert _RANGE.search(told), program.log_tail()
+        assert scenario.observer.total == seen
+        place = re.search(r"checkpoint_id=(\d+)", told)
+        assert place is not None
+        given = ["accept-loss", str(scenario.checkpoint), "--id", place[1]]
+        refused = CliRunner().invoke(checkpoint_commands, given)
+        assert isinstance(refused.exception, ConfigError)
+        word = [*given, "--unknown-as", "committed"]
+        CliRunner().invoke(checkpoint_commands, word, catch_exceptions=False)
+        scenario.finish()
+
+
 @pytest.mark.long
 def test_of_several_regions_exactly_the_lost_slices_are_written_again(
     kafka: EmbeddedKafka, tmp_path: Path
@@ -151,6 +195,14 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         scenario.kill_at(Kill(failpoint="after-repair"))
         assert repaired(scenario.checkpoint) == len(named)
         scenario.finish()
+
+
+def decided_ids(checkpoint: Path) -> list[str]:
+    """Transactional ids of decisions that are not marked."""
+    store = open_store(str(checkpoint))
+    records = [store.read(place) for place in store.places() if not store.is_committed(place)]
+    entries = [entry for record in records if record for entry in record.committables]
+    return [decode_handle(entry).transactional_id for entry in entries]
 
 
 def unsettled(checkpoint: Path) -> list[str]:
