@@ -8,6 +8,7 @@ pickled `TaskResult`; or the records, where they go on into files, and leaves it
 """
 
 import pickle
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,13 +23,14 @@ from runtime.contracts import (
     WriterFactory,
 )
 from runtime.drops import offsets_in
-from runtime.errors import IllegalTransitionError, StreamError
+from runtime.errors import FunctionFailedError, IllegalTransitionError, StreamError
 from runtime.failpoints import failpoint
 from runtime.lasting_objects import freeze_once
 from runtime.model import Barrier, BatchKey, RecordCounts, SplitRange, StateEntry
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.task_writers import TaskWriters
+from runtime.well_formed import well_formed
 
 if TYPE_CHECKING:
     from runtime.spark.passing import Passing
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 RESULT_SCHEMA = "result binary"
+_MOST_SAID = 2_000
 _BATCH_ID = "streaming.sql.batchId"  # Spark's local property; its own foreach sink reads it, too
 
 
@@ -169,6 +172,11 @@ def _writing(
             raise
     except StreamError as err:
         return TaskResult(error=err)
+    except Exception as err:
+        told = _for_spark(err)
+        if told is err:
+            raise
+        raise told from None
     failpoint("after-pre-commit")
     return TaskResult(
         ranges=source_ranges,
@@ -178,6 +186,19 @@ def _writing(
         task=task,
         counts=functions.counts,
         examples=functions.examples,
+    )
+
+
+def _for_spark(error: Exception) -> Exception:
+    """``error``, or one that says the same in UTF-8: Spark's worker raises at any other while it
+    tells the JVM, which then waits for the rest until the checkpoint expires."""
+    said = "".join(traceback.format_exception(error))
+    if well_formed(said) == said:
+        return error
+    return FunctionFailedError(
+        "a task failed with an error that has no UTF-8",
+        {"error": well_formed(said)[-_MOST_SAID:]},
+        "Spark tries the task again. Correct the function, or have on_error leave out such records.",
     )
 
 

@@ -1,0 +1,59 @@
+"""A chained task in micro-batches, and what Spark is told when a function of it fails."""
+
+import traceback
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+
+from runtime.errors import FunctionFailedError
+from runtime.model import SplitRange
+from runtime.poison import ChainedFunction
+from runtime.service.client import CoordinatorAddress
+from runtime.spark.tasks import Chain, RegionTasks
+from tests.source_rows import source_rows
+
+_ADDRESS = CoordinatorAddress(
+    address="http://127.0.0.1:1", token="t", leader_session_id="s", job_uid="j"
+)
+
+
+class _Reader:
+    """One record, whatever is asked for."""
+
+    def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+        yield source_rows(b"a")
+
+
+def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
+    """What leaves a task whose function raises this."""
+    context = SimpleNamespace(
+        partitionId=lambda: 0, attemptNumber=lambda: 0, getLocalProperty=lambda _name: "7"
+    )
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: context))
+
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise error
+
+    tasks = RegionTasks(address=_ADDRESS, job_uid="j", region="main", generation=1, factories={})
+    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=None)
+    chain = Chain(tasks=tasks, reader=_Reader(), functions=(function,), job_name="j")
+    with pytest.raises((LookupError, FunctionFailedError)) as caught:
+        list(chain.run(3, ()))
+    return caught.value
+
+
+def test_an_error_of_a_function_goes_to_spark_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tries the task again, and shows it."""
+    error = LookupError("not this time")
+    assert _failing(error, monkeypatch) is error
+
+
+def test_an_error_that_has_no_utf8_goes_to_spark_in_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's worker cannot encode it: the JVM would wait for it until the checkpoint expires."""
+    found = _failing(ValueError("not a name: \ud800!"), monkeypatch)
+    assert isinstance(found, FunctionFailedError)
+    said = "".join(traceback.format_exception(found))
+    assert b"ValueError: not a name: ?!" in said.encode()
