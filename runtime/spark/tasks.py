@@ -198,7 +198,7 @@ def _for_spark(error: Exception) -> Exception:
     return FunctionFailedError(
         "a task failed with an error that has no UTF-8",
         {"error": well_formed(said)[-_MOST_SAID:]},
-        "Spark tries the task again. Correct the function, or have on_error leave out such records.",
+        "Spark tries the task again. Correct the function, or let on_error leave such records out.",
     )
 
 
