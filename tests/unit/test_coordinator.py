@@ -192,6 +192,32 @@ def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) ->
     assert job.visible()[0] == [0, 1, 2]
 
 
+def test_no_region_begins_before_what_is_decided_is_committed(job: Job) -> None:
+    """A start that cannot commit it gives nobody a barrier, and returns once it is on record."""
+    job.source.ends.update({0: 5, 1: 5})
+    reaches = threading.Event()
+    old = job.coordinator(sink=FakeSink(job.broker, may_reach=reaches.is_set))
+    old.start(300.0)
+    region = job.region(old)
+    wait_for(lambda: 1 in job.store.records, poll_s=0.01)
+    sink = FakeSink(job.broker, may_reach=reaches.is_set)
+    new = job.coordinator(sink=sink)
+    starting = threading.Thread(target=new.start, args=(300.0,))
+    starting.start()
+    wait_for(lambda: sink.calls.count("commit") > 1, poll_s=0.01)
+    try:
+        assert new.started is None
+        with pytest.raises(UnreachableError, match="not been started"):
+            new.poll_barrier("main", 2, wait_s=0.0)
+    finally:
+        reaches.set()
+        starting.join(300)
+    assert new.started is not None
+    assert job.visible() == job.expected()
+    old.cancel()
+    region.stop()
+
+
 # --- waiting and stopping -------------------------------------------------------------------------
 
 

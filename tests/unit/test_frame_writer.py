@@ -68,6 +68,15 @@ def test_rule_4_an_attempt_is_registered_before_its_first_file() -> None:
     assert (found.target, attempt.checkpoint_id) == ("fake:///data/orders", 9)
 
 
+def test_rule_19_no_reader_sees_a_file_before_the_decision() -> None:
+    """All that a committable names is staged, beside the target and not below it."""
+    disk = Disk()
+    (entry,) = writer(disk).write(2, SCOPE, Registry(disk)).committables
+    found = decode_file_set(entry)
+    assert {found.staged_path(file) for file in found.files} <= disk.files.keys()
+    assert [path for path in disk.files if path.startswith("orders/")] == []
+
+
 def test_a_batch_that_is_not_wanted_any_more_writes_nothing() -> None:
     disk = Disk()
     with pytest.raises(FencedError):

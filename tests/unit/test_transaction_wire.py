@@ -99,10 +99,12 @@ def features(level: int | None) -> Answer:
     return lambda request, node_id: said(error_code=0, finalized_features=found)
 
 
-def ended(net: TableNet, *transactions: TransactionIdentity) -> dict[Any, EndReport]:
-    """Commit these."""
+def ended(
+    net: TableNet, *transactions: TransactionIdentity, commit: bool = True
+) -> dict[Any, EndReport]:
+    """Commit these, or abort them."""
     reports: dict[TransactionIdentity, EndReport] = {}
-    asyncio.run(transaction_wire._end(cast(Net, net), transactions, reports, commit=True))  # noqa: SLF001
+    asyncio.run(transaction_wire._end(cast(Net, net), transactions, reports, commit=commit))  # noqa: SLF001
     return reports
 
 
@@ -142,6 +144,22 @@ def test_rule_2_no_request_goes_out_where_the_level_cannot_be_read() -> None:
     assert ended(net, OURS) == {}
     assert net.of("EndTxnRequest") == []
     assert len(net.of("ApiVersionsRequest")) == 3
+
+
+def test_rule_13_an_abort_is_an_endtxn_with_the_transactions_own_epoch() -> None:
+    """InitProducerId aborts whatever is open under the id, also under a stale epoch."""
+    net = TableNet(
+        {
+            "FindCoordinatorRequest": coordinators,
+            "ApiVersionsRequest": features(2),
+            "EndTxnRequest": accepted,
+            "InitProducerIdRequest": accepted,
+        }
+    )
+    assert ended(net, OURS, commit=False) == {OURS: EndReport(outcome=EndOutcome.DONE)}
+    assert net.of("InitProducerIdRequest") == []
+    (request,) = net.of("EndTxnRequest")
+    assert (request.producer_id, request.producer_epoch, request.committed) == (7, 3, False)
 
 
 @pytest.mark.parametrize(
