@@ -1,5 +1,5 @@
-"""``python -m tests.mutants [NAME ...]``: every mutant must be caught; without names the page is
-written, too."""
+"""``python -m tests.mutants [NAME or NUMBER ...]``: every mutant must be caught; without names all
+are run, and the page is written, too."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants.page import PAGE, page
-from tests.mutants.patches import Mutant, load_all
+from tests.mutants.patches import Mutant, PatchError, chosen, load_all
 from tests.mutants.running import Fate, Nursery, Outcome, copy_tree, require_green, run
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS
@@ -43,12 +43,12 @@ def _told(outcome: Outcome) -> Outcome:
 
 def main(names: Sequence[str]) -> int:
     """0 when every mutant was caught."""
-    known = {mutant.name: mutant for mutant in load_all()}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        _say(f"no such mutant: {', '.join(unknown)}; there are {', '.join(known)}")
+    try:
+        mutants = chosen(names, load_all())
+    except PatchError as err:
+        _say(str(err))
         return 2
-    outcomes = _run_all([known[name] for name in names] if names else list(known.values()))
+    outcomes = _run_all(mutants)
     missed = [outcome.mutant.name for outcome in outcomes if outcome.fate is not Fate.CAUGHT]
     if not names:
         simulated = (

@@ -16,11 +16,11 @@ and for people, so a change elsewhere in the file does no harm.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DIRECTORY", "Edit", "Mutant", "PatchError", "apply", "load", "load_all"]
+__all__ = ["DIRECTORY", "Edit", "Mutant", "PatchError", "apply", "chosen", "load", "load_all"]
 
 DIRECTORY = Path(__file__).parent
 
@@ -62,6 +62,20 @@ class Mutant:
 def load_all(directory: Path = DIRECTORY) -> list[Mutant]:
     """Every patch of a directory, in the order of their names."""
     return [load(path) for path in sorted(directory.glob("*.patch"))]
+
+
+def chosen(asked: Sequence[str], known: Sequence[Mutant]) -> list[Mutant]:
+    """Those that are asked for by name or by number, in that order; all where nothing is asked for.
+
+    Raises:
+        PatchError: there is none of a name.
+    """
+    by_name = {name: each for each in known for name in (each.name, each.name.partition("-")[0])}
+    unknown = [name for name in asked if name not in by_name]
+    if unknown:
+        there = ", ".join(each.name for each in known)
+        raise PatchError(f"no such mutant: {', '.join(unknown)}; there are {there}")
+    return [by_name[name] for name in asked] or list(known)
 
 
 def load(path: Path) -> Mutant:

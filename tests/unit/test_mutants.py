@@ -8,7 +8,7 @@ import pytest
 
 from runtime.errors import ConfigError
 from tests.mutants.page import PAGE, page
-from tests.mutants.patches import DIRECTORY, Mutant, PatchError, apply, load, load_all
+from tests.mutants.patches import DIRECTORY, Mutant, PatchError, apply, chosen, load, load_all
 from tests.mutants.running import Fate, Nursery, Outcome, require_green, run
 from tests.mutants.witness import kind_of
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
@@ -154,6 +154,15 @@ def test_a_hunk_stands_in_the_file_exactly_once(tmp_path: Path, program: str) ->
 def test_a_patch_says_what_it_breaks_and_changes_something(tmp_path: Path, patch: str) -> None:
     with pytest.raises(PatchError):
         tiny(tmp_path, TWO, patch=patch)
+
+
+def test_a_mutant_is_asked_for_by_its_name_or_by_its_number() -> None:
+    """Where nothing is asked for, all are meant; a misspelt one is not left out."""
+    first, second = MUTANTS[0], MUTANTS[1]
+    assert chosen([second.name, first.name.partition("-")[0]], MUTANTS) == [second, first]
+    assert chosen([], MUTANTS) == MUTANTS
+    with pytest.raises(PatchError, match="no such mutant: 1; there are 01-"):
+        chosen(["1"], MUTANTS)
 
 
 def test_how_a_test_failed_is_told_apart() -> None:
