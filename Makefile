@@ -109,14 +109,15 @@ soak: setup ## HOURS=h of load on that bed with a fault a minute; memory, handle
 	$(BIN)/python -m tests.bed soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
 
 # Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
-test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler
+FUZZ ?= long
+test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler; FUZZ=short without its many examples
 	@library=$$(ls connectors/kafka/native/_hot_path.*.so)
 	mv "$$library" "$$library.kept"
 	trap 'mv "$$library.kept" "$$library"' EXIT
 	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -shared -fPIC \
 	    -o "$$library" connectors/kafka/native/_hot_path.c -ldl
 	LD_PRELOAD=$$(cc -print-file-name=libasan.so) \
-	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 \
+	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 SLUICE_CHAOS=$(FUZZ) \
 	    $(BIN)/pytest -q tests/contract/test_native_clients.py \
 	    tests/integration/test_hot_path.py tests/integration/test_hot_path_restarts.py
 
