@@ -309,12 +309,18 @@ def test_kafkas_own_copier_test(
     copy_while_bouncing(copy, target, clean=how == "clean")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("how", "target"), [("hard", "executor"), ("clean", "coordinator")])
+@pytest.mark.parametrize(
+    ("how", "target"),
+    [
+        pytest.param("hard", "executor", marks=pytest.mark.long),
+        pytest.param("clean", "coordinator", marks=pytest.mark.long),
+        pytest.param("hard", "coordinator", marks=pytest.mark.extended),
+    ],
+)
 def test_kafkas_own_copier_test_in_small(
     how: str, target: str, brokers: BrokerCluster, workers: SparkCluster, tmp_path: Path
 ) -> None:
-    """The same cells with fewer records, for a first look."""
+    """The same cells with fewer records: one for every change, two for a first look."""
     copy = Copy(SMALL, brokers, workers, tmp_path)
     copy_while_bouncing(copy, target, clean=how == "clean")
 
