@@ -25,7 +25,7 @@ WORKERS ?= 3
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos soak mutants coverage bench bench-goals bench-quick bench-parts clean
+.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -103,6 +103,10 @@ PIPELINE ?=
 chaos: setup ## FAULTS=n faults at random (SEED=s, TOGETHER=k at a time) on brokers, HDFS, Spark and a job in containers; root, a Docker engine
 	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
 	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
+
+chaos-slice: setup ## what CI runs of that bed: what it does to containers, and a round of three faults; minutes
+	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
+	SLUICE_CHAOS=long SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q -rs tests/containers -m slice
 
 soak: setup ## HOURS=h of load on that bed with a fault a minute; memory, handles, threads and ids must stay flat
 	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh

@@ -2,7 +2,7 @@
 
 What is marked ``extended`` runs for every change, by ``make test-more`` behind ``make test``, which
 has fifteen minutes on two cores; what is marked ``long`` runs on demand:
-``SLUICE_CHAOS=long pytest …``.
+``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
 """
 
 import os

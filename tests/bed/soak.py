@@ -128,13 +128,14 @@ class Sampler:
         # A fault that took longer than a minute delays all that follow it.
         self._next_fault_s = max(self._next_fault_s + _PACE_S, time.monotonic())
         while True:
-            self._look(pipeline)
+            self.look(pipeline)
             left_s = self._next_fault_s - time.monotonic()
             if left_s <= 0:
                 return
             pipeline.rest(min(left_s, _EVERY_S))
 
-    def _look(self, pipeline: Pipeline) -> None:
+    def look(self, pipeline: Pipeline) -> None:
+        """Write one line more."""
         driver = _Processes.below(pipeline.driver)
         workers = [_Processes.below(pipeline.bed.containers[name]) for name in WORKERS]
         sample = Sample(
