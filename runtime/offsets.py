@@ -82,6 +82,8 @@ def _barrier(offset: Mapping[str, Any]) -> Barrier:
             {"format": version, "known": FORMAT},
             "Run the version that wrote it, or a later one.",
         )
+    if version < 1:
+        raise ValueError(f"there was no format {version}")
     if {type(offset.get(flag, False)) for flag in _FLAGS} != {bool}:
         raise TypeError(f"{' or '.join(_FLAGS)} is neither true nor false")
     splits = _object(offset["splits"])
