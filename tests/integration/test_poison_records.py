@@ -1,5 +1,6 @@
 """Records that a function fails for, on real Spark and a real broker: each once, in its place."""
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -234,6 +235,39 @@ def test_a_record_that_a_deserializer_fails_for_is_a_dead_letter_with_its_bytes(
     expected = RecordCounts(read=20, dead_lettered=3)
     assert added(counted.counts) == {"orders-value": expected}
     assert bed.totals() == expected
+
+
+def names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Every name must be one, and the error says which is none."""
+    for value in batch.column("value").to_pylist():
+        name = json.loads(value)["name"]
+        if not name.isalnum():
+            raise ValueError(f"not a name: {name}")
+    return batch
+
+
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_an_error_that_has_no_utf8_ends_nothing(bed: Bed, engine: str) -> None:
+    """JSON may spell half a surrogate pair. Who tells of the failure must not fail by it, for the
+    same range would be read again, for ever."""
+    poison, good = rb'{"name":"\ud800!"}', b'{"name":"ok"}'
+    produce(bed.kafka.bootstrap, bed.source, [Record(value=v, partition=0) for v in (poison, good)])
+    job = Job(
+        "names",
+        bed.spark,
+        engine=engine,
+        checkpoint_dir=str(bed.directory / "checkpoint"),
+        interval_s=0.2,
+        tolerable_failures=0,
+    )
+    source = KafkaSource(bootstrap_servers=bed.kafka.bootstrap, topics=[bed.source], bounded=True)
+    policy = DeadLetters(topic=bed.dead)
+    job.source(source).map_batches(names, on_error=policy).sink(bed.kafka_sink())
+    job.run()
+    assert [record.value for record in read(bed.kafka.bootstrap, bed.output)] == [good]
+    (letter,) = read(bed.kafka.bootstrap, bed.dead)
+    assert letter.value == poison
+    assert dict(letter.headers)["sluice.error.message"] == b"not a name: ?!"
 
 
 def test_totals_go_on_over_runs_and_files_have_no_poison(bed: Bed) -> None:
