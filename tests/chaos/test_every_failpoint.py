@@ -55,6 +55,7 @@ _AWAY = [
 
 _FIRST_RECORD = {"before-first", "after-first"}  # a stale coordinator has written it before
 _NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that asks again has opened nothing yet
+_LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted already
 # Each is killed in one test: what is written there is small, whole or not there, and opens nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -88,7 +89,11 @@ def _cells(test: Callable[..., None]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("tests", "absent"),
-    [(_TWICE, _OF_A_LOSS), (_STALE, _OF_A_LOSS | _FIRST_RECORD), (_AWAY, _OF_A_LOSS | _NO_ANSWER)],
+    [
+        (_TWICE, _OF_A_LOSS),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD),
+        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT),
+    ],
     ids=["twice in a row", "with a stale coordinator", "away beyond the timeout"],
 )
 def test_every_failpoint_of_the_source_is_killed(

@@ -223,13 +223,17 @@ def test_rule_11_what_was_written_again_is_lost_again(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("engine", "failpoint"), beds.OF_REGIONS)
+@pytest.mark.parametrize("failpoint", beds.REGIONAL)
 def test_rule_11_away_beyond_the_timeout_at_every_regional_step(
-    kafka: EmbeddedKafka, tmp_path: Path, opened: list[_Absence], engine: str, failpoint: str
+    kafka: EmbeddedKafka, tmp_path: Path, opened: list[_Absence], failpoint: str
 ) -> None:
-    """While a region fails, one is late, and splits move."""
+    """While a region fails, one is late, and splits move.
+
+    In micro-batches: a continuous task as slow as the late one cannot write a longer backlog
+    within so short a timeout, and is begun again for ever.
+    """
     doom = Doom(tmp_path / "doom")
-    setting = beds.restless(doom, engine=engine)
+    setting = beds.restless(doom, engine="micro-batch")
     opened.append(
         _Absence(
             kafka,
@@ -242,4 +246,5 @@ def test_rule_11_away_beyond_the_timeout_at_every_regional_step(
     with opened[-1] as scenario:
         for kill in beds.kills((failpoint,), hit=1):
             scenario.kill_at(kill, on_progress=lambda: doom.ask("in-2", PRE_COMMITTED))
+        doom.take("in-2")  # else a repair takes it, which writes in the driver
         scenario.return_home(scenario.await_timeouts())
