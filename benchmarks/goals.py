@@ -150,7 +150,7 @@ _AGAINST = (
         most=0.2,
     ),
     _Against(
-        what="CPU-seconds of the same without Spark's start, over Flink SQL's without its start",
+        what="CPU-seconds of 1,000,000 records of 100 B, both without a start, over Flink SQL's",
         other="flink-sql", records=_MILLION, figure="cpu_s", most=0.2,
     ),
 )  # fmt: skip

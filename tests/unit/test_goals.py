@@ -75,7 +75,10 @@ def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_told() -> None:
     # What a peer needs to begin is its own: it counts in the first of these lines.
     found = [
         goal(results, [], what).found[:6]
-        for what in ("CPU-seconds of 1,000,000", "CPU-seconds of the same")
+        for what in (
+            "CPU-seconds of 1,000,000 records of 100 B without",
+            "CPU-seconds of 1,000,000 records of 100 B, both",
+        )
     ]
     assert found == ["0.67 x", "1.00 x"]
     slower = goal([*race(OURS, [229.0] * 3), *results[3:]], [], "1,000,000 records of 100 B")
