@@ -1,131 +1,69 @@
-"""Who leads, as a task sees it whose driver is silent and whose checkpoint directory is on HDFS."""
+"""Whom a client takes for the job's leader while nobody answers it."""
 
-import json
-import pickle
-from collections.abc import Callable, Iterator
+import socket
+from pathlib import Path
 
 import pytest
 
-from runtime.embedded.ports import free_ports
-from runtime.errors import FencedError, StorageUnreachableError, UnreachableError
+from runtime.checkpoint.leader import FileLeaderStore, Leader
+from runtime.errors import FencedError, UnreachableError
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.storage.web_hdfs import WebHdfsAddress
-from runtime.storage.web_read import read_over_web
-from tests.fake_webhdfs import FakeWebHdfs
-
-_RECORD = "/jobs/a b#1/_leader"
+from runtime.storage.local_fs import LocalFileSystem
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeWebHdfs]:
-    """A NameNode that is also its DataNode."""
-    with FakeWebHdfs() as running:
-        yield running
-
-
-def _web(*name_nodes: str) -> WebHdfsAddress:
-    return WebHdfsAddress(name_nodes=name_nodes, user="ada")
-
-
-def _dead() -> str:
-    (port,) = free_ports(1)
-    return f"127.0.0.1:{port}"
-
-
-def _leader(*, session: str = "second", generation: int = 7) -> bytes:
-    return json.dumps(
-        {
-            "format_version": 1,
-            "leader_session_id": session,
-            "address": "http://elsewhere",
-            "generation": generation,
-        }
-    ).encode()
-
-
-def _asked(web: WebHdfsAddress | None, *, generation: int | None = 4) -> None:
-    """A barrier is asked for, of a coordinator that does not answer."""
-    address = CoordinatorAddress(
-        address=f"http://{_dead()}",
+def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
+    """The record in the checkpoint directory ends it long before its deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = FileLeaderStore(LocalFileSystem(tmp_path))
+    gone = CoordinatorAddress(
+        address=f"http://127.0.0.1:{port}",
         token="t",
         leader_session_id="first",
         job_uid="u",
-        generation=generation,
-        checkpoint_uri="hdfs://nn:8020/jobs/a b#1",
-        checkpoint_web=web,
+        generation=4,
+        checkpoint_uri=tmp_path.as_uri(),
     )
-    as_a_task_gets_it = pickle.loads(pickle.dumps(address))
-    with CoordinatorClient(as_a_task_gets_it, deadline_s=0.1) as client:
+    store.announce(Leader(leader_session_id="first", address=gone.address, generation=4))
+    with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    elsewhere = "http://elsewhere"
+    store.announce(Leader(leader_session_id="second", address=elsewhere, generation=7))
+    with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
-def test_a_task_learns_over_webhdfs_that_a_later_coordinator_leads(fake: FakeWebHdfs) -> None:
-    """From the NameNode that is active, as the driver's user."""
-    fake.files[_RECORD] = _leader()
-    with FakeWebHdfs() as standby:
-        standby.is_standby = True
-        with pytest.raises(FencedError, match="elsewhere"):
-            _asked(_web(_dead(), standby.address, fake.address))
-    assert fake.users == {"ada"}
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        _leader(session="first", generation=4),
-        _leader(generation=3),
-        b'{"format_version": 1, "leader_session_id": "second", "address": "h:1"}',
-        b'{"format_version": 2}',
-        b"\xff",
-        b"",
-    ],
-    ids=["ours", "earlier", "does not say", "of a later Sluice", "rubbish", "empty"],
-)
-def test_a_record_that_proves_nothing_ends_no_task(fake: FakeWebHdfs, record: bytes) -> None:
-    fake.files[_RECORD] = record
-    with pytest.raises(UnreachableError, match="did not answer"):
-        _asked(_web(fake.address))
-
-
-def _nothing(fake: FakeWebHdfs) -> None:
-    fake.files.clear()
-
-
-def _kerberos(fake: FakeWebHdfs) -> None:
-    fake.asks_for_kerberos = True
-
-
-def _standby(fake: FakeWebHdfs) -> None:
-    fake.is_standby = True
-
-
-def _dead_data_node(fake: FakeWebHdfs) -> None:
-    fake.dead_data_nodes = [_dead()]
-
-
-@pytest.mark.parametrize("trouble", [_nothing, _kerberos, _standby, _dead_data_node])
-def test_a_look_that_fails_ends_no_task(
-    fake: FakeWebHdfs, trouble: Callable[[FakeWebHdfs], None]
+@pytest.mark.parametrize("generation", [3, None])
+def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
+    tmp_path: Path, generation: int | None
 ) -> None:
-    fake.files[_RECORD] = _leader()
-    trouble(fake)
-    with pytest.raises(UnreachableError, match="did not answer"):
-        _asked(_web(fake.address))
+    """An earlier run that slept announces itself late, or a record does not say where it sealed."""
+    address = CoordinatorAddress(
+        address="http://127.0.0.1:1",
+        token="t",
+        leader_session_id="ours",
+        job_uid="u",
+        generation=4,
+        checkpoint_uri=tmp_path.as_uri(),
+    )
+    other = Leader(leader_session_id="other", address="http://elsewhere", generation=generation)
+    FileLeaderStore(LocalFileSystem(tmp_path)).announce(other)
+    with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
+        client.poll_barrier("main", 0, wait_s=0.0)
 
 
-def test_without_an_address_or_a_generation_nothing_is_concluded(fake: FakeWebHdfs) -> None:
-    fake.files[_RECORD] = _leader()
-    with pytest.raises(UnreachableError, match="did not answer"):
-        _asked(None)
-    with pytest.raises(UnreachableError, match="did not answer"):
-        _asked(_web(fake.address), generation=None)
-
-
-def test_a_file_that_is_not_there_is_told_from_one_that_cannot_be_read(fake: FakeWebHdfs) -> None:
-    """With every NameNode that was asked, and what it said."""
-    assert read_over_web(_web(fake.address), "/none") is None
-    fake.files["/there"] = b"bytes"
-    assert read_over_web(_web(fake.address), "/there") == b"bytes"
-    fake.is_standby = True
-    with pytest.raises(StorageUnreachableError, match="reasons=MaxRetryError,HTTP 403"):
-        read_over_web(_web(_dead(), fake.address), "/there")
+def test_a_leader_record_that_cannot_be_read_is_no_error_of_its_own(tmp_path: Path) -> None:
+    """It is only a hint: what nobody answers is asked again until the deadline."""
+    (tmp_path / "_leader").mkdir()
+    address = CoordinatorAddress(
+        address="http://127.0.0.1:1",
+        token="t",
+        leader_session_id="s",
+        job_uid="u",
+        checkpoint_uri=tmp_path.as_uri(),
+    )
+    with (
+        CoordinatorClient(address, deadline_s=0.1) as client,
+        pytest.raises(UnreachableError, match="did not answer"),
+    ):
+        client.poll_barrier("main", 0, wait_s=0.0)

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import urllib3
 
 from runtime import errors
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
@@ -32,7 +30,6 @@ from runtime.model import Barrier, BatchKey, SplitRange
 from runtime.service import wire
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.server import CoordinatorService
-from runtime.storage.local_fs import LocalFileSystem
 from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource
@@ -376,64 +373,6 @@ def test_a_client_gives_up_at_its_deadline() -> None:
     ):
         client.poll_barrier("main", 0, wait_s=0.0)
     assert time.monotonic() - before_s < 300.0
-
-
-def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
-    """The record in the checkpoint directory ends it long before its deadline."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    store = FileLeaderStore(LocalFileSystem(tmp_path))
-    gone = CoordinatorAddress(
-        address=f"http://127.0.0.1:{port}",
-        token="t",
-        leader_session_id="first",
-        job_uid="u",
-        generation=4,
-        checkpoint_uri=tmp_path.as_uri(),
-    )
-    store.announce(Leader(leader_session_id="first", address=gone.address, generation=4))
-    with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
-        client.poll_barrier("main", 0, wait_s=0.0)
-    elsewhere = "http://elsewhere"
-    store.announce(Leader(leader_session_id="second", address=elsewhere, generation=7))
-    with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
-        client.poll_barrier("main", 0, wait_s=0.0)
-
-
-@pytest.mark.parametrize("generation", [3, None])
-def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(
-    tmp_path: Path, generation: int | None
-) -> None:
-    """An earlier run that slept announces itself late, or a record does not say where it sealed."""
-    address = CoordinatorAddress(
-        address="http://127.0.0.1:1",
-        token="t",
-        leader_session_id="ours",
-        job_uid="u",
-        generation=4,
-        checkpoint_uri=tmp_path.as_uri(),
-    )
-    other = Leader(leader_session_id="other", address="http://elsewhere", generation=generation)
-    FileLeaderStore(LocalFileSystem(tmp_path)).announce(other)
-    with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
-        client.poll_barrier("main", 0, wait_s=0.0)
-
-
-def test_a_leader_record_that_cannot_be_read_is_no_error_of_its_own(tmp_path: Path) -> None:
-    """It is only a hint: what nobody answers is asked again until the deadline."""
-    (tmp_path / "_leader").mkdir()
-    address = CoordinatorAddress(
-        address="http://127.0.0.1:1",
-        token="t",
-        leader_session_id="s",
-        job_uid="u",
-        checkpoint_uri=tmp_path.as_uri(),
-    )
-    with (
-        CoordinatorClient(address, deadline_s=0.1) as client,
-        pytest.raises(UnreachableError, match="did not answer"),
-    ):
-        client.poll_barrier("main", 0, wait_s=0.0)
 
 
 def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
