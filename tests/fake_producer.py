@@ -203,11 +203,11 @@ class FakeClient:
 
     def statistics(self) -> str:
         eos = {"txn_state": self.state, "producer_id": 7, "producer_epoch": self.epoch}
-        losses = dict.fromkeys(("req_timeouts", "rxerrs", "txerrs"), 0)
         coordinator = {
             "req": {"InitProducerId": self.initialisations, "Produce": 0},
-            "disconnects": self._cluster.lost_connections,
-            **losses,
+            "tx": self.initialisations,
+            "rx": self.initialisations - self._cluster.lost_connections,
+            "waitresp_cnt": 0,
         }
         topics = {"eos": {"topic": "eos", "partitions": {}}}
         told = {"brokers": {"TxnCoordinator": coordinator}, "topics": topics, "eos": eos}

@@ -7,7 +7,6 @@ __all__ = ["TransactionStatus", "may_arrive_late", "read_status"]
 
 _DECODER = json.JSONDecoder()
 _REQUEST = "InitProducerId"
-_LOSSES = ("disconnects", "req_timeouts", "rxerrs", "txerrs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +42,29 @@ def read_status(statistics: str) -> TransactionStatus | None:
     )
 
 
-def may_arrive_late(statistics: str) -> bool:
+def may_arrive_late(statistics: str, before: str | None = None) -> bool:
     """Whether the client has asked for its id again without an answer to the request before.
 
     It does so by itself, within one call that succeeds: a connection is lost, or time runs out, and
     what was sent may lie in a paused broker's socket until then. A request that the broker has
-    answered with "try again" is over; nothing was lost then.
+    answered with "try again" is over: as many answers have come then as requests were sent.
+
+    Args:
+        before: statistics from when nothing was under way; None: since the client was made.
     """
+    now, then = _requests(statistics), (0, 0) if before is None else _requests(before)
+    if now is None or then is None:
+        return True
+    return now[0] - then[0] > 1 and now[1] > then[1]
+
+
+def _requests(statistics: str) -> tuple[int, int] | None:
+    """How often the id was asked for, and how many requests to those brokers were given up."""
     # Before the topics, whose names are anybody's; a client's own name has no colon behind it.
     start = statistics.find('"brokers":')
     if start < 0:
-        return True
+        return None
     brokers, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
     asked = [broker for broker in brokers.values() if broker["req"].get(_REQUEST)]
     sent = sum(broker["req"][_REQUEST] for broker in asked)
-    return sent > 1 and any(broker[loss] for broker in asked for loss in _LOSSES)
+    return sent, sum(b["tx"] - b["rx"] - b["waitresp_cnt"] for b in asked)

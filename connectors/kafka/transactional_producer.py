@@ -143,6 +143,7 @@ class TransactionalProducer:
         self._clock = clock
         self._statistics = ""
         self._seen = 0
+        self._when_prepared: str | None = None
         self._identity: TransactionIdentity | None = None
         self._on_client_error: Callable[[KafkaError], None] | None = None
         self.last_error: KafkaError | None = None
@@ -209,6 +210,7 @@ class TransactionalProducer:
         assert status.producer_id is not None  # `_next_status` waits for one
         if may_arrive_late(self._statistics):
             raise LateRequestError(_sent_again(self.transactional_id))
+        self._when_prepared = self._statistics
         self._identity = TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=status.producer_id,
@@ -254,7 +256,7 @@ class TransactionalProducer:
             if self._clock() > deadline:
                 return False
             self._serve(0.1)
-        return not may_arrive_late(self._statistics)
+        return not may_arrive_late(self._statistics, self._when_prepared)
 
     def _reason(self, err: KafkaException) -> StreamError:
         where = {"transactional_id": self.transactional_id}

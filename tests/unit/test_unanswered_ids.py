@@ -111,10 +111,12 @@ def test_rule_4_an_id_is_not_free_behind_a_refusal_of_a_request_that_was_sent_ag
     assert preparations.take() != preparations.asked[0]
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_rule_4_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(is_lost: bool) -> None:
+@pytest.mark.parametrize(("asked_again", "is_lost"), [(0, True), (1, True), (2, False), (2, True)])
+def test_rule_4_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(
+    asked_again: int, is_lost: bool
+) -> None:
     """A client that gave its transaction up takes a new epoch behind the abort, by the same
-    request."""
+    request; that connections were lost before it says nothing."""
     cluster, clients = FakeCluster(), []
 
     def client(config: Mapping[str, Any]) -> FakeClient:
@@ -124,6 +126,6 @@ def test_rule_4_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(is_los
     producer = TransactionalProducer(client, {}, "id")
     producer.prepare(topic=None, timeout_s=1)
     producer.begin(lambda _: None)
-    clients[0].initialisations += 1
+    clients[0].initialisations += asked_again
     cluster.lost_connections = int(is_lost)
-    assert producer.abort(timeout_s=1) is not is_lost
+    assert producer.abort(timeout_s=1) is not (asked_again == 2 and is_lost)
