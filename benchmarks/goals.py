@@ -111,6 +111,7 @@ def _turns(*turns: int) -> str:
 _PLAIN = "sluice-continuous-plain"
 _GUARANTEES = f"{_PEERS} --kinds guarantees"
 _FIVE = 5 * _MILLION
+_FIFTEEN = 15 * _MILLION
 
 _AGAINST = (
     _Against(
@@ -159,10 +160,10 @@ _AGAINST = (
 def _guarantees() -> Iterator[_Against]:
     for every_s, least in ((1.0, 0.97), (0.1, 0.90)):
         yield _Against(
-            what=f"exactly once over at least once, ours, 5,000,000 records, commits every "
+            what=f"exactly once over at least once, ours, 15,000,000 records, commits every "
             f"{every_s:g} s",
             other=OURS_WEAK,
-            records=_FIVE,
+            records=_FIFTEEN,
             least=least,
             every_s=every_s,
             command=_GUARANTEES,
