@@ -210,4 +210,4 @@ def test_quick_runs_are_refused_for_the_documentation(
         report.main([str(path), "--write"])
     absent = str(tmp_path / "absent")
     with pytest.raises(SystemExit, match="no results"):
-        report.main([absent, "--scaling", absent])
+        report.main([absent, "--scaling", absent, "--parts", absent])
