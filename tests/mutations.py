@@ -1,11 +1,12 @@
 """Strategies of bad input: what is nearly right, and what is not at all."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["json_texts", "json_values", "mutated_bytes", "mutated_json"]
+__all__ = ["json_texts", "json_values", "mutated_bytes", "mutated_everywhere", "mutated_json"]
 
 _NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70),
@@ -13,6 +14,10 @@ _NUMBERS = st.one_of(
     st.sampled_from([0, -1, 2**31, 2**63 - 1, 2**63, 10**400, True]),
 )
 _TEXTS = st.text(max_size=6) | st.sampled_from(["", "\ud800", "\0", "NaN", "-1", "a-0", "Infinity"])
+_OTHERS: tuple[Any, ...] = (
+    *(None, True, -1, 0, 2**63, 10**400, 0.5, float("nan")),
+    *("", "\ud800", "-1", [], [[]], [1, 2, 3], {}, {"a": 1}),
+)
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | _NUMBERS | _TEXTS,
@@ -61,3 +66,19 @@ def mutated_json(draw: st.DrawFn, whole: Any) -> Any:
         case _:
             made.append(draw(json_values))
     return made
+
+
+def mutated_everywhere(whole: Any) -> Iterator[Any]:
+    """``whole`` with something else in each place in turn, and without it; not at random, for of
+    a hundred examples few get as far as the last row of a list in a list."""
+    yield from _OTHERS
+    if not isinstance(whole, dict | list):
+        return
+    for at in list(whole) if isinstance(whole, dict) else range(len(whole)):
+        less = whole.copy()
+        del less[at]
+        yield less
+        for other in mutated_everywhere(whole[at]):
+            made = whole.copy()
+            made[at] = other
+            yield made

@@ -8,7 +8,9 @@ import contextlib
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from runtime.model import StateEntry
 from runtime.service.command_file import COMMAND_FILE, command_address
 from runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
-from tests.mutations import json_texts, mutated_bytes, mutated_json
+from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
 
 _DATA = Path(__file__).parent.parent / "data"
 _READERS: dict[str, Callable[[bytes], object]] = {
@@ -44,6 +46,7 @@ _READERS: dict[str, Callable[[bytes], object]] = {
 }
 _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
     "kafka-transaction-v1.json": ("kafka-transaction", decode_handle),
+    "kafka-transaction-v2.json": ("kafka-transaction", decode_handle),
     "staged-files-v1.json": ("staged-files", decode_file_set),
     "held-files-v1.json": ("held-files", decode_held_files),
     "open-partitions-v1.json": ("open-partitions", decode_state),
@@ -52,6 +55,14 @@ _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
 }
 _EACH_READER = pytest.mark.parametrize("name", _READERS)
 _EACH_CODEC = pytest.mark.parametrize("name", _CODECS)
+_VERSION = re.compile(r"-v(\d+)\.json$")
+
+
+def in_an_entry(name: str, payload: bytes) -> StateEntry:
+    """Of the kind and the version that a golden file has."""
+    found = _VERSION.search(name)
+    assert found is not None
+    return replace(committable(payload, kind=_CODECS[name][0]), version=int(found[1]))
 
 
 def resealed(data: bytes) -> bytes:
@@ -104,7 +115,6 @@ def test_a_payload_is_what_its_kind_says_or_an_error_of_ours(
 ) -> None:
     """Of every kind of committable and state: any JSON, its own with something else in one place,
     and no JSON at all."""
-    kind, read = _CODECS[name]
     golden = json.loads((_DATA / name).read_bytes())
     payload = data.draw(
         st.one_of(
@@ -113,27 +123,44 @@ def test_a_payload_is_what_its_kind_says_or_an_error_of_ours(
             mutated_json(golden).map(lambda found: json.dumps(found).encode()),
         )
     )
-    entry = committable(payload, kind=kind)
+    _read_or_refused(name, payload)
+
+
+@_EACH_CODEC
+def test_a_payload_with_something_else_in_any_one_place_is_read_or_an_error_of_ours(
+    name: str,
+) -> None:
+    """Each place of what is written today, and before: no field is left to chance."""
+    for found in mutated_everywhere(json.loads((_DATA / name).read_bytes())):
+        _read_or_refused(name, json.dumps(found).encode())
+
+
+def _read_or_refused(name: str, payload: bytes) -> None:
     with contextlib.suppress(StreamError):
-        value: Any = read(entry)
+        value: Any = _CODECS[name][1](in_an_entry(name, payload))
         assert copy.copy(value) == value, "whole, and not something that fails when it is used"
 
 
 @_EACH_CODEC
 def test_the_golden_payload_is_read(name: str) -> None:
     """Else the test above would try nothing but what is refused by kind."""
-    kind, read = _CODECS[name]
-    assert read(committable((_DATA / name).read_bytes(), kind=kind)) is not None
+    read = _CODECS[name][1]
+    assert read(in_an_entry(name, (_DATA / name).read_bytes())) is not None
+
+
+def test_every_golden_payload_is_tried() -> None:
+    """A format that is added is one of those above, or of those that lie beside a decision."""
+    stored = {file.name for file in _DATA.glob("*-v*.json")}
+    assert stored == {*_CODECS, *_BESIDE}
 
 
 @pytest.mark.parametrize("place", [-1, 2, True])
 def test_a_held_file_of_no_staging_directory_is_damage(place: object) -> None:
     """Not an index out of range, and not the last directory of the list."""
-    kind, read = _CODECS["held-files-v1.json"]
     content = json.loads((_DATA / "held-files-v1.json").read_bytes())
     content["files"][0][1] = place
     with pytest.raises(DamagedCheckpointError):
-        read(committable(json.dumps(content).encode(), kind=kind))
+        decode_held_files(in_an_entry("held-files-v1.json", json.dumps(content).encode()))
 
 
 _FILES = {
