@@ -13,8 +13,6 @@ import urllib3
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.continuous.messages import EpochResult, NextBarrier
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import ConfigError, StreamError
@@ -25,8 +23,7 @@ from runtime.service.drop_in_client import DropInMessage
 from runtime.service.remote_region import RemoteRegion
 from runtime.service.server import CoordinatorService
 from tests.checkpoint_records import committable
-from tests.fake_store import FakeStore
-from tests.fakes import FakeBroker, FakeSink, FakeSource
+from tests.coordinated_service import started_service
 from tests.mutations import json_texts, mutated_json
 
 _QUICK = settings(
@@ -50,21 +47,9 @@ class _Echo:
 @pytest.fixture(scope="module")
 def service() -> Iterator[CoordinatorService]:
     """Of a started job on fakes, with a handler mounted."""
-    coordinator = BarrierCoordinator(
-        JobPlan(
-            name="job",
-            regions=(RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",)),),
-        ),
-        FakeStore(),
-        sinks={"sink": FakeSink(FakeBroker())},
-        sources={"source": FakeSource("source", {0: 5})},
-        settings=CheckpointSettings(interval_s=0.01),
-    )
-    coordinator.start(300.0)
-    with CoordinatorService(coordinator) as made:
+    with started_service() as made:
         made.mount("key", _Echo())
         yield made
-    coordinator.stop()
 
 
 def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:

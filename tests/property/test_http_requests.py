@@ -1,0 +1,308 @@
+"""The coordinator's service, asked anything by GET, or with any head of a request.
+
+An answer of ours, or its HTTP server's word that this is no request; and it serves the next one.
+
+What stands in the bodies of messages: `tests/property/test_http_bodies.py`.
+"""
+
+import contextlib
+import json
+import socket
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from runtime.errors import StreamError
+from runtime.service import wire
+from runtime.service.server import CoordinatorService
+from tests.coordinated_service import started_service
+from tests.mutations import mutated_bytes
+
+_QUICK = settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+_TIMEOUT_S = 600.0
+_WAITS_FOR_MORE_S = 0.2
+_DECIDED = "/v1/batches/decided"
+_PATHS = (_DECIDED, "/v1/status", "/metrics")
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[CoordinatorService]:
+    """Of a started job on fakes."""
+    with started_service() as made:
+        yield made
+
+
+def token_of(service: CoordinatorService) -> tuple[str, str]:
+    """The header of who may ask."""
+    return "Authorization", f"Bearer {service.coordinator_address.token}"
+
+
+def whole_query(service: CoordinatorService) -> dict[str, str]:
+    """What a task asks of a batch."""
+    address = service.coordinator_address
+    return {
+        "job_uid": address.job_uid,
+        "leader_session_id": address.leader_session_id,
+        "region": "main",
+        "generation": "0",
+        "checkpoint_id": "1",
+        "batch_id": "1",
+    }
+
+
+def opened(service: CoordinatorService) -> socket.socket:
+    """A connection of its own."""
+    host, _, port = service.address.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+
+
+def answered(service: CoordinatorService, request: bytes) -> tuple[int | None, bytes]:
+    """Status and body of the answer to a whole request that asks to close behind it; None: it was
+    hung up on."""
+    with opened(service) as connection:
+        connection.sendall(request)
+        found = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, body = found.partition(b"\r\n\r\n")
+    return _status(head), body
+
+
+def status_of(service: CoordinatorService, request: bytes) -> int | None:
+    """Of the first answer to what may be no whole request: the service may wait for more, until it
+    hears that there is none."""
+    found = b""
+    with opened(service) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(request)  # it may be refused, and the connection closed, before the end
+        connection.settimeout(_WAITS_FOR_MORE_S)
+        with contextlib.suppress(TimeoutError):
+            found = connection.recv(1 << 16)
+        if not found:
+            connection.settimeout(_TIMEOUT_S)
+            connection.shutdown(socket.SHUT_WR)
+            found = connection.recv(1 << 16)
+    return _status(found)
+
+
+def _status(head: bytes) -> int | None:
+    return int(head.split(b" ", 2)[1]) if head else None
+
+
+def request_of(method: str, target: str, headers: Pairs, *, body: bytes = b"") -> bytes:
+    """As it goes over the wire; what a header says goes there unchecked."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def is_no_failure(status: int | None) -> bool:
+    """Never an error of the service's own; 503 is one of ours."""
+    return status is None or status < 500 or status == 503
+
+
+def judged(status: int | None, body: bytes) -> bytes | StreamError:
+    """The answer, or which error of ours it is."""
+    assert status is not None
+    assert is_no_failure(status), (status, body)
+    if status == 200:
+        return body
+    error = wire.error_from_json(json.loads(body)["error"])
+    assert type(error) is not StreamError, "a class of its own tells the client what to do"
+    assert all(error.args[at] for at in (0, 2))
+    return error
+
+
+def asked(service: CoordinatorService, target: str) -> bytes | StreamError:
+    """By who may ask."""
+    headers = [("Host", "h"), ("Connection", "close"), token_of(service)]
+    return judged(*answered(service, request_of("GET", target, headers)))
+
+
+def assert_it_serves(service: CoordinatorService) -> None:
+    """It is there, and knows its job."""
+    query = urllib.parse.urlencode(whole_query(service))
+    assert asked(service, f"{_DECIDED}?{query}") == b'{"decided":false}'
+    status = asked(service, "/v1/status")
+    assert isinstance(status, bytes)
+    assert json.loads(status)["job"] is not None
+
+
+_NUMBERS = st.integers(-(2**70), 2**70).map(str) | st.sampled_from(
+    [
+        *("", "nan", "1e9", "0x1", "\u0661", "1_0", " 1 ", "true"),
+        *("9" * 4000, "9" * 5000, "-" + "9" * 5000),
+    ]
+)
+_TEXTS = st.text(max_size=6) | st.sampled_from(["\0", "main/../x", "a&b=c", "%ff", "\r\nX: 1"])
+_ESCAPED = (_NUMBERS | _TEXTS).map(lambda text: urllib.parse.quote(text, safe=""))
+# Neither spaces nor line ends: these would end the target, and are the business of the heads below.
+_RAW = st.text(
+    st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=20
+) | st.sampled_from(
+    ["%", "%zz", "%ff", "%ed%a0%80", "%00", "&&&", "=", "=&=", ";", "?", "?a", "#x", "[]", "a[b]=c"]
+)
+
+
+def queries(whole: Mapping[str, str]) -> st.SearchStrategy[str]:
+    """That of a task with one value changed, left out, doubled or added; and any text."""
+    names = st.sampled_from([*whole, "more", "", "batch_id[]"])
+
+    def changed(name: str, value: str, how: str) -> str:
+        pairs = [(key, urllib.parse.quote(said, safe="")) for key, said in whole.items()]
+        if how != "double":
+            pairs = [pair for pair in pairs if pair[0] != name]
+        if how != "leave out":
+            pairs.append((name, value))
+        return "&".join(f"{key}={said}" for key, said in pairs)
+
+    one = st.builds(changed, names, _ESCAPED, st.sampled_from(["change", "double", "leave out"]))
+    return st.one_of(one, one, _RAW, st.lists(_RAW, max_size=4).map("&".join))
+
+
+@_QUICK
+@given(path=st.sampled_from(_PATHS), data=st.data())
+def test_a_query_with_anything_in_it_is_answered(
+    service: CoordinatorService, path: str, data: st.DataObject
+) -> None:
+    """A task's with one place changed, and any text behind the question mark."""
+    query = data.draw(queries(whole_query(service)))
+    asked(service, f"{path}?{query}")
+    assert_it_serves(service)
+
+
+@pytest.mark.parametrize("name", ["generation", "batch_id", "checkpoint_id"])
+@pytest.mark.parametrize(
+    "value", ["", "x", "1.5", "1e3", "nan", "9" * 5000, "%ff", "%ed%a0%80", "%00", "-0", "%d9%a1"]
+)
+def test_a_number_of_a_query_is_one_or_refused(
+    service: CoordinatorService, name: str, value: str
+) -> None:
+    """Of what is no number, the field is named and nothing is decided; none is too long."""
+    query = "&".join(f"{k}={v}" for k, v in (whole_query(service) | {name: value}).items())
+    said = asked(service, f"{_DECIDED}?{query}")
+    if isinstance(said, StreamError):
+        assert name in str(said)
+    else:
+        assert said == b'{"decided":false}'
+    assert_it_serves(service)
+
+
+@_QUICK
+@given(path=_RAW | st.sampled_from([*_PATHS, "/v1/barrier", "/v1/queries/a/b"]))
+@example(path="/v1/queries/%2e%2e/%ff")
+@example(path="//")
+@example(path="*")
+@example(path="/v1/status#x")
+@example(path="http://[::1/v1/status")
+def test_any_target_is_answered(service: CoordinatorService, path: str) -> None:
+    """A path, a whole address, or nothing of the kind: what HTTP allows, our words answer."""
+    headers = [("Host", "h"), ("Connection", "close"), token_of(service)]
+    status, body = answered(service, request_of("GET", path or "/", headers))
+    assert is_no_failure(status), body
+    assert_it_serves(service)
+
+
+_VALUES = st.text(st.characters(max_codepoint=0xFF), max_size=30) | st.sampled_from(
+    ["", "\0", "\xff", "Bearer", "Bearer \xff\xfe", "Basic eDp5", "," * 50, "a\r\n b", "x" * 70_000]
+)
+_NAMES = st.sampled_from(
+    [
+        *("Authorization", "Host", "Connection", "Content-Length", "Content-Type", "Accept"),
+        *("Transfer-Encoding", "Expect", "Upgrade", "Range", "Cookie", "X-Forwarded-For", "TE"),
+        *("Accept-Encoding", "If-None-Match", "Origin", "Sec-WebSocket-Key"),
+        *("", " ", "\xff", "a b"),
+    ]
+)
+_NUMERIC = st.sampled_from(["-1", "1e9", "0x10", "9" * 30, "5, 5", "+5", "5"])
+_UPGRADES = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13"))
+
+
+@_QUICK
+@given(
+    method=st.sampled_from(["GET", "GET", "HEAD", "OPTIONS", "POST", "CONNECT", "get", "\xff", ""]),
+    path=st.sampled_from(["/v1/status", _DECIDED, "/metrics", "/v1/barrier"]),
+    more=st.lists(st.tuples(_NAMES, _VALUES | _NUMERIC), max_size=4),
+    may_ask=st.booleans(),
+    body=st.binary(max_size=12),
+)
+@example(method="GET", path="/v1/status", more=[*_UPGRADES], may_ask=True, body=b"")
+@example(method="GET", path="/v1/status", more=[*_UPGRADES], may_ask=False, body=b"")
+@example(
+    method="POST",
+    path="/v1/barrier",
+    more=[("Transfer-Encoding", "chunked")],
+    may_ask=True,
+    body=b"zz\r\n",
+)
+@example(method="POST", path="/v1/barrier", more=[("Content-Length", "5")], may_ask=True, body=b"")
+@example(
+    method="POST",
+    path="/v1/barrier",
+    more=[("Content-Type", "\xff/\xff; charset=\xff"), ("Content-Length", "2")],
+    may_ask=True,
+    body=b"{}",
+)
+def test_a_head_with_anything_in_it_is_answered_or_hung_up_on(
+    service: CoordinatorService,
+    method: str,
+    path: str,
+    more: list[tuple[str, str]],
+    may_ask: bool,
+    body: bytes,
+) -> None:
+    """Headers of any name and value, lengths that lie, wishes that nobody fulfils."""
+    headers = [("Host", "h"), *([token_of(service)] if may_ask else []), *more]
+    status = status_of(service, request_of(method, path, headers, body=body))
+    assert is_no_failure(status)
+    assert may_ask or status != 200, "nobody is let in by what stands beside the token"
+    assert_it_serves(service)
+
+
+@_QUICK
+@given(value=_VALUES)
+@example(value="")
+@example(value="Bearer ")
+@example(value="Bearer \xe4\xf6\xfc")
+def test_who_has_not_the_token_is_told_so(service: CoordinatorService, value: str) -> None:
+    """In whatever bytes the wrong one comes; never by an error of the comparison."""
+    plain = "".join(each for each in value if each.isprintable() and each != "\xa0").strip()[:1000]
+    headers = [("Host", "h"), ("Connection", "close"), ("Authorization", plain)]
+    for path in _PATHS:
+        status, body = answered(service, request_of("GET", path, headers))
+        error = judged(status, body)
+        assert (status, type(error).__name__) == (401, "AuthenticationError")
+
+
+_NO_REQUESTS = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # who speaks TLS
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET /v1/status HTTP/9.9\r\n\r\n",
+    b"\r\n" * 1000,
+    b"GET /" + b"a" * 200_000,
+)
+
+
+@pytest.mark.parametrize("data", _NO_REQUESTS, ids=["TLS", "HTTP/2", "9.9", "lines", "long"])
+def test_what_is_no_request_is_refused(service: CoordinatorService, data: bytes) -> None:
+    """Other protocols, and what has no end."""
+    status = status_of(service, data)
+    assert status is None or 400 <= status < 500
+    assert_it_serves(service)
+
+
+@_QUICK
+@given(data=st.data())
+def test_a_request_with_some_bytes_changed_is_answered_or_hung_up_on(
+    service: CoordinatorService, data: st.DataObject
+) -> None:
+    """Whichever: of its first line, of a header's name, of a line's end."""
+    query = urllib.parse.urlencode(whole_query(service))
+    headers = [("Host", "h"), ("Accept", "*/*"), token_of(service)]
+    whole = request_of("GET", f"{_DECIDED}?{query}", headers)
+    changed = data.draw(mutated_bytes(whole) | st.binary(max_size=40))
+    assert is_no_failure(status_of(service, changed + b"\r\n\r\n"))
+    assert_it_serves(service)
