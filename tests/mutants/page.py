@@ -29,8 +29,8 @@ _SIMULATED = """
 ## Broken in the simulator
 
 `tests/simulation/mutations.py`, `file_mutations.py` and `continuous_mutations.py` break the
-coordinator, its sinks and its tasks in further ways, in memory, and in random worlds something must
-be noticed: a broken promise, or records lost, doubled or out of order:
+coordinator, its sinks and its tasks in further ways, in memory, and some of 200 random worlds must
+break the very promise that is named beside the mutation:
 `tests/simulation/test_worlds.py::test_worlds_notice_a_broken_rule`,
 `test_files.py::test_worlds_notice_a_broken_rule_about_files` and
 `test_continuous.py::test_worlds_notice_a_broken_rule_about_continuous_tasks`, in every

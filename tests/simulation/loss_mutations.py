@@ -47,10 +47,13 @@ def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settlement, "_lose", broken)
 
 
-LOSS_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any]]] = {
+LOSS_MUTATIONS: Mapping[
+    str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
+] = {
     "commit repairs unrecorded": (
         commit_repairs_unrecorded,
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
+        "visible before its decision",
     ),
     "accept whatever is lost": (
         accept_whatever_is_lost,
@@ -63,5 +66,6 @@ LOSS_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping
             "processes": 16,
             "steps": 200,
         },
+        "marked before it is committed",
     ),
 }

@@ -381,31 +381,47 @@ def rename_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Disk, "place", broken)
 
 
+_STARTS: Mapping[str, Any] = {"pause": 0.03, "start": 0.06}
 _LONG_RUNS: Mapping[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
+# Promises that several of them break; see `tests.simulation.watch`.
+_ABORTED = "a decided transaction is aborted"
+_NAMED = "a decision names an aborted one"
+_TWO_RECORDS = "a place holds two records"
+_INVISIBLE = "not everything is visible in the end"
 
-MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
+MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     **LOSS_MUTATIONS,
-    "sweep before the seal": (sweep_before_the_seal, {"pause": 0.03, "start": 0.06}),
-    "no seal": (no_seal, {"pause": 0.03, "start": 0.06}),
-    "overwrite a place": (overwrite_a_place, {"pause": 0.03, "start": 0.06}),
-    "mark before commit": (mark_before_commit, {"kill": 0.03}),
-    "settle nothing at start": (settle_nothing_at_start, {"kill": 0.03}),
-    "ignore generations": (ignore_generations, {"fail_region": 0.05}),
-    "use ids again at once": (use_ids_again_at_once, {"kill": 0.03}),
-    "one owner for all workers": (one_owner_for_all_workers, {"fail_task": 0.2}),
-    "use unanswered ids again": (use_unanswered_ids_again, {"late": 0.3}),
-    "abort when unsure": (abort_when_unsure, {"lost_answer": 0.2}),
-    "sweep what is protected": (sweep_what_is_protected, {"kill": 0.03}),
-    "sweep open batches": (sweep_open_batches, {}),
-    "believe lost answers": (believe_lost_answers, {"unreached": 0.2, "kill": 0.02}),
-    "cut again while late": (cut_again_while_late, {"regional": True, "regions": 3}),
+    "sweep before the seal": (sweep_before_the_seal, _STARTS, _ABORTED),
+    "no seal": (no_seal, _STARTS, "a place is published before the one below"),
+    "overwrite a place": (overwrite_a_place, _STARTS, _TWO_RECORDS),
+    "mark before commit": (mark_before_commit, {"kill": 0.03}, "marked before it is committed"),
+    "settle nothing at start": (settle_nothing_at_start, {"kill": 0.03}, _ABORTED),
+    "ignore generations": (ignore_generations, {"fail_region": 0.05}, _NAMED),
+    "use ids again at once": (use_ids_again_at_once, {"kill": 0.03}, _NAMED),
+    "one owner for all workers": (
+        one_owner_for_all_workers,
+        {"fail_task": 0.2},
+        "a transactional id is in two hands",
+    ),
+    "use unanswered ids again": (use_unanswered_ids_again, {"late": 0.3}, _ABORTED),
+    "abort when unsure": (abort_when_unsure, {"lost_answer": 0.2}, _ABORTED),
+    "sweep what is protected": (sweep_what_is_protected, {"kill": 0.03}, _ABORTED),
+    "sweep open batches": (sweep_open_batches, {}, _NAMED),
+    "believe lost answers": (believe_lost_answers, {"unreached": 0.2, "kill": 0.02}, _INVISIBLE),
+    "cut again while late": (
+        cut_again_while_late,
+        {"regional": True, "regions": 3},
+        "a decided range does not go on",
+    ),
     "carry what was only cut": (
         carry_what_was_only_cut,
         {"regional": True, "regions": 3, "fail_region": 0.03},
+        "a carried region has moved on",
     ),
     "begin again before the end": (
         begin_again_before_the_end,
         {"regional": True, "regions": 3, "fail_region": 0.03, "delayed": True},
+        _NAMED,
     ),
     "come back at a word": (
         come_back_at_a_word,
@@ -420,6 +436,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
             "steps": 200,
             **_LONG_RUNS,
         },
+        _NAMED,
     ),
     "end without parked regions": (
         end_without_parked_regions,
@@ -431,32 +448,51 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any]]] = {
             "steps": 200,
             **_LONG_RUNS,
         },
+        _INVISIBLE,
     ),
     "move splits of carried regions": (
         move_splits_of_carried_regions,
         {"regional": True, "regions": 3, "partitions": 5, "fail_region": 0.03, "move": 0.5},
+        "a carried region's split moved",
     ),
     "forget the assignment at a start": (
         forget_the_assignment_at_a_start,
         {"kill": 0.03, "regions": 3, "partitions": 5, "move": 0.5},
+        "the assignment's version does not tell",
     ),
-    "keep what was given away": (keep_what_was_given_away, {"partitions": 5, "move": 0.5}),
+    "keep what was given away": (
+        keep_what_was_given_away,
+        {"partitions": 5, "move": 0.5},
+        "a bug in a living region",
+    ),
     "deal splits ahead of the record": (
         deal_splits_ahead_of_the_record,
         {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
+        _INVISIBLE,
     ),
     "abort all that a life tells": (
         abort_all_that_a_life_tells,
         {"regional": True, "regions": 3, "fail_region": 0.05},
+        _ABORTED,
     ),
-    "end without a verdict": (end_without_a_verdict, {"unanswered": 0.2, "kill": 0.03}),
-    "end too new": (end_too_new, {"level": 0}),
-    "sweep by name alone": (sweep_by_name_alone, {}),
+    "end without a verdict": (
+        end_without_a_verdict,
+        {"unanswered": 0.2, "kill": 0.03},
+        "a coordinator stops by TransactionLostError",
+    ),
+    "end too new": (end_too_new, {"level": 0}, _INVISIBLE),
+    "sweep by name alone": (sweep_by_name_alone, {}, _NAMED),
     "carry beyond the limit": (
         carry_beyond_the_limit,
         {"regional": True, "regions": 3, "fail_region": 0.03},
+        "more regions are carried than the limit",
     ),
-    "rename over": (rename_over, {"disk": True, "pause": 0.03, "start": 0.06}),
-    "write decided batches again": (write_decided_batches_again, {"external": True, "kill": 0.03}),
+    "rename over": (rename_over, {"disk": True, **_STARTS}, _TWO_RECORDS),
+    "write decided batches again": (
+        write_decided_batches_again,
+        {"external": True, "kill": 0.03},
+        "doubled",
+    ),
 }
-"""Each broken rule, with a world rough enough in the right way to show it soon."""
+"""Each broken rule, with a world rough enough in the right way to show it soon, and the promise
+that it breaks."""

@@ -55,7 +55,7 @@ def test_files_alone_tell_of_a_broken_rule_of_the_core(
     name: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing is written to Kafka, whose promises would have been broken first."""
-    mutation, rough = MUTATIONS[name]
+    mutation, rough, _ = MUTATIONS[name]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough, "files": True, "only_files": True})
     found = (find(seed, profile) for seed in range(MUTANT_SEEDS))

@@ -35,7 +35,7 @@ def _first_failure(profile: Profile, *, seeds: int = 200) -> Failure:
 
 
 def _broken(name: str, monkeypatch: pytest.MonkeyPatch) -> Failure:
-    mutation, rough = MUTATIONS[name]
+    mutation, rough, _ = MUTATIONS[name]
     mutation(monkeypatch)
     return _first_failure(Profile(**{"processes": 8, **rough}))
 
