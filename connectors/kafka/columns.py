@@ -4,6 +4,7 @@ The hot path of reading: each column is one pass over the messages, and only wan
 """
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -52,6 +53,10 @@ _DDL = {
     "timestampType": "int",
     HEADERS: "array<struct<key:string,value:binary>>",
 }
+
+# The C client gives a result for a name that it cannot decode, and leaves the error set. A call
+# that the interpreter has specialised does not look for one: it would come up somewhere behind.
+_HEADERS_OF = operator.methodcaller("headers")
 
 IntArray = npt.NDArray[np.int64]
 _Pairs = list[tuple[str, bytes | None]]
@@ -170,8 +175,7 @@ def times_of(kinds: npt.NDArray[np.integer], times_ms: IntArray) -> dict[str, pa
 
 def _pairs(message: Message) -> _Pairs | None:
     try:
-        # Declared wider than what a consumer gives.
-        return message.headers()  # type: ignore[return-value]
+        found: _Pairs | None = _HEADERS_OF(message)
     except (SystemError, UnicodeDecodeError) as err:  # the first is how the C client says it
         raise ConfigError(
             "a record has a header whose name is not UTF-8",
@@ -182,6 +186,7 @@ def _pairs(message: Message) -> _Pairs | None:
             },
             "A column of strings cannot hold it as it is. Read without headers.",
         ) from err
+    return found
 
 
 def _headers(lists: Sequence[_Pairs | None]) -> pa.Array:

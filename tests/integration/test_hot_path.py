@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producers import process_pools
 from runtime.contracts import RegisteredAttempt, SinkWriter, TaskScope
-from runtime.errors import DeliveryError
+from runtime.errors import ConfigError, DeliveryError
 from runtime.model import BatchKey, SplitRange
 from tests.kafka_fixture import require_native
 from tests.kafka_records import (
@@ -195,7 +196,8 @@ def _rows(records: Sequence[Record], keyed: Sequence[bool], *, slice_at: int) ->
     return made.slice(slice_at)
 
 
-def _write(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -> list[Record]:
+def _written(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -> str:
+    """The topic that they are in."""
     topic = create_topic(kafka.bootstrap, partitions=PARTITIONS, config=_TOPIC)
     sink = KafkaSink(
         bootstrap_servers=kafka.bootstrap,
@@ -216,7 +218,7 @@ def _write(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -
         writer.write(batch)
     assert writer.pre_commit() == []
     process_plain_producers().drop(scope)
-    return read(kafka.bootstrap, topic)
+    return topic
 
 
 def _compare_writes(kafka: EmbeddedKafka, data: st.DataObject) -> None:
@@ -225,7 +227,9 @@ def _compare_writes(kafka: EmbeddedKafka, data: st.DataObject) -> None:
         records = data.draw(_record_lists)
         keyed = data.draw(st.lists(st.booleans(), min_size=len(records), max_size=len(records)))
         batches.append(_rows(records, keyed, slice_at=data.draw(st.sampled_from([0, 1, 9]))))
-    native, plain = (_write(kafka, path, batches) for path in ("native", "plain"))
+    native, plain = (
+        read(kafka.bootstrap, _written(kafka, path, batches)) for path in ("native", "plain")
+    )
     assert native == plain
     assert len(native) == sum(batch.num_rows for batch in batches)
 
@@ -244,6 +248,42 @@ def test_rule_1_both_paths_write_the_same_in_many_examples(
     kafka: EmbeddedKafka, data: st.DataObject
 ) -> None:
     _compare_writes(kafka, data)
+
+
+def _with_header_names(names: Sequence[Sequence[bytes]]) -> pa.RecordBatch:
+    """A record for each list of names; Arrow takes whatever bytes they are."""
+    flat = pa.array([name for row in names for name in row], pa.binary()).view(pa.string())
+    bounds = np.cumsum([0, *map(len, names)])
+    entries = pa.StructArray.from_arrays(
+        [flat, pa.nulls(len(flat), pa.binary())], fields=list(HEADERS.value_type)
+    )
+    return pa.record_batch(
+        {
+            "value": pa.array([b"v"] * len(names), pa.binary()),
+            "partition": pa.array([1] * len(names), pa.int32()),
+            "headers": pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), entries),
+        }
+    )
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"a\xc3", b"\xed\xa0\x80"])
+def test_both_paths_name_the_record_whose_header_is_not_utf_8(
+    kafka: EmbeddedKafka, bad: bytes
+) -> None:
+    """Among records without headers and with others, of which some are not ASCII; never another
+    name in its place, and without headers it is read."""
+    ones = [[], [b"a", b"b"], [], [b"g", "ü".encode(), b""], [b"n", bad, b"o"], [], [b"z"]]
+    topic = _written(kafka, "native", [_with_header_names(ones)])
+    before, whole = _split(topic, 1, 0, 4), _split(topic, 1, 0, len(ones))
+    assert _same_rows(kafka, [before])["headers"][3][1]["key"].as_py() == "ü"
+    told = []
+    for path in ("native", "plain"):
+        with pytest.raises(ConfigError, match="a header whose name is not UTF-8") as caught:
+            _read(kafka, path, [whole])
+        told.append(caught.value.args)
+        assert _read(kafka, path, [whole], include_headers=False).num_rows == len(ones)
+    assert told[0] == told[1]
+    assert told[0][1] == {"topic": topic, "partition": 1, "offset": 4}
 
 
 # --- delivery errors ----------------------------------------------------------------------------
