@@ -6,6 +6,7 @@ late or come twice. Nothing here waits: markers are written, transactions time o
 arrive when the test says so. `tests/contract` holds it against real brokers.
 """
 
+import contextlib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class _Id:
     records: int = 0
     timeout_s: float = 60.0
     started_at_s: float = 0.0
-    raised_by_end: bool = False  # the epoch was raised by EndTxn version 5, or by a timeout
+    raised_by_end: bool = False  # the epoch was raised by EndTxn version 5, or by who fenced it
     wedged: bool = False
     written: Written | None = None
 
@@ -104,7 +105,19 @@ class FakeBroker:
     # --- what a producer does -------------------------------------------------------------
 
     def initialise(self, transactional_id: str, *, timeout_s: float = 60.0) -> TransactionIdentity:
-        """InitProducerId: aborts whatever is open under the id, whoever made it (rule 4)."""
+        """`init_transactions`: the request, and once more behind the abort of what was open under
+        the id, whoever made it (rule 4)."""
+        known = self.ids.get(transactional_id)
+        if known is not None and known.state is _S.ONGOING and not known.wedged:
+            with contextlib.suppress(Fenced):
+                self.init_producer_id(transactional_id)
+            self._complete(known)
+        return self.init_producer_id(transactional_id, timeout_s=timeout_s)
+
+    def init_producer_id(
+        self, transactional_id: str, *, timeout_s: float = 60.0
+    ) -> TransactionIdentity:
+        """One InitProducerId: what is open under the id it only aborts, and is to be sent again."""
         known = self.ids.get(transactional_id)
         if known is None:
             self._next_producer_id += 1
@@ -112,9 +125,8 @@ class FakeBroker:
         if known.wedged or known.state in (_S.PREPARE_COMMIT, _S.PREPARE_ABORT):
             raise Fenced("CONCURRENT_TRANSACTIONS")
         if known.state is _S.ONGOING:
-            known.epoch += 1
-            self._prepare(transactional_id, commit=False)
-            self._complete(known)
+            self._abort_and_fence(transactional_id)
+            raise Fenced("CONCURRENT_TRANSACTIONS")
         known.epoch += 1
         known.state, known.records, known.timeout_s = _S.EMPTY, 0, timeout_s
         known.raised_by_end = False
@@ -192,6 +204,9 @@ class FakeBroker:
 
     def expire(self, transactional_id: str) -> None:
         """An open transaction is aborted for its age, and its writer fenced."""
+        self._abort_and_fence(transactional_id)
+
+    def _abort_and_fence(self, transactional_id: str) -> None:
         known = self.ids[transactional_id]
         known.epoch += 1
         known.raised_by_end = True

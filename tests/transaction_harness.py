@@ -20,9 +20,9 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import Listing, TransactionState, Wire
 from runtime.model import StateEntry
-from tests.add_partitions import add_partitions
 from tests.fake_kafka import FakeBroker, FakeWire, Fenced
 from tests.kafka_records import await_stable, create_topic, read, unique
+from tests.raw_requests import add_partitions, init_producer_id
 from tests.waiting import wait_for
 
 __all__ = ["Attempt", "FakeHarness", "Harness", "RealHarness", "committable", "handle_of"]
@@ -87,6 +87,10 @@ class Harness(Protocol):
 
     def add_partitions(self, transaction: TransactionIdentity) -> str:
         """An AddPartitionsToTxn of a producer that sent it long ago; the error, "" if accepted."""
+        ...
+
+    def init_producer_id(self, transactional_id: str) -> TransactionIdentity | str:
+        """An InitProducerId that nobody waits for any more; what it was given, or the error."""
         ...
 
 
@@ -188,6 +192,13 @@ class FakeHarness:
         except Fenced as err:
             return str(err)
         return ""
+
+    def init_producer_id(self, transactional_id: str) -> TransactionIdentity | str:
+        """See `Harness.init_producer_id`."""
+        try:
+            return self.broker.init_producer_id(transactional_id)
+        except Fenced as err:
+            return str(err)
 
 
 @dataclass
@@ -325,6 +336,10 @@ class RealHarness:
     def add_partitions(self, transaction: TransactionIdentity) -> str:
         """See `Harness.add_partitions`."""
         return add_partitions(self._plain, transaction, self._topic, 0)
+
+    def init_producer_id(self, transactional_id: str) -> TransactionIdentity | str:
+        """See `Harness.init_producer_id`."""
+        return init_producer_id(self._plain, transactional_id)
 
     def listing(self) -> Listing:
         """Everything under this harness's prefix."""

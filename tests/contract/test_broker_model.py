@@ -1,8 +1,8 @@
 """The model broker of the tests, held against real ones of every feature level.
 
 What it promises here, the simulated worlds of `tests/simulation` build on: the table of rule 5 for
-EndTxn that comes once, twice or too late, AddPartitionsToTxn that does, who is shut out by what,
-and what holds readers back.
+EndTxn that comes once, twice or too late, AddPartitionsToTxn and InitProducerId that do, who is
+shut out by what, and what holds readers back.
 """
 
 import contextlib
@@ -256,6 +256,81 @@ def test_rule_5_a_late_addpartitions_behind_the_brokers_own_timeout(harness: Har
     assert harness.add_partitions(ours) == "PRODUCER_FENCED"
     assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
     assert harness.visible() == 0
+
+
+def _initialised_late(harness: Harness, ended: TransactionIdentity) -> int:
+    """By how much the epoch that a late InitProducerId is given is above the transaction's."""
+    made = harness.init_producer_id(ended.transactional_id)
+    assert isinstance(made, TransactionIdentity), made
+    assert made.producer_id == ended.producer_id
+    return made.producer_epoch - ended.producer_epoch
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_a_late_initproducerid_behind_an_end_by_hand(harness: Harness, commit: bool) -> None:
+    """Rule 5: it is answered like any other, and what was visible stays; but Describe tells no more
+    how the transaction ended: why the committed mark comes before an id is initialised again."""
+    ours = _begun(harness).identity
+    assert _end(harness, ours, commit=commit) == _DONE
+    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+
+    above = 2 if harness.level >= 1 else 1  # EndTxn version 5 has raised the epoch before
+    assert _initialised_late(harness, ours) == above
+
+    assert _state(harness, ours) == (_S.EMPTY, above)
+    for again in (True, False):
+        assert _end(harness, ours, commit=again) == (_REFUSED, "ProducerFencedError")
+    assert _state(harness, ours) == (_S.EMPTY, above)
+    assert harness.visible() == (2 if commit else 0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_rules_4_and_5_a_late_initproducerid_behind_a_native_end(
+    harness: Harness, commit: bool
+) -> None:
+    """Rules 4 and 5: the same, one epoch on at every level; and the living producer, whose next
+    transaction would have had the old epoch, is shut out."""
+    writer = _begun(harness)
+    ours = writer.identity
+    writer.end_natively(commit=commit)
+    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+
+    assert _initialised_late(harness, ours) == 1
+
+    with contextlib.suppress(Fenced, KafkaException, AssertionError):
+        writer.produce(1)
+    assert harness.add_partitions(ours) == "PRODUCER_FENCED"
+    assert _state(harness, ours) == (_S.EMPTY, 1)
+    assert _end(harness, ours, commit=True) == (_REFUSED, "ProducerFencedError")
+    assert harness.visible() == (2 if commit else 0)
+
+
+def test_rule_4_a_late_initproducerid_behind_the_brokers_own_timeout(harness: Harness) -> None:
+    """Rule 4: the timeout has raised the epoch, at every level, and it is raised once more."""
+    ours = _begun(harness, timeout_s=1.0).identity
+    harness.await_state(ours, _S.COMPLETE_ABORT)
+
+    assert _initialised_late(harness, ours) == 2
+    assert _state(harness, ours) == (_S.EMPTY, 2)
+    assert harness.visible() == 0
+
+
+def test_rule_4_a_late_initproducerid_aborts_the_ids_next_transaction(harness: Harness) -> None:
+    """Rule 4: it does no more, for nobody sends it again, so that Describe tells of an abort like
+    any other: why an id whose request was not answered is never used again."""
+    first = _begun(harness).identity
+    assert _end(harness, first, commit=True) == _DONE
+    harness.await_state(first, _S.COMPLETE_COMMIT)
+    later = harness.open(first.transactional_id)
+    later.produce(3)
+
+    assert harness.init_producer_id(first.transactional_id) == "CONCURRENT_TRANSACTIONS"
+    harness.await_state(later.identity, _S.COMPLETE_ABORT)
+
+    assert _state(harness, later.identity) == (_S.COMPLETE_ABORT, 1)
+    error = "InvalidTxnStateError" if harness.level >= 1 else "ProducerFencedError"
+    assert _end(harness, later.identity, commit=True) == (_REFUSED, error)
+    assert harness.visible() == 2
 
 
 def test_rule_17_what_is_open_holds_back_what_is_committed_behind_it(harness: Harness) -> None:

@@ -47,8 +47,8 @@ class Producers:
         return made
 
     def _initialise_late(self, transactional_id: str, hand: str) -> None:
-        with contextlib.suppress(Fenced):
-            made = self._world.broker.initialise(transactional_id)
+        with contextlib.suppress(Fenced):  # nobody sends it again
+            made = self._world.broker.init_producer_id(transactional_id)
             self._world.watch.initialised(transactional_id, hand, made)
 
     def abort_natively(self, transaction: TransactionIdentity) -> bool:
