@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +33,14 @@ while sleep 0.1; do
 done
 """
 _NOBODYS_PORT = 5000
+_GIVES_AT, _TAKES_AT = 5000, 5001
+_BULK = f"""
+while :; do nc -l -p {_GIVES_AT} </bed/bulk; done &
+while :; do nc -l -p {_TAKES_AT} </dev/null >>/bed/taken; done
+"""
 _BULK_BYTES = 100_000
 _KBIT = 128
+_LEAST_S = 0.8 * _BULK_BYTES * 8 / (_KBIT * 1000)
 
 
 @pytest.fixture
@@ -137,44 +143,87 @@ def test_a_cut_drops_one_direction_or_both_until_it_is_mended(
     wait_for(lambda: _is_heard(talker, listener), what="the host's voice")
 
 
-def test_a_slow_link_delays_and_goes_fast_again(directory: Path, engine: None) -> None:
-    """A hundred kilobytes take as long as the link's rate says, in the slow direction alone."""
-    bulk = directory / "bulk"
-    bulk.write_bytes(bytes(_BULK_BYTES))
-    script = "while :; do nc -l -p 5000 </bed/bulk; done"
-    with Engine(subnet="10.231.78") as made:
-        container = made.create(
+class _Bulk:
+    """A container that gives a hundred kilobytes at one port, and takes as many at another one."""
+
+    def __init__(self, container: Container, taken: Path) -> None:
+        self.link = Link(container.pid)
+        self._address = container.address
+        self._taken = taken
+
+    def download_s(self) -> float:
+        """Seconds it took until they were here; 0 where nobody was there."""
+        return _seconds(self._download)
+
+    def upload_s(self) -> float:
+        """The same until they were there, as the container's own file says."""
+        return _seconds(self._upload)
+
+    def _download(self) -> bool:
+        size = 0
+        with socket.create_connection((self._address, _GIVES_AT), timeout=60) as connection:
+            while size < _BULK_BYTES and (part := connection.recv(1 << 16)):
+                size += len(part)
+        return size == _BULK_BYTES
+
+    def _upload(self) -> bool:
+        whole = self._taken.stat().st_size + _BULK_BYTES
+        with socket.create_connection((self._address, _TAKES_AT), timeout=60) as connection:
+            connection.sendall(bytes(_BULK_BYTES))
+            connection.shutdown(socket.SHUT_WR)
+            wait_for(lambda: self._taken.stat().st_size == whole, what="what was sent")
+        return True
+
+
+def _seconds(transfer: Callable[[], bool]) -> float:
+    began_s = time.monotonic()
+    try:
+        is_whole = transfer()
+    except OSError:
+        return 0.0
+    return time.monotonic() - began_s if is_whole else 0.0
+
+
+@pytest.fixture
+def bulk(directory: Path) -> Iterator[_Bulk]:
+    """Both ports answer."""
+    (directory / "bulk").write_bytes(bytes(_BULK_BYTES))
+    (directory / "taken").touch()
+    with Engine(subnet="10.231.78") as engine:
+        container = engine.create(
             ContainerSpec(
                 name="bulk",
                 image=BARE_IMAGE,
                 number=11,
-                command=["bash", "-c", script],
+                command=["bash", "-c", _BULK],
                 mounts=[(str(directory), "/bed", "rw")],
                 user="0",
             )
         )
         container.start()
-        wait_for(lambda: _download_s(container.address), what="a download")
-        link, least_s = Link(container.pid), 0.8 * _BULK_BYTES * 8 / (_KBIT * 1000)
-        link.slow(incoming=True, outgoing=True, kbit=_KBIT)
-        assert wait_for(lambda: _download_s(container.address), what="a download") > least_s
-        link.hasten()
-        wait_for(
-            lambda: 0 < _download_s(container.address) < least_s, what="a download at full speed"
-        )
+        made = _Bulk(container, directory / "taken")
+        wait_for(made.download_s, what="a download")
+        wait_for(made.upload_s, what="an upload")
+        yield made
 
 
-def _download_s(address: str) -> float:
-    """Seconds it took; 0 where nobody was there."""
-    began_s = time.monotonic()
-    try:
-        with socket.create_connection((address, 5000), timeout=60) as connection:
-            size = 0
-            while size < _BULK_BYTES and (part := connection.recv(1 << 16)):
-                size += len(part)
-    except OSError:
-        return 0.0
-    return time.monotonic() - began_s if size == _BULK_BYTES else 0.0
+@pytest.mark.parametrize(
+    ("incoming", "outgoing"),
+    [(True, True), (True, False), (False, True)],
+    ids=["both", "incoming", "outgoing"],
+)
+def test_a_slow_link_delays_and_goes_fast_again(
+    bulk: _Bulk, incoming: bool, outgoing: bool
+) -> None:
+    """A hundred kilobytes take as long as the link's rate says, in the slow direction alone: what
+    the other side says to them is short."""
+    bulk.link.slow(incoming=incoming, outgoing=outgoing, kbit=_KBIT)
+    upload_s = wait_for(bulk.upload_s, what="an upload")
+    download_s = wait_for(bulk.download_s, what="a download")
+    assert (upload_s > _LEAST_S, download_s > _LEAST_S) == (incoming, outgoing)
+    bulk.link.hasten()
+    wait_for(lambda: 0 < bulk.upload_s() < _LEAST_S, what="an upload at full speed")
+    wait_for(lambda: 0 < bulk.download_s() < _LEAST_S, what="a download at full speed")
 
 
 def test_a_full_disk_takes_no_byte_until_it_is_cleared(
