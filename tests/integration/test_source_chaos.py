@@ -41,6 +41,7 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 _LOOKS_S = 0.2  # from look to look for new partitions
+_IN_VAIN = "discovery was not answered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,9 +292,10 @@ def test_added_partitions_are_read_from_the_first_record_and_a_topic_made_again_
     ["continuous", pytest.param("micro-batch", marks=pytest.mark.extended)],
 )
 def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
-    session: SparkSession, tmp_path: Path, engine: str
+    session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, engine: str
 ) -> None:
-    """The job lives on, and what was added meanwhile is read from its first record."""
+    """It stays away until the job has looked in vain. The job lives on, and what was added then is
+    read from its first record."""
     with EmbeddedKafka() as broker:
         copy = Copy(
             session=session,
@@ -305,7 +307,9 @@ def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
         produce(broker.bootstrap, copy.source, [b"0"])
         running = Running(by_job(engine), copy)
         running.await_output([0])
+        assert _IN_VAIN not in caplog.text
         broker.kill()
+        wait_for(lambda: _IN_VAIN in caplog.text, what="a look for partitions in vain")
         broker.restart()
         add_partitions(broker.bootstrap, copy.source, total=3)
         produce(broker.bootstrap, copy.source, [Record(value=b"1", partition=2)])
