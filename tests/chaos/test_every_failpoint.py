@@ -1,5 +1,5 @@
 """Every failpoint of the source is killed: twice in a row, in the way of a stale coordinator, and
-with a job that stays away.
+with a job that stays away; and a job stands still at each that a copy reaches by itself.
 
 What is killed is read off the tests' own parameters, and each of these kills ends in an error where
 its failpoint is not reached (`Scenario.kill_at`): a new failpoint without a cell fails here, and so
@@ -22,7 +22,7 @@ from tests.chaos import (
     test_regional,
     test_timeouts,
 )
-from tests.chaos.beds import ACCEPTANCE, LOSSES
+from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
 
 pytestmark = pytest.mark.chaos
 
@@ -52,10 +52,13 @@ _AWAY = [
     test_timeouts.test_rule_11_what_was_written_again_is_lost_again,
     test_timeouts.test_rule_11_away_beyond_the_timeout_at_every_regional_step,
 ]
+_PAUSED = [test_timeouts.test_rule_11_paused_beyond_the_transaction_timeout]
 
 _FIRST_RECORD = {"before-first", "after-first"}  # a stale coordinator has written it before
 _NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that asks again has opened nothing yet
 _LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted already
+# Where transactions were lost, or regions fail or exchange splits: killed there, and never paused.
+_OF_A_FAILURE = {*REPAIR, *REGIONAL}
 # Each is killed in one test: what is written there is small, whole or not there, and opens nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -93,8 +96,9 @@ def _cells(test: Callable[..., None]) -> set[str]:
         (_TWICE, _OF_A_LOSS),
         (_STALE, _OF_A_LOSS | _FIRST_RECORD),
         (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT),
+        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE),
     ],
-    ids=["twice in a row", "with a stale coordinator", "away beyond the timeout"],
+    ids=["twice in a row", "with a stale coordinator", "away", "paused"],
 )
 def test_every_failpoint_of_the_source_is_killed(
     tests: list[Callable[..., None]], absent: set[str]

@@ -34,6 +34,7 @@ _CELLS = (
     *(("micro-batch", subject, name) for subject, name in beds.OF_FILES),
 )
 _DAILY = {("continuous", "after-tasks-asked"), ("micro-batch", "mid-rename")}
+_DAILY_PAUSED = {("micro-batch", "after-decision")}  # there is something to lose
 
 
 class _Absence(Scenario):
@@ -166,7 +167,7 @@ def test_rule_11_killed_and_away_beyond_the_transaction_timeout(
         scenario.return_home(scenario.await_timeouts())
 
 
-@pytest.mark.parametrize(("engine", "subject", "failpoint"), _cells(set()))
+@pytest.mark.parametrize(("engine", "subject", "failpoint"), _cells(_DAILY_PAUSED))
 def test_rule_11_paused_beyond_the_transaction_timeout(
     kafka: EmbeddedKafka,
     tmp_path: Path,
