@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint import retention
+from runtime.checkpoint.acceptance import claim_of
 from runtime.checkpoint.retention import PlaceFacts, facts_of
 from runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
 from runtime.errors import StorageError
@@ -83,8 +84,14 @@ class FakeStore:
 
     def accept(self, checkpoint_id: int, works: Iterable[AcceptedWork]) -> None:
         """See `CheckpointStore.accept`."""
+        found = {work.digest: work for work in works}
+        standing = self.effective_committables(self.records[checkpoint_id])
+        repairs = self.repairs.setdefault(checkpoint_id, [])
+        claim = claim_of(found.values(), standing, repairs, where={"uri": self.uri})
+        if claim:
+            repairs.append(claim)
         known = self.acceptances.setdefault(checkpoint_id, {})
-        known |= {work.digest: work for work in works}
+        known |= found
 
     def is_superseded(self, checkpoint_id: int) -> bool:
         """See `MetadataStore.is_superseded`."""

@@ -10,12 +10,13 @@ from typing import Any
 
 from runtime.checkpoint.losses import digest_of
 from runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
-from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.json_text import parsed_json
 from runtime.model import StateEntry
 
 __all__ = [
     "accepted_as",
+    "claim_of",
     "decode_accepted",
     "decode_unsettled",
     "encode_accepted",
@@ -47,6 +48,42 @@ def accepted_as(work: UnsettledWork, unknown_as: AcceptedAs | None) -> AcceptedW
     return AcceptedWork(
         digest=work.digest, accepted_as=said, region=work.region, ranges=work.ranges
     )
+
+
+def claim_of(
+    works: Iterable[AcceptedWork],
+    standing: Iterable[StateEntry],
+    repairs: Iterable[Mapping[bytes, StateEntry]],
+    *,
+    where: Mapping[str, object],
+) -> dict[bytes, StateEntry]:
+    """The repair that keeps others from writing again what is accepted as lost: each replaced by
+    itself. Empty where there is nothing to claim.
+
+    Args:
+        works: what a person accepts.
+        standing: what the decision names, by every repair.
+        repairs: of the decision; some may be such claims already.
+    Raises:
+        ConfigError: some of it has been written again.
+    """
+    lost = {work.digest: work for work in works if work.accepted_as is AcceptedAs.LOST}
+    named = {digest_of(entry): entry for entry in standing}
+    again = [work for digest, work in lost.items() if digest not in named]
+    if again:
+        raise ConfigError(
+            "some of what was lost has been written again meanwhile: it must not be accepted",
+            {**where, "ranges": " ".join(sorted({each for work in again for each in work.ranges}))},
+            "Nothing was accepted. Start the job, or give the command again if more is lost.",
+        )
+    claimed = {
+        payload
+        for replaced in repairs
+        for payload, entry in replaced.items()
+        if entry.payload == payload
+    }
+    mine = (entry for digest, entry in named.items() if digest in lost)
+    return {entry.payload: entry for entry in mine if entry.payload not in claimed}
 
 
 def encode_unsettled(checkpoint_id: int, works: Iterable[UnsettledWork]) -> bytes:

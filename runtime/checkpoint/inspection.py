@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runtime.checkpoint.kinds import KindRegistry
-from runtime.checkpoint.metadata import by_topic
+from runtime.checkpoint.metadata import Repair, by_topic
 from runtime.checkpoint.retention import PlaceFacts, facts_of, unfinished
 from runtime.checkpoint.store import CheckpointStore, place_name
 from runtime.contracts import AcceptedWork, UnsettledWork
@@ -39,7 +39,7 @@ class Place:
         error: why it, or what lies beside it, is unreadable.
         metadata_bytes: size of ``_metadata``.
         superseded_by: see `CheckpointStore.superseded_by`.
-        repairs: how many repairs stand beside it.
+        repairs: how many repairs stand beside it; claims of what was accepted are none.
         unsettled, accepted: see `CheckpointStore`.
     """
 
@@ -82,9 +82,11 @@ def _place(
 ) -> Place:
     unsettled: tuple[UnsettledWork, ...] = ()
     accepted: tuple[AcceptedWork, ...] = ()
+    repairs = 0
     try:
         unsettled = store.unsettled(checkpoint_id)
         accepted = tuple(store.accepted(checkpoint_id).values())
+        repairs = sum(map(_writes_again, store.repairs(checkpoint_id)))
     except (DamagedCheckpointError, UnsupportedFormatError) as damage:
         error = error or str(damage)
     return Place(
@@ -95,7 +97,8 @@ def _place(
         superseded_by=store.superseded_by(checkpoint_id),
         unsettled=unsettled,
         accepted=accepted,
-        **_sizes(store, checkpoint_id),
+        repairs=repairs,
+        metadata_bytes=_metadata_bytes(store, checkpoint_id),
     )
 
 
@@ -106,12 +109,13 @@ def _read(store: CheckpointStore, checkpoint_id: int) -> tuple[CheckpointRecord 
         return None, str(error)
 
 
-def _sizes(store: CheckpointStore, checkpoint_id: int) -> dict[str, int]:
+def _metadata_bytes(store: CheckpointStore, checkpoint_id: int) -> int:
     lengths = {e.name: e.length_bytes for e in store.fs.entries(place_name(checkpoint_id))}
-    return {
-        "metadata_bytes": lengths.get("_metadata", 0),
-        "repairs": sum(name.startswith("_repair-") for name in lengths),
-    }
+    return lengths.get("_metadata", 0)
+
+
+def _writes_again(repair: Repair) -> bool:
+    return any(entry.payload != lost for lost, entry in repair.replaced)
 
 
 def _standings(facts: Sequence[PlaceFacts]) -> dict[int, str]:

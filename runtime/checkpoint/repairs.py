@@ -1,11 +1,12 @@
 """Writing decided work again that a broker has aborted: ``on_lost="repair"`` (rule 11)."""
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Protocol
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
 from runtime.checkpoint.messages import Repair
+from runtime.checkpoint.succession import taken_over
 from runtime.contracts import MetadataStore, PublishOutcome
 from runtime.errors import StorageError, UnreachableError
 from runtime.model import StateEntry
@@ -46,6 +47,9 @@ class Repairs:
 
     What was written again is kept until its record is durable: a second try publishes the same
     work, for another copy of it would stay open, and hold back readers, until the next run.
+
+    ``is_taken_over``: whether another run has sealed behind this one; asked behind the writing,
+    which may take long.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class Repairs:
         job_uid: str,
         generation: int,
         timeout_s: float,
+        is_taken_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_taken_over = is_taken_over
         self._repairer = repairer
         self._store = store
         self._session = session
@@ -74,6 +80,9 @@ class Repairs:
             replaced = self._written[action] = self._write(action)
         yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
         try:
+            if self._is_taken_over():
+                # It settles this itself, and has told the loss, perhaps; its sweep takes ours.
+                raise taken_over(action.checkpoint_id)
             outcome = self._store.publish_repair(
                 action.checkpoint_id, replaced, session=self._session
             )

@@ -219,7 +219,17 @@ class Settlement:
         self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
             self._discard(list(replaced.values()))
+            self._give_way(record, lost)
         return outcome is PublishOutcome.OURS
+
+    def _give_way(self, record: CheckpointRecord, lost: Sequence[LostCommittables]) -> None:
+        """To whoever was faster: another start has written it again, or a person has accepted it.
+        Whoever is about to accept it has claimed it already; then it is as lost as ever."""
+        self._heed(record)
+        self._committers = SharedCommitters(self.sinks, self.plan)  # these hold what was replaced
+        standing = {entry.payload for entry in self._decided(record, ()).entries}
+        if any(entry.payload in standing for part in lost for entry in part.committables):
+            self._failed_repair = lost_error(record.checkpoint_id, lost, ())
 
     def _noted(self, decided: DecidedWork, answers: Answers) -> Sequence[UnsettledWork]:
         works = unsettled_works(decided.regions, answers)

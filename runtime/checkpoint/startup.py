@@ -364,6 +364,9 @@ class StartSequence:
                 job_uid=job_uid,
                 generation=generation,
                 timeout_s=self._settings.settle_timeout_s,
+                is_taken_over=lambda: is_taken_over(
+                    self._store, session=self._session, last=generation
+                ),
             ),
             clock=self._clock,
             pause=self._pause,

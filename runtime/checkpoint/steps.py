@@ -272,6 +272,7 @@ class Hands:
             job_uid=identity.job_uid,
             generation=identity.generation,
             timeout_s=settings.settle_timeout_s,
+            is_taken_over=self._is_taken_over,
         )
         self._record: CheckpointRecord | None = None
         self._last = identity.generation  # of our records that stand

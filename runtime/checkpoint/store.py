@@ -7,7 +7,7 @@
                      _superseded    a start from an older checkpoint left it behind (JSON)
                      _unsettled     what could not be committed of it when it was last tried (JSON)
                      _accepted      what of that shall not hold up a start (JSON)
-                     _repair-1      what replaces lost committables (Avro)
+                     _repair-1      what replaces lost committables, or claims them (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
     _leader                         where the coordinator is (`runtime.checkpoint.leader`)
 """
@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from runtime.checkpoint.acceptance import (
+    claim_of,
     decode_accepted,
     decode_unsettled,
     encode_accepted,
@@ -70,6 +71,7 @@ _COMMITTED = "_committed"
 _SUPERSEDED = "_superseded"
 _UNSETTLED = "_unsettled"
 _ACCEPTED = "_accepted"
+_ACCEPTING = "accept-loss"  # the session of a claim, which no run has
 _REPAIR = re.compile(r"_repair-([1-9]\d*)")
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
 _PAUSE_S = 0.05
@@ -313,6 +315,9 @@ class CheckpointStore:
             timeout_s=timeout_s,
         )
         failpoint("after-repair")
+        if outcome is PublishOutcome.TAKEN and len(self.repairs(checkpoint_id)) > len(standing):
+            # Perhaps by a repair of something else: then ours is the next one.
+            return self._publish_repair(checkpoint_id, replaced, session, timeout_s)
         return outcome
 
     def mark_committed(self, checkpoint_id: int) -> None:
@@ -333,12 +338,30 @@ class CheckpointStore:
         failpoint("after-unsettled")
 
     def accept(self, checkpoint_id: int, works: Iterable[AcceptedWork]) -> None:
-        """Say that these shall not hold up a start, beside what was accepted before; idempotent."""
-        whole = {**self.accepted(checkpoint_id), **{work.digest: work for work in works}}
+        """Say that these shall not hold up a start, beside what was accepted before; idempotent.
+
+        Raises ConfigError when some of it was written again meanwhile: nothing is accepted then.
+        """
+        found = {work.digest: work for work in works}
+        self._claim(checkpoint_id, found.values())
+        whole = {**self.accepted(checkpoint_id), **found}
         failpoint("before-acceptance")
         data = encode_accepted(checkpoint_id, whole.values())
         self.fs.replace(_path(checkpoint_id, _ACCEPTED), data)
         failpoint("after-acceptance")
+
+    def _claim(self, checkpoint_id: int, works: Collection[AcceptedWork]) -> None:
+        """Nobody writes again what is accepted as lost: a repair that replaces it by itself stands
+        in the way of any other, and whoever is second finds the first (rule 11)."""
+        where, record = self._where(checkpoint_id), self.read(checkpoint_id)
+        standing = () if record is None else self.effective_committables(record)
+        repairs = [dict(repair.replaced) for repair in self.repairs(checkpoint_id)]
+        claim = claim_of(works, standing, repairs, where=where)
+        if claim:
+            outcome = self.publish_repair(checkpoint_id, claim, session=_ACCEPTING)
+            if outcome is PublishOutcome.UNKNOWN:
+                raise StorageError("a claim is not answered", where, "Give the command again.")
+            self._claim(checkpoint_id, works)  # looks at who was faster
 
     # --- retiring -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ The fake stands in for the others in the property tests; here it shows that it b
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -13,15 +14,23 @@ import pytest
 
 from runtime.checkpoint.acceptance import accepted_as
 from runtime.checkpoint.leader import FileLeaderStore, Leader, LeaderStore
+from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import CommitOutcome, MetadataStore, PublishOutcome, UnsettledWork
+from runtime.contracts import (
+    AcceptedWork,
+    CommitOutcome,
+    MetadataStore,
+    PublishOutcome,
+    UnsettledWork,
+)
 from runtime.errors import (
+    ConfigError,
     DamagedCheckpointError,
     StorageError,
     UnsupportedFormatError,
     WrongJobError,
 )
-from runtime.model import CheckpointRecord, Verdict
+from runtime.model import CheckpointRecord, StateEntry, Verdict
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
 from tests.checkpoint_records import committable, full_record, record
@@ -170,6 +179,27 @@ def test_everything_written_says_its_version(store: CheckpointStore) -> None:
         assert b'"format_version": 1' in (store.fs.read(path) or b"")
 
 
+def _two_committables() -> CheckpointRecord:
+    (region,) = record(1).regions
+    both = (committable(b"first"), committable(b"second"))
+    return replace(record(1), regions=(replace(region, committables=both),))
+
+
+def _lost(entry: StateEntry) -> UnsettledWork:
+    return UnsettledWork(
+        digest=digest_of(entry),
+        outcome=CommitOutcome.ABORTED,
+        region="r0",
+        ranges=("orders-0:[1,2)",),
+    )
+
+
+def _accepted(entry: StateEntry) -> AcceptedWork:
+    found = accepted_as(_lost(entry), None)
+    assert found is not None
+    return found
+
+
 def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
     """Recovery follows the repair, also of a repair (rule 11)."""
     _publish(store, record(1))
@@ -188,14 +218,10 @@ def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
 
 def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointStore) -> None:
     """The last note stands; acceptances add up; neither is a record."""
-    _publish(store, record(1))
+    standing = _two_committables()
+    _publish(store, standing)
     assert (store.unsettled(1), store.accepted(1)) == ((), {})
-    first, second = (
-        UnsettledWork(
-            digest=digest, outcome=CommitOutcome.ABORTED, region="r0", ranges=("orders-0:[1,2)",)
-        )
-        for digest in ("a", "b")
-    )
+    first, second = map(_lost, standing.committables)
     for work in (first, second):
         store.note_unsettled(1, [work])
         assert store.unsettled(1) == (work,)
@@ -203,9 +229,37 @@ def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointSt
         assert found is not None
         for _ in range(2):
             store.accept(1, [found])
-    assert set(CheckpointStore(store.fs).accepted(1)) == {"a", "b"}
+    assert set(CheckpointStore(store.fs).accepted(1)) == {first.digest, second.digest}
     assert store.places() == [1]
-    assert store.effective_committables(record(1)) == record(1).committables
+    assert store.effective_committables(standing) == standing.committables
+
+
+def test_rule_11_what_was_accepted_as_lost_is_not_written_again(store: CheckpointStore) -> None:
+    """By a start that slept in its repair, say. Beside it others may be."""
+    standing = _two_committables()
+    _publish(store, standing)
+    first, second = standing.committables
+    store.accept(1, [_accepted(first)])
+    for session in ("slept", "accept-loss"):
+        again = {first.payload: committable(b"again"), second.payload: committable(b"too")}
+        assert store.publish_repair(1, again, session=session) is PublishOutcome.TAKEN
+    again = {second.payload: committable(b"too")}
+    assert store.publish_repair(1, again, session="slept") is PublishOutcome.OURS
+    assert store.effective_committables(standing) == (first, committable(b"too"))
+
+
+def test_rule_11_what_was_written_again_is_not_accepted_as_lost(store: CheckpointStore) -> None:
+    """Between a look at what was lost and the word; nothing at all is accepted then."""
+    standing = _two_committables()
+    _publish(store, standing)
+    first, second = standing.committables
+    again = {first.payload: committable(b"again")}
+    assert store.publish_repair(1, again, session="slept") is PublishOutcome.OURS
+    with pytest.raises(ConfigError, match="written again"):
+        store.accept(1, [_accepted(first), _accepted(second)])
+    assert store.accepted(1) == {}
+    store.accept(1, [_accepted(second)])
+    assert store.effective_committables(standing) == (committable(b"again"), second)
 
 
 def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> None:

@@ -44,15 +44,15 @@ _PUBLISHER = """
 import sys
 from runtime.checkpoint.acceptance import accepted_as
 from runtime.checkpoint.store import open_store
-from runtime.contracts import CommitOutcome, UnsettledWork
+from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from tests.checkpoint_records import committable, record
 store = open_store(sys.argv[1])
 print(store.publish(record(1), timeout_s=60).value, flush=True)
 store.mark_committed(1)
 store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")
-lost = UnsettledWork(digest="d", outcome=CommitOutcome.ABORTED, region="r0", ranges=())
-store.note_unsettled(1, [lost])
-store.accept(1, [accepted_as(lost, None)])
+unknown = UnsettledWork(digest="d", outcome=CommitOutcome.UNKNOWN, region="r0", ranges=())
+store.note_unsettled(1, [unknown])
+store.accept(1, [accepted_as(unknown, AcceptedAs.COMMITTED)])
 """
 
 

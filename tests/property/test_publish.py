@@ -2,14 +2,16 @@
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.store import CheckpointStore, place_name
-from runtime.contracts import PublishOutcome
-from runtime.errors import StorageError
+from runtime.contracts import AcceptedAs, AcceptedWork, PublishOutcome
+from runtime.errors import ConfigError, StorageError
 from runtime.model import CheckpointRecord, Verdict
 from tests.checkpoint_records import committable, record
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
@@ -166,3 +168,46 @@ def test_one_session_repairs_and_the_other_is_told(
         if answer is not PublishOutcome.UNKNOWN:
             is_ours = effective == committable(session.encode())
             assert is_ours == (answer is PublishOutcome.OURS)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_orders, st.lists(_faults, min_size=2, max_size=2))
+def test_rule_11_lost_work_is_written_again_or_accepted_never_both(
+    order: list[int], faults: list[list[Fault]]
+) -> None:
+    """Whoever dies or sleeps: a person may have written by hand what he has accepted."""
+    world = _World()
+    CheckpointStore(FakeFileSystem(world.disk)).publish(record(_PLACE), timeout_s=1)
+    lost = committable()
+    word = AcceptedWork(digest=digest_of(lost), accepted_as=AcceptedAs.LOST, region="r0", ranges=())
+    said: list[bool] = []
+    answers: list[PublishOutcome] = []
+    turns = Turns(order, between=lambda: None)
+    accepting, repairing = (_store(world, mine, turns.wait) for mine in faults)
+
+    def accept() -> None:
+        with suppress(StorageError, SimulatedCrashError):
+            try:
+                accepting.accept(_PLACE, [word])
+                said.append(True)
+            except ConfigError:
+                said.append(False)
+
+    def repair() -> None:
+        with suppress(StorageError, SimulatedCrashError):
+            answers.append(
+                repairing.publish_repair(
+                    _PLACE, {lost.payload: committable(b"again")}, session="s", timeout_s=3
+                )
+            )
+
+    turns.run([accept, repair])
+    world.disk.land_late_steps()
+    store = CheckpointStore(FakeFileSystem(world.disk))
+    (effective,) = store.effective_committables(record(_PLACE))
+    is_repaired = effective != lost
+    assert not (is_repaired and store.accepted(_PLACE))
+    assert said in ([], [not is_repaired])
+    for answer in answers:
+        if answer is not PublishOutcome.UNKNOWN:
+            assert is_repaired == (answer is PublishOutcome.OURS)

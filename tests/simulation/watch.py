@@ -204,6 +204,8 @@ class Watch:
         self._world.note(f"a repair of place {at}: {len(replaced)} transactions")
         earlier = {entry.payload: entry for entry in old.committables}
         for payload, entry in replaced.items():
+            if payload == entry.payload:
+                continue  # claimed by a person who accepts it as lost
             if payload in earlier:
                 lost = identity_of(earlier[payload])
                 self._require(

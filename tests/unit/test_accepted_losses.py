@@ -8,7 +8,8 @@ import pytest
 from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.messages import EndJob, NoteUnsettled
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.checkpoint.steps import drive
+from runtime.checkpoint.startup import Found
+from runtime.checkpoint.steps import Steps, drive
 from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import (
     DataLostError,
@@ -170,6 +171,75 @@ def test_rule_11_what_was_accepted_is_not_written_again() -> None:
     job.start(session="third", plan=two_regions())
     assert rewriter.calls == 0
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+
+
+def _sleeping_in_its_repair(job: Job) -> Steps[Found]:
+    """A start that has written again what is lost, and stops before that is on record."""
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = Rewriter(job)
+    sleeping = job.sequence(session="slept", plan=two_regions()).run(
+        timeout_s=30.0, restore_from=None
+    )
+    while next(sleeping) != "after-rewrite":
+        pass
+    job.settings = CheckpointSettings(on_lost=OnLost.FAIL)
+    job.repairer = None
+    return sleeping
+
+
+def _end(steps: Steps[Found]) -> None:
+    for _ in steps:
+        pass
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_rule_11_a_start_that_was_sealed_over_while_it_repaired_commits_nothing(
+    *, is_accepted: bool
+) -> None:
+    """The one behind it has told the loss, and a person writes by hand what he has accepted."""
+    job = half_lost()
+    sleeping = _sleeping_in_its_repair(job)
+    with pytest.raises(TransactionLostError):
+        job.start(session="behind", plan=two_regions())
+    if is_accepted:
+        accept(job.store, 1)
+    with pytest.raises(FencedError, match="taken over"):
+        _end(sleeping)
+    assert _visible(job) == ["main-done", "side-open"]
+    accept(job.store, 1)
+    job.start(session="third", plan=two_regions())
+    assert _visible(job) == ["main-done", "side-open"]
+    assert not job.broker.ongoing()
+
+
+def test_rule_11_a_repair_gives_way_to_a_loss_that_was_accepted_meanwhile() -> None:
+    """Nobody has sealed behind it: it discards what it wrote, and goes on as any start."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    sleeping = _sleeping_in_its_repair(job)
+    accept(job.store, 1)
+    _end(sleeping)
+    assert _visible(job) == ["main-done", "side-open"]
+    assert not job.broker.ongoing()
+    assert 1 in job.store.committed
+
+
+def test_rule_11_a_repair_gives_way_to_a_loss_that_is_being_accepted() -> None:
+    """The command has died, or takes its time: what it has claimed is told once more."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    sleeping = _sleeping_in_its_repair(job)
+    accept(job.store, 1)
+    said = job.store.acceptances.pop(1)
+    with pytest.raises(TransactionLostError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\) "):
+        _end(sleeping)
+    assert not job.broker.ongoing()
+    assert {work.digest for work in job.store.unsettled(1)} == set(said)
+    accept(job.store, 1)
+    job.start(session="third", plan=two_regions())
+    assert _visible(job) == ["main-done", "side-open"]
 
 
 def test_rule_11_what_was_written_again_is_not_accepted() -> None:
