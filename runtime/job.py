@@ -267,7 +267,8 @@ class Job:
             fit; what ``kafka.*`` options ask for counts. Python, Spark and their libraries come on
             top; >= 64.
         restore_from: start from this checkpoint instead of the last one. What later ones had read
-            is read and written again; damaged ones above it are passed over once committed.
+            is read and written again; damaged ones above it are passed over once committed. Carried
+            out once: where the last run was told the same, this one goes on from its newest.
         host: address at which executors, and Spark's Python processes beside the driver, reach it.
         listeners: told of every checkpoint; they only listen.
     Raises:

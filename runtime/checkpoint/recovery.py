@@ -26,14 +26,18 @@ __all__ = [
     "Place",
     "first_record",
     "first_regions",
+    "is_carried_out",
     "is_left_behind",
     "left_open",
+    "refuse_restore",
     "resume_point",
     "seal_record",
     "superseded_by_restore",
     "to_settle",
     "verify_same_job",
 ]
+
+_RESTORE_FROM = "restore_from"  # among the settings in a seal: as the job gave it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +95,7 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
     if restore_from is not None:
         found = next((p for p in history.places if p.checkpoint_id == restore_from), None)
         if found is None or not found.is_decided:
-            raise ConfigError(
-                "the checkpoint to start from is not there, or was aborted",
-                {"restore_from": restore_from, "places": _short(history.ids)},
-                "See `sluice checkpoint list` for those that can be started from.",
-            )
+            raise refuse_restore(history.ids, restore_from)
         return restore_from
     for place in history.places:
         if place.is_decided and not place.is_superseded:
@@ -106,6 +106,32 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
         "the checkpoint directory holds no decided checkpoint",
         {"places": _short(history.ids)},
         "Is it another program's directory? Give the job an empty one.",
+    )
+
+
+def is_carried_out(history: History, *, restore_from: int) -> bool:
+    """Whether the run that wrote the newest record began with the same wish.
+
+    Then the wish is that of a program which was started again, by a cluster manager for one, and
+    not a new one. Asked of that run, for a start that died may have left a seal further below.
+    """
+    newest = history.newest
+    seals = (
+        place.record
+        for place in history.places
+        if place.record.asked_by == SEAL
+        and place.record.leader_session_id == newest.leader_session_id
+    )
+    seal = next(seals, None)
+    return seal is not None and seal.settings.get(_RESTORE_FROM) == str(restore_from)
+
+
+def refuse_restore(ids: Sequence[int], restore_from: int) -> ConfigError:
+    """The error of a start from a checkpoint that nothing can be started from."""
+    return ConfigError(
+        "the checkpoint to start from is not there, or was aborted",
+        {"restore_from": restore_from, "places": _short(ids)},
+        "See `sluice checkpoint list` for those that can be started from.",
     )
 
 
@@ -165,10 +191,22 @@ def _contains(record: CheckpointRecord, batch: BatchKey) -> bool:
 
 
 def seal_record(
-    history: History, plan: JobPlan, *, session: str, resume_id: int, now_ms: int
+    history: History,
+    plan: JobPlan,
+    *,
+    session: str,
+    resume_id: int,
+    restore_from: int | None,
+    now_ms: int,
 ) -> CheckpointRecord:
-    """The aborted record that closes the next place to every older coordinator (rule 6)."""
+    """The aborted record that closes the next place to every older coordinator (rule 6).
+
+    Args:
+        resume_id: the checkpoint that the run starts from.
+        restore_from: the one that it was told to start from; see `is_carried_out`.
+    """
     newest = history.newest
+    wish = {} if restore_from is None else {_RESTORE_FROM: str(restore_from)}
     return CheckpointRecord(
         job_uid=newest.job_uid,
         job_name=plan.name,
@@ -184,7 +222,7 @@ def seal_record(
         sluice_version=plan.sluice_version,
         spark_version=plan.spark_version,
         cluster_ids=plan.cluster_ids,
-        settings=plan.settings,
+        settings={**plan.settings, **wish},
         graph=plan.graph,
     )
 

@@ -134,6 +134,8 @@ class StartSequence:
         self._deadline_s = self._clock() + timeout_s
         cluster_ids = self._check()
         history = None
+        if restore_from is not None and not self._store.places():
+            raise recovery.refuse_restore((), restore_from)
         if not self._store.places() and (yield from self._publish_first()):
             history = self._read(None)
         # A start that slept since its checkpoint 0 finds that others went on: it is not the first.
@@ -297,6 +299,22 @@ class StartSequence:
             yield "publish-retry"
             self._pause(_PAUSE_S)
 
+    def _resume_point(self, restore_from: int | None) -> tuple[History, int]:
+        """Where to begin, and what was looked at for it. A wish is carried out once: a cluster
+        manager starts the same program again, and what the first start has written stands."""
+        history = self._read(restore_from)
+        if restore_from is None or not recovery.is_carried_out(history, restore_from=restore_from):
+            return history, recovery.resume_point(history, restore_from=restore_from)
+        history = self._read(None)
+        resume_id = recovery.resume_point(history, restore_from=None)
+        log.warning(
+            "restored already by the run before this one, going on from the newest decision: "
+            "restore_from=%d checkpoint_id=%d",
+            restore_from,
+            resume_id,
+        )
+        return history, resume_id
+
     def _seal(self, restore_from: int | None) -> Steps[tuple[History, CheckpointRecord]]:
         """Close the next place to every older coordinator; what it has decided stays decided.
 
@@ -304,8 +322,7 @@ class StartSequence:
         nothing. So a seal counts only if no place above it is taken.
         """
         while True:
-            history = self._read(restore_from)
-            resume_id = recovery.resume_point(history, restore_from=restore_from)
+            history, resume_id = self._resume_point(restore_from)
             for record in (self._record_at(history, resume_id), *recovery.to_settle(history)):
                 recovery.verify_same_job(record, self._plan, self._sinks.keys())
                 self._require_known(record)
@@ -315,9 +332,10 @@ class StartSequence:
                 self._plan,
                 session=self._session,
                 resume_id=resume_id,
+                restore_from=restore_from,
                 now_ms=self._wall_ms(),
             )
-            if restore_from is not None and self._store.read(restore_from) is None:
+            if resume_id == restore_from and self._store.read(resume_id) is None:
                 continue  # a living run has retired it: the next look says that it is not there
             yield "before-seal"
             outcome = yield from self._publish(seal)

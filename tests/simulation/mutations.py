@@ -77,7 +77,12 @@ def no_seal(patch: pytest.MonkeyPatch) -> None:
         history = self._read(restore_from)
         resume_id = recovery.resume_point(history, restore_from=restore_from)
         seal = recovery.seal_record(
-            history, self._plan, session=self._session, resume_id=resume_id, now_ms=0
+            history,
+            self._plan,
+            session=self._session,
+            resume_id=resume_id,
+            restore_from=restore_from,
+            now_ms=0,
         )
         yield "no seal"
         return history, seal

@@ -51,6 +51,86 @@ def test_a_restore_that_crashed_stays_a_restore() -> None:
     assert job.store.superseded == {2: 4}
 
 
+def _decide(job: Job, checkpoint_id: int, *, session: str) -> None:
+    """A run has decided, and committed."""
+    job.store.records[checkpoint_id] = record(checkpoint_id, leader_session_id=session)
+    job.store.committed.add(checkpoint_id)
+
+
+def _restored() -> tuple[Job, int]:
+    """A job that went back from 3 to 1, and decided once more; that decision."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    found = job.start(session="second", restore_from=1)
+    assert found.record.checkpoint_id == 1
+    decided = found.generation + 1
+    _decide(job, decided, session="second")
+    return job, decided
+
+
+def test_a_restore_that_was_carried_out_is_not_carried_out_again_by_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A cluster manager starts the same program again, as often as it dies; what the restored run
+    has written stands, also when the checkpoint that it went back to has been retired since."""
+    job, decided = _restored()
+    for session in ("third", "fourth"):
+        found = job.start(session=session, restore_from=1)
+        assert found.record.checkpoint_id == decided
+        assert f"restore_from=1 checkpoint_id={decided}" in caplog.text
+    assert decided not in job.store.superseded
+    del job.store.records[1]
+    decided = found.generation + 1
+    _decide(job, decided, session="fourth")
+    assert job.start(session="fifth", restore_from=1).record.checkpoint_id == decided
+
+
+def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> None:
+    """Killed behind its seal, twice."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    for session in ("second", "third"):
+        steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=1)
+        while next(steps) != "after-seal":
+            pass
+        steps.close()
+    assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("between", [None, 0])
+def test_a_restore_is_carried_out_again_behind_a_run_with_another_wish(between: int | None) -> None:
+    """That is how somebody goes back to the same checkpoint a second time."""
+    job, decided = _restored()
+    if between is None:
+        assert job.start(session="third").record.checkpoint_id == decided
+    else:
+        assert job.start(session="third", restore_from=between).record.checkpoint_id == between
+    assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_run_that_went_on_from_a_checkpoint_by_itself_has_not_restored_it() -> None:
+    """Its seal names that checkpoint, too; nobody had asked for it."""
+    job = Job(record(0), record(1), committed=(0, 1))
+    found = job.start(session="second")
+    _decide(job, found.generation + 1, session="second")
+    assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_seal_that_closed_nothing_carries_no_restore_out() -> None:
+    """A start that slept sealed a retired place below a living run, and was killed before it
+    sealed behind it."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    slept = job.start(session="slept", restore_from=1).generation
+    _decide(job, slept + 1, session="living")
+    assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_restore_of_a_job_that_has_never_run_is_refused() -> None:
+    """It would begin anew, and a restart of it would go back to what it wrote itself."""
+    job = Job()
+    with pytest.raises(ConfigError, match="restore_from=1"):
+        job.start(restore_from=1)
+    assert not job.store.records
+
+
 @pytest.mark.parametrize("wish", [9, 2])
 def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> None:
     """An absent place, or an aborted one."""
