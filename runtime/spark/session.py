@@ -28,6 +28,8 @@ __all__ = [
     "task_slots",
 ]
 
+_SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -41,6 +43,10 @@ QUERY_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stopTimeout": "60000",
     # A late attempt cannot replace a state version (rule 21).
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # What a shuffle's lost output is made of again is compared with what tasks have read already;
+    # where it differs Spark fails the batch, and its epoch is aborted and read again (SPARK-53575).
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    _SHUFFLE_RETRY: "true",
 }
 
 _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
@@ -65,6 +71,16 @@ _REFUSED = {
     "spark.hadoop.outputCommitCoordination.enabled": (
         "false",
         "Two attempts of a task could both commit their files; leave it out.",
+    ),
+    _SHUFFLE_RETRY: (
+        "false",
+        "Rows of a function that is not deterministic could be lost or doubled where a shuffle's "
+        "output is lost and made again; leave it out.",
+    ),
+    "spark.shuffle.push.enabled": (
+        "true",
+        "With it Spark does not notice that a shuffle's output was made again with other rows; "
+        "set spark.shuffle.push.enabled=false.",
     ),
 }
 

@@ -79,6 +79,22 @@ def test_two_attempts_of_a_task_may_not_both_commit_their_files() -> None:
         prepare(cast(SparkSession, session))
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false"),
+        ("spark.shuffle.push.enabled", "true"),
+    ],
+)
+def test_rule_21_a_shuffle_that_would_be_made_again_unseen_is_refused(
+    setting: str, value: str
+) -> None:
+    """For drop-in queries it is the session's, and Spark reads the other one once."""
+    session = Session(sparkContext=Context(settings={setting: value}))
+    with pytest.raises(ConfigError, match=setting.replace(".", r"\.")):
+        prepare(cast(SparkSession, session))
+
+
 def test_tasks_that_could_not_know_their_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's local properties follow a Python thread only where threads are pinned."""
     monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")

@@ -1,0 +1,76 @@
+"""A shuffle whose output was lost, and made again with other rows."""
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from runtime.spark.session import query_settings
+
+pytestmark = pytest.mark.integration
+
+RECORDS, PARTITIONS = 4_000, 8  # of which two run at a time
+CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
+
+
+def random_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Other ones in each run."""
+    for batch in batches:
+        keys = [random.randrange(1_000_000) for _ in range(batch.num_rows)]
+        yield pa.RecordBatch.from_arrays([pa.array(keys, pa.int64())], ["key"])
+
+
+def lossy(spark: SparkSession, once: Path) -> DataFrame:
+    """Records dealt by random keys, and counted; the first task that is done takes the shuffle's
+    files along, as an executor that is lost."""
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = sum(batch.num_rows for batch in batches)
+        try:
+            once.touch(exist_ok=False)
+        except FileExistsError:
+            pass
+        else:
+            for directory in os.environ["SPARK_LOCAL_DIRS"].split(","):
+                for file in Path(directory).rglob("shuffle_*"):
+                    file.unlink()
+        yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], ["count"])
+
+    keyed = spark.range(0, RECORDS, 1, 1).mapInArrow(random_keys, "key long")
+    return keyed.repartition(PARTITIONS, "key").mapInArrow(counted, "count long")
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_rule_21_a_batch_fails_where_its_tasks_read_two_versions_of_a_shuffle(
+    spark: SparkSession, tmp_path: Path, adaptive: str
+) -> None:
+    """Some had read the first one, and pre-committed; the rest would read the second. So rows are
+    in neither, or in both: the epoch must be aborted, and read again."""
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        with (
+            query_settings(spark, batches_to_retain=100),
+            pytest.raises(Py4JJavaError, match="indeterminate output"),
+        ):
+            lossy(spark, tmp_path / "lost").collect()
+        assert (tmp_path / "lost").exists()
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def test_spark_by_itself_goes_on_with_both(spark: SparkSession, tmp_path: Path) -> None:
+    """As it does where it is told to: else the test above would prove nothing."""
+    for name in ("enabled", "enableFullRetryOnMismatch"):
+        spark.conf.set(f"{CHECKSUM}.{name}", "false")
+    try:
+        rows = lossy(spark, tmp_path / "lost").collect()
+    finally:
+        for name in ("enabled", "enableFullRetryOnMismatch"):
+            spark.conf.unset(f"{CHECKSUM}.{name}")
+    assert len(rows) == PARTITIONS
+    assert sum(row[0] for row in rows) != RECORDS
