@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from runtime.contracts import SinkWriter, TaskScope, WriterFactory
-from runtime.errors import ConfigError, FencedError
+from runtime.errors import ConfigError, FencedError, IllegalTransitionError
 from runtime.lasting_objects import freeze_once
 from runtime.model import BatchKey, StateEntry
 from runtime.moments import earliest
@@ -99,6 +99,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
 
         Raises:
             FencedError: the work is an earlier run's; the present one has swept it (rule 12).
+            IllegalTransitionError: a task's message is missing; nothing was decided.
         """
         if self._is_of_another_run(messages):
             raise FencedError(
@@ -107,6 +108,17 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
                 "Nothing is lost: the restarted query reads its range again.",
             )
         written = _written(messages)
+        if len(written) < len(messages):
+            # What it wrote would be in no decision, and the batch's ranges would count as read.
+            raise IllegalTransitionError(
+                "Spark commits a batch of which a task has not said what it wrote",
+                {
+                    "location": self._location,
+                    "batch_id": batchId,
+                    "missing": len(messages) - len(written),
+                },
+                "Nothing of it becomes visible. Start the query again: it reads the range again.",
+            )
         self._service.commit(
             self._location,
             self._run,

@@ -13,7 +13,7 @@ from pyspark.sql.types import (
 )
 
 from connectors.hdfs._spark_format import FilesFormat
-from runtime.errors import ConfigError, FencedError
+from runtime.errors import ConfigError, FencedError, IllegalTransitionError
 from runtime.model import StateEntry
 from runtime.service.client import CoordinatorAddress
 from runtime.service.drop_in_client import DropInClient, QueryRun
@@ -101,8 +101,16 @@ def test_rule_23_a_batch_is_decided_before_the_first_of_its_transactions_grows_o
     ]
     writer(service).commit(written, 3)
     assert service.decide_by_s == 100.0
-    writer(service).commit([_PreCommitted(8), None], 4)
+    writer(service).commit([_PreCommitted(8)], 4)
     assert service.decide_by_s is None
+
+
+def test_rule_10_a_batch_is_not_decided_without_the_word_of_each_of_its_tasks() -> None:
+    """What the silent one wrote would be aborted by the next sweep, and its range count as read."""
+    service = FakeService(generation=8)
+    with pytest.raises(IllegalTransitionError, match="missing=1"):
+        writer(service).commit([_PreCommitted(8, (committable("told"),)), None], 4)
+    assert service.calls == []
 
 
 def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
