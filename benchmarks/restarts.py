@@ -141,6 +141,7 @@ class _Job:
             sources={},
             identity=identity,
             settings=CheckpointSettings(call_timeout_s=_START_S),
+            clock=time.monotonic,
             wall_ms=_wall_ms,
         )
 

@@ -5,6 +5,7 @@ from typing import Any
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.steps import Hands, RunIdentity
 from runtime.contracts import MetadataStore
+from tests.fakes import ManualClock
 
 __all__ = ["hands_of"]
 
@@ -33,6 +34,7 @@ def hands_of(
                 restored_from=None,
             ),
             "settings": CheckpointSettings(),
+            "clock": ManualClock(),
             "wall_ms": lambda: 0,
             **parts,
         }

@@ -1,5 +1,4 @@
-"""The barrier checkpoint coordinator of one job: threads, stores, sinks and sources around the
-pure core."""
+"""The barrier checkpoint coordinator of one job: threads and clients around the pure core."""
 
 import logging
 import math
@@ -207,6 +206,7 @@ class BarrierCoordinator:
                 cluster_ids=found.cluster_ids,
             ),
             settings=self._settings,
+            clock=self._clock,
             wall_ms=_wall_ms,
             before_decision=self._owners.require,
             repairer=self._repairer,

@@ -298,7 +298,8 @@ class NothingDue:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """Step 4, or an abort: put this record in its place; ``assignment``: of a decision;
-    ``steps``: what it does to regions, which a test may want to interrupt."""
+    ``steps``: what it does to regions, which a test may want to interrupt; ``decide_by_s``: of a
+    decision, the clock after which it is not tried any more; None: never."""
 
     checkpoint_id: int
     kind: CheckpointKind
@@ -308,6 +309,7 @@ class Publish:
     regions: tuple[RegionRecord, ...]
     assignment: Assignment | None = None
     steps: tuple[RegionalStep, ...] = ()
+    decide_by_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,6 +204,7 @@ def _publish(book: Book, checkpoint: PendingCheckpoint, verdict: Verdict) -> Non
             regions=checkpoint.regions if is_decision else thrown_away,
             assignment=checkpoint.assignment if is_decision else None,
             steps=checkpoint.steps if is_decision else (),
+            decide_by_s=checkpoint.decide_by_s if is_decision else None,
         )
     )
 

@@ -41,6 +41,7 @@ from runtime.checkpoint.repairs import Repairer, Repairs
 from runtime.checkpoint.succession import is_settled, is_taken_over, taken_over
 from runtime.checkpoint.wait_log import WaitLog
 from runtime.contracts import (
+    Clock,
     CommitOutcome,
     CommitReport,
     MetadataStore,
@@ -53,6 +54,7 @@ from runtime.contracts import (
 from runtime.errors import StorageError, StreamError, UnreachableError, WrongJobError
 from runtime.failpoints import VARIABLE, failpoint
 from runtime.model import CheckpointRecord, SplitRange, StateEntry, Verdict
+from runtime.moments import is_past
 
 __all__ = [
     "Hands",
@@ -237,6 +239,7 @@ class Hands:
         store, sinks, sources: of the job; sources by operator id.
         identity: of this run.
         settings: time limits.
+        clock: monotonic seconds, as the core is told them.
         wall_ms: wall clock for ``created_at_ms``; for people only.
         before_decision: raises FencedError when the owner record names somebody else (rule 22).
         repairer: for ``on_lost="repair"``.
@@ -251,6 +254,7 @@ class Hands:
         sources: Mapping[str, SplitEnumerator],
         identity: RunIdentity,
         settings: CheckpointSettings,
+        clock: Clock,
         wall_ms: Callable[[], int],
         before_decision: Callable[[], None] = lambda: None,
         repairer: Repairer | None = None,
@@ -263,6 +267,7 @@ class Hands:
         self._sources = sources
         self._identity = identity
         self._settings = settings
+        self._clock = clock
         self._wall_ms = wall_ms
         self._before_decision = before_decision
         self._repairs = Repairs(
@@ -312,6 +317,10 @@ class Hands:
         if is_decision:
             yield "before-decision"
             self._before_decision()  # behind the point: a process that was paused there looks again
+            if is_past(action.decide_by_s, self._clock()):
+                # It has waited too long for its turn. An earlier try may have landed all the same.
+                outcome = PublishOutcome.UNKNOWN
+                return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)
             self._kept.note(record)
         outcome = publish_record(self._store, record, timeout_s=self._settings.call_timeout_s)
         if outcome is PublishOutcome.OURS:

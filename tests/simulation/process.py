@@ -168,6 +168,7 @@ class Process:
                 restored_from=self.found.record.checkpoint_id,
             ),
             settings=self.world.settings,
+            clock=self.world.clock,
             wall_ms=lambda: self.number,
             repairer=self,
             kept=self.found.kept,

@@ -14,6 +14,7 @@ from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.messages import (
     AbortedWork,
     AbortWork,
+    Acknowledged,
     Commit,
     CommitReported,
     CoreEvent,
@@ -43,6 +44,7 @@ from runtime.errors import (
 )
 from runtime.failpoints import VARIABLE
 from runtime.model import (
+    BatchKey,
     CheckpointKind,
     CheckpointRecord,
     RegionRecord,
@@ -50,7 +52,7 @@ from runtime.model import (
     StateEntry,
     Verdict,
 )
-from tests.core_driver import committable, split
+from tests.core_driver import FAST, CoreDriver, committable, split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.run_hands import hands_of
@@ -140,6 +142,63 @@ def test_rule_23_a_withdrawal_finds_the_decision_that_landed_before_it() -> None
         store = FakeStore(records={1: record(1, leader_session_id=session)})
         abort = record(1, leader_session_id="ours", verdict=Verdict.ABORTED)
         assert publish_record(store, abort, timeout_s=1.0) is outcome
+
+
+@pytest.mark.parametrize("slow", ["at its point", "looking for its owner"])
+def test_rule_23_a_decision_that_grew_old_before_its_turn_is_withdrawn(slow: str) -> None:
+    """Its step waited behind others, or its process was stopped: brokers may have aborted it."""
+    driver = _decided_within(5.0)
+    (decision,) = driver.seen(Publish)
+    store = FakeStore()
+    pause = driver.clock.advance
+    owner = pause if slow == "looking for its owner" else id
+    of = hands_of(store, clock=driver.clock, before_decision=lambda: owner(5.0))
+    step = of.perform(decision)
+    assert next(step) == "before-decision"
+    if slow == "at its point":
+        pause(5.0)
+    unknown = drive(step)
+    assert unknown == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
+    assert store.records == {}
+    driver.tell(unknown)
+    assert not driver.seen(AbortWork)
+    driver.tick(FAST.max_retry_s)
+    withdrawn = done(of, driver.seen(Publish)[-1])
+    assert withdrawn == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)
+    assert store.records[1].verdict is Verdict.ABORTED
+    driver.tell(withdrawn)
+    (aborted,) = driver.seen(AbortWork)
+    assert aborted.committables == (committable("main.0.1"),)
+
+
+def test_rule_23_a_decision_that_landed_before_it_grew_old_stands() -> None:
+    """Its answer was lost; that it is not tried again says nothing of the first try."""
+    driver = _decided_within(5.0)
+    (decision,) = driver.seen(Publish)
+    answers = iter([True])
+    store = FakeStore(lose_answer=lambda: next(answers, False))
+    of = hands_of(store, clock=driver.clock)
+    for _ in range(2):
+        unknown = done(of, decision)
+        assert unknown == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
+        driver.clock.advance(5.0)
+    driver.tell(unknown)
+    driver.tick(FAST.max_retry_s)
+    driver.tell(done(of, driver.seen(Publish)[-1]))
+    assert store.records[1].verdict is Verdict.DECIDED
+    (commit,) = driver.seen(Commit)
+    assert commit.committables == (committable("main.0.1"),)
+
+
+def _decided_within(seconds: float) -> CoreDriver:
+    """A run whose first decision is safe for so long, and has not been carried out."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.tick()
+    barrier = driver.poll(3)
+    ack = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=1), barrier)
+    driver.tell(Acknowledged(ack=replace(ack, decide_by_s=driver.clock() + seconds)))
+    return driver
 
 
 def test_rule_29_a_withdrawal_forgets_nothing_that_a_landed_decision_keeps() -> None:
