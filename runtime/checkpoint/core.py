@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.checkpoint import aligning, parking, rulings, settling
+from runtime.checkpoint import aligning, lost_slices, parking, rulings, settling
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.messages import (
     AbortedWork,
@@ -483,7 +483,7 @@ _HANDLERS: Mapping[type, Callable[[Book, Any, float], None]] = {
     RestartCommanded: parking.restart_commanded,
     Published: settling.published,
     CommitReported: settling.commit_reported,
-    Repaired: settling.repaired,
+    Repaired: lost_slices.repaired,
     Marked: settling.marked,
     AbortedWork: settling.work_aborted,
     OrphansSwept: _swept,

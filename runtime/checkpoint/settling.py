@@ -1,7 +1,6 @@
 """From the last acknowledgement to the mark, or to the end of an abort: the second half. Pure."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection
 
 from runtime.checkpoint import rulings
 from runtime.checkpoint.aftercare import (
@@ -13,25 +12,18 @@ from runtime.checkpoint.aftercare import (
 from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.failpoints import RegionalStep
-from runtime.checkpoint.losses import (
-    LostCommittables,
-    lost_by_region,
-    lost_error,
-    unknown_error,
-    unsettled_works,
-)
+from runtime.checkpoint.losses import lost_by_region
+from runtime.checkpoint.lost_slices import end_if_unknown, lose
 from runtime.checkpoint.messages import (
     AbortedWork,
     Commit,
     CommitReported,
     MarkCommitted,
     Marked,
-    NoteUnsettled,
     OrphansSwept,
     Publish,
     Published,
     Repair,
-    Repaired,
     ReturnBatches,
     StepFailed,
     SweepOrphans,
@@ -39,17 +31,14 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.moving import choose_moves
 from runtime.checkpoint.parking import is_the_end, parked_at_the_end
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
-from runtime.checkpoint.plan import OnLost
 from runtime.checkpoint.states import Event, State
 from runtime.checkpoint.succession import taken_over
-from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome, UnsettledWork
+from runtime.checkpoint.unanswered import retry
+from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from runtime.errors import (
-    CheckpointFailedError,
     FencedError,
-    StreamError,
-    UnreachableError,
 )
-from runtime.model import CheckpointKind, StateEntry, Verdict, committables_of
+from runtime.model import CheckpointKind, Verdict, committables_of
 from runtime.moments import is_past
 
 __all__ = [
@@ -59,7 +48,6 @@ __all__ = [
     "next_step_s",
     "orphans_swept",
     "published",
-    "repaired",
     "step_failed",
     "work_aborted",
 ]
@@ -213,7 +201,7 @@ def published(book: Book, event: Published, now_s: float) -> None:
     """The place is ours, taken, or not known yet."""
     checkpoint = book.pending[event.checkpoint_id]
     if event.outcome is PublishOutcome.UNKNOWN:
-        _retry(book, checkpoint, now_s)
+        retry(book, checkpoint, now_s)
         return
     checkpoint.in_flight = False
     is_late = event.outcome is PublishOutcome.DECIDED and checkpoint.state is not State.WITHDRAWING
@@ -262,7 +250,8 @@ def _settle(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
             MarkCommitted(checkpoint_id=checkpoint.checkpoint_id, regions=checkpoint.regions)
         )
     elif checkpoint.state is State.REPAIRING:
-        book.out.append(Repair(checkpoint_id=checkpoint.checkpoint_id, lost=_lost(checkpoint)))
+        lost = lost_by_region(checkpoint.regions, checkpoint.lost)
+        book.out.append(Repair(checkpoint_id=checkpoint.checkpoint_id, lost=lost))
     else:
         book.out.append(
             Commit(
@@ -289,140 +278,19 @@ def commit_reported(book: Book, event: CommitReported, now_s: float) -> None:
     if not unknown:
         checkpoint.unknown_since_s = None
     if lost:
-        _lose(book, checkpoint, lost, event, now_s)
+        lose(book, checkpoint, lost, event, now_s)
     elif checkpoint.remaining:
         open_reports = (r for r in event.reports if r.outcome is not CommitOutcome.COMMITTED)
-        _retry(book, checkpoint, now_s, details={r.detail for r in open_reports if r.detail})
+        retry(book, checkpoint, now_s, details={r.detail for r in open_reports if r.detail})
         if unknown:
-            _end_if_unknown(book, checkpoint, event, now_s)
-
-
-def _lose(
-    book: Book,
-    checkpoint: PendingCheckpoint,
-    lost: list[StateEntry],
-    event: CommitReported,
-    now_s: float,
-) -> None:
-    """A decided transaction is certainly gone: repair where that is exact; if that is not all, the
-    job stops, but only when the rest is settled (rule 11)."""
-    by_region = lost_by_region(checkpoint.regions, lost)
-    again = [found for found in by_region if _can_repair(book, found)]
-    checkpoint.is_doomed = len(again) < len(by_region)
-    if again:
-        checkpoint.lost = tuple(entry for found in again for entry in found.committables)
-        book.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
-        _abort_later(book, checkpoint, again, now_s)
-        return
-    if _has_open_rest(book, checkpoint, event, now_s):
-        _retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
-        return
-    error = lost_error(checkpoint.checkpoint_id, by_region, event.reports)
-    answers = zip(event.committables, event.reports, strict=True)
-    works = unsettled_works(checkpoint.regions, answers)
-    _end_unsettled(book, checkpoint, works, error, now_s)
-
-
-def _end_unsettled(
-    book: Book,
-    checkpoint: PendingCheckpoint,
-    works: tuple[UnsettledWork, ...],
-    error: StreamError,
-    now_s: float,
-) -> None:
-    """What the error names is put on record: a person may accept that, and nothing else."""
-    checkpoint.halted = True
-    book.out.append(NoteUnsettled(checkpoint_id=checkpoint.checkpoint_id, works=works))
-    book.end(error, now_s)
-
-
-def _can_repair(book: Book, found: LostCommittables) -> bool:
-    plan = book.regions[found.region.region].plan
-    return book.settings.on_lost is OnLost.REPAIR and plan.can_repair
-
-
-def _has_open_rest(
-    book: Book, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
-) -> bool:
-    """Whether more of it may be committed in time. Once the job has ended nobody does that until
-    the next start, and it may be lost by then."""
-    if is_past(_settled_by_s(book, checkpoint), now_s):
-        return False
-    return any(report.outcome is CommitOutcome.PENDING for report in event.reports)
-
-
-def _settled_by_s(book: Book, checkpoint: PendingCheckpoint) -> float | None:
-    """The limit of a decision, or of a step that is not answered; None: nothing is late yet."""
-    # Not since its abort began: its place may have waited for another region's epoch.
-    since_s = checkpoint.retry_since_s if checkpoint.decided_s is None else checkpoint.decided_s
-    return None if since_s is None else since_s + book.settings.settle_timeout_s
-
-
-def _abort_later(
-    book: Book,
-    checkpoint: PendingCheckpoint,
-    lost: Iterable[LostCommittables],
-    now_s: float,
-) -> None:
-    """Later pre-commits of the region go first, for its records would come out of order."""
-    names = {found.region.region for found in lost}
-    for name in names:
-        if book.regions[name].plan.follows:
-            # What it has written since lies before what is written again, decided or not.
-            book.close_region(name, _being_repaired(checkpoint, None), now_s, fence=None)
-    for later in list(book.pending.values()):
-        behind = later.checkpoint_id > checkpoint.checkpoint_id and later.state in ABORTABLE
-        if behind and any(later.touches(name) for name in names):
-            error = _being_repaired(checkpoint, later)
-            book.abort(later, Event.OVERTAKEN, error, now_s)
-            return
-
-
-def _being_repaired(
-    checkpoint: PendingCheckpoint, later: PendingCheckpoint | None
-) -> CheckpointFailedError:
-    return CheckpointFailedError(
-        "an earlier checkpoint of the region is being repaired",
-        {
-            "checkpoint_id": "none" if later is None else later.checkpoint_id,
-            "repaired": checkpoint.checkpoint_id,
-        },
-        "Its range is read again after the repair.",
-    )
-
-
-def _lost(checkpoint: PendingCheckpoint) -> tuple[LostCommittables, ...]:
-    return lost_by_region(checkpoint.regions, checkpoint.lost)
-
-
-def repaired(book: Book, event: Repaired, now_s: float) -> None:
-    """What replaces the lost work is durable; commit it like any other."""
-    checkpoint = book.pending[event.checkpoint_id]
-    if event.outcome is PublishOutcome.UNKNOWN:
-        _retry(book, checkpoint, now_s)
-        return
-    checkpoint.in_flight = False
-    if event.outcome is PublishOutcome.TAKEN:  # only a newer run repairs what is ours
-        book.move(checkpoint, Event.PLACE_TAKEN, now_s)
-        book.fence(taken_over(event.checkpoint_id))
-        return
-
-    def follow(entries: Iterable[StateEntry]) -> tuple[StateEntry, ...]:
-        return tuple(event.replaced.get(entry.payload, entry) for entry in entries)
-
-    checkpoint.remaining = follow(checkpoint.remaining)
-    checkpoint.lost = ()
-    checkpoint.regions = tuple(
-        replace(region, committables=follow(region.committables)) for region in checkpoint.regions
-    )
-    book.move(checkpoint, Event.REPAIR_DURABLE, now_s)
+            end_if_unknown(book, checkpoint, event, now_s)
 
 
 def marked(book: Book, event: Marked, now_s: float) -> None:
     """Committed on record: callbacks return, then lag tools and retention are served."""
     checkpoint = book.pending[event.checkpoint_id]
     if not event.durable:
-        _retry(book, checkpoint, now_s)
+        retry(book, checkpoint, now_s)
         return
     checkpoint.in_flight = False
     book.move(checkpoint, Event.MARK_DURABLE, now_s)
@@ -459,42 +327,3 @@ def step_failed(book: Book, event: StepFailed, now_s: float) -> None:
         book.fence(event.error)
     else:
         book.end(event.error, now_s)
-
-
-def _retry(
-    book: Book, checkpoint: PendingCheckpoint, now_s: float, details: Iterable[str] = ()
-) -> None:
-    """Try again later; when a decision, an abort or a commit takes too long, the job stops with it
-    open."""
-    settings = book.settings
-    # The end of a job does not wait for what has not answered several times in a row.
-    checkpoint.halted = book.is_over and checkpoint.retry_pause_s >= settings.max_retry_s
-    checkpoint.retry_later(now_s, first_s=settings.retry_s, longest_s=settings.max_retry_s)
-    if is_past(_settled_by_s(book, checkpoint), now_s):
-        book.end(
-            UnreachableError(
-                "a checkpoint could not be settled in time",
-                {
-                    "checkpoint_id": checkpoint.checkpoint_id,
-                    "state": checkpoint.state.value,
-                    "details": "; ".join(sorted(details)),
-                },
-                "If it is decided nothing is lost: the next start commits it. Check store, broker.",
-            ),
-            now_s,
-        )
-
-
-def _end_if_unknown(
-    book: Book, checkpoint: PendingCheckpoint, event: CommitReported, now_s: float
-) -> None:
-    if checkpoint.unknown_since_s is None:
-        checkpoint.unknown_since_s = now_s
-    if now_s - checkpoint.unknown_since_s < book.settings.unknown_timeout_s:
-        return
-    if _has_open_rest(book, checkpoint, event, now_s):
-        return
-    answers = zip(event.committables, event.reports, strict=True)
-    works = unsettled_works(checkpoint.regions, answers)
-    error = unknown_error(checkpoint.checkpoint_id, (r.detail for r in event.reports), works)
-    _end_unsettled(book, checkpoint, works, error, now_s)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka import slots
-from runtime.checkpoint import settling
+from runtime.checkpoint import lost_slices
 from runtime.checkpoint.book import Book
 from runtime.continuous.courier import Courier
 from runtime.continuous.loop import TaskLoop
@@ -74,7 +74,7 @@ def go_on_behind_an_epoch_that_is_given_up(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_behind_a_repair(patch: pytest.MonkeyPatch) -> None:
     """Rule 18: what was written since lies before what is written again."""
-    patch.setattr(settling, "_abort_later", lambda book, checkpoint, lost, now_s: None)
+    patch.setattr(lost_slices, "_abort_later", lambda book, checkpoint, lost, now_s: None)
 
 
 _TASKS: Mapping[str, Any] = {"continuous": True}
