@@ -18,11 +18,11 @@ from runtime.checkpoint.states import Event
 from runtime.checkpoint.succession import taken_over
 from runtime.checkpoint.unanswered import retry, settled_by_s
 from runtime.contracts import CommitOutcome, PublishOutcome, UnsettledWork
-from runtime.errors import CheckpointFailedError, StreamError
+from runtime.errors import CheckpointFailedError
 from runtime.model import StateEntry
 from runtime.moments import is_past
 
-__all__ = ["end_if_unknown", "lose", "repaired"]
+__all__ = ["end_if_unknown", "lose", "repair_failed", "repaired"]
 
 
 def lose(
@@ -32,20 +32,23 @@ def lose(
     event: CommitReported,
     now_s: float,
 ) -> None:
-    """A decided transaction is certainly gone: repair where that is exact; if that is not all, the
-    job stops, but only when the rest is settled (rule 11)."""
+    """A decided transaction is certainly gone: repair where that is exact, one region after the
+    other; if that is not all, the job stops, but only when the rest is settled (rule 11)."""
     by_region = lost_by_region(checkpoint.regions, lost)
-    again = [found for found in by_region if _can_repair(book, found)]
+    again = [found for found in by_region if _can_repair(book, checkpoint, found)]
     checkpoint.is_doomed = len(again) < len(by_region)
     if again:
-        checkpoint.lost = tuple(entry for found in again for entry in found.committables)
+        checkpoint.lost = again[0].committables
         book.move(checkpoint, Event.COMMITTABLE_LOST, now_s)
         _abort_later(book, checkpoint, again, now_s)
         return
     if _has_open_rest(book, checkpoint, event, now_s):
         retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
         return
-    error = lost_error(checkpoint.checkpoint_id, by_region, event.reports)
+    failed = [checkpoint.unrepaired.get(found.region.region) for found in by_region]
+    error = next(filter(None, failed), None)
+    if error is None:
+        error = lost_error(checkpoint.checkpoint_id, by_region, event.reports)
     answers = zip(event.committables, event.reports, strict=True)
     works = unsettled_works(checkpoint.regions, answers)
     _end_unsettled(book, checkpoint, works, error, now_s)
@@ -55,7 +58,7 @@ def _end_unsettled(
     book: Book,
     checkpoint: PendingCheckpoint,
     works: tuple[UnsettledWork, ...],
-    error: StreamError,
+    error: BaseException,
     now_s: float,
 ) -> None:
     """What the error names is put on record: a person may accept that, and nothing else."""
@@ -64,9 +67,10 @@ def _end_unsettled(
     book.end(error, now_s)
 
 
-def _can_repair(book: Book, found: LostCommittables) -> bool:
-    plan = book.regions[found.region.region].plan
-    return book.settings.on_lost is OnLost.REPAIR and plan.can_repair
+def _can_repair(book: Book, checkpoint: PendingCheckpoint, found: LostCommittables) -> bool:
+    name = found.region.region
+    is_exact = book.regions[name].plan.can_repair and name not in checkpoint.unrepaired
+    return book.settings.on_lost is OnLost.REPAIR and is_exact
 
 
 def _has_open_rest(
@@ -149,3 +153,16 @@ def repaired(book: Book, event: Repaired, now_s: float) -> None:
         replace(region, committables=follow(region.committables)) for region in checkpoint.regions
     )
     book.move(checkpoint, Event.REPAIR_DURABLE, now_s)
+
+
+def repair_failed(
+    book: Book, checkpoint: PendingCheckpoint, error: BaseException, now_s: float
+) -> None:
+    """This run does not try it again. Nothing of the decision but that stays lost: the rest goes
+    on, and the job ends with the error when it is settled."""
+    checkpoint.in_flight = False
+    unrepaired = lost_by_region(checkpoint.regions, checkpoint.lost)
+    checkpoint.unrepaired |= {found.region.region: error for found in unrepaired}
+    checkpoint.lost = ()
+    checkpoint.is_doomed = True
+    book.move(checkpoint, Event.REPAIR_FAILED, now_s)

@@ -50,6 +50,7 @@ class PendingCheckpoint:
         steps: what that does to regions.
         remaining: committables not known to be committed yet.
         lost: those of them that were certainly aborted, while they are repaired.
+        unrepaired: regions whose repair has failed in this run, and why.
         is_doomed: some of it is lost for good: the job ends once the rest is settled.
         discarded: acknowledged batches that its abort throws away.
         in_flight: a remote step is under way; its answer is awaited.
@@ -80,6 +81,7 @@ class PendingCheckpoint:
     steps: tuple[RegionalStep, ...] = ()
     remaining: tuple[StateEntry, ...] = ()
     lost: tuple[StateEntry, ...] = ()
+    unrepaired: dict[str, BaseException] = field(default_factory=dict)
     is_doomed: bool = False
     discarded: list[Acknowledgement] = field(default_factory=list)
     in_flight: bool = False

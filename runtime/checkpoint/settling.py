@@ -13,7 +13,7 @@ from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.losses import lost_by_region
-from runtime.checkpoint.lost_slices import end_if_unknown, lose
+from runtime.checkpoint.lost_slices import end_if_unknown, lose, repair_failed
 from runtime.checkpoint.messages import (
     AbortedWork,
     Commit,
@@ -321,9 +321,13 @@ def _tell_histories(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> 
 def step_failed(book: Book, event: StepFailed, now_s: float) -> None:
     """A remote step failed in a way that trying again cannot help."""
     checkpoint = book.pending.get(event.checkpoint_id)
+    is_fenced = isinstance(event.error, FencedError)
+    if checkpoint is not None and checkpoint.state is State.REPAIRING and not is_fenced:
+        repair_failed(book, checkpoint, event.error, now_s)
+        return
     if checkpoint is not None:
         checkpoint.in_flight, checkpoint.halted = False, True
-    if isinstance(event.error, FencedError):
+    if is_fenced:
         book.fence(event.error)
     else:
         book.end(event.error, now_s)

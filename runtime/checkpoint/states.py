@@ -42,6 +42,7 @@ class Event(enum.Enum):
     PLACE_TAKEN = "place taken"
     COMMITTABLE_LOST = "committable lost"
     REPAIR_DURABLE = "repair durable"
+    REPAIR_FAILED = "repair failed"
     ALL_COMMITTED = "all committed"
     MARK_DURABLE = "mark durable"
 
@@ -73,6 +74,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (State.DECIDED, Event.ALL_COMMITTED): State.COMMITTED,  # no abort: from here only forward
     (State.DECIDED, Event.COMMITTABLE_LOST): State.REPAIRING,
     (State.REPAIRING, Event.REPAIR_DURABLE): State.DECIDED,
+    (State.REPAIRING, Event.REPAIR_FAILED): State.DECIDED,  # the rest of it is committed first
     (State.REPAIRING, Event.PLACE_TAKEN): State.FENCED,  # a newer run repairs it
     (State.COMMITTED, Event.MARK_DURABLE): State.MARKED,
 }

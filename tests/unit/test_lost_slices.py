@@ -5,10 +5,23 @@ import dataclasses
 import pytest
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
-from runtime.checkpoint.messages import Commit, EndJob, Publish, Repair, Repaired
+from runtime.checkpoint.messages import (
+    Commit,
+    EndJob,
+    NoteUnsettled,
+    Publish,
+    Repair,
+    Repaired,
+    StepFailed,
+)
 from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
-from runtime.errors import TransactionLostError, TransactionUnknownError
+from runtime.errors import (
+    DataLostError,
+    FencedError,
+    TransactionLostError,
+    TransactionUnknownError,
+)
 from runtime.model import RegionRecord, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
 from tests.lost_work import Rewriter, away, half_lost, two_regions
@@ -75,12 +88,14 @@ def _ack_both(driver: CoreDriver) -> None:
     driver.ack(driver.poll(3, region="side"), region="side")
 
 
-def _half_lost_run(settings: CheckpointSettings = FAST) -> CoreDriver:
+def _half_lost_run(
+    settings: CheckpointSettings = FAST, *, side: CommitOutcome = CommitOutcome.PENDING
+) -> CoreDriver:
     """A decision of two regions: one transaction is lost, the other one's coordinator is away."""
     plans = (*CHAINED, RegionPlan(name="side", source_ids=("source",), chained=True))
     driver = CoreDriver(settings, regions=plans)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
-    driver.outcomes[b"side.0.1"] = CommitOutcome.PENDING
+    driver.outcomes[b"side.0.1"] = side
     _ack_both(driver)
     return driver
 
@@ -128,6 +143,71 @@ def test_rule_5_what_is_not_unknown_is_committed_before_the_job_ends() -> None:
     driver.tick(FAST.max_retry_s)
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, TransactionUnknownError)
+
+
+GONE = DataLostError("retention has taken the range", {"region": "main"}, "Look.")
+
+
+def test_rule_11_what_is_not_lost_is_committed_before_a_failed_repair_ends_the_job() -> None:
+    """As where nothing could be repaired: by the next start it may be lost, too."""
+    driver = _half_lost_run(REPAIRING)
+    _fail(driver, GONE)
+    for _ in range(20):
+        driver.tick(FAST.max_retry_s)
+    assert not driver.seen(EndJob)
+    assert committable("side.0.1") in driver.seen(Commit)[-1].committables
+    driver.outcomes[b"side.0.1"] = CommitOutcome.COMMITTED
+    driver.tick(FAST.max_retry_s)
+    (end,), (noted,) = driver.seen(EndJob), driver.seen(NoteUnsettled)
+    assert end.error is GONE
+    assert [work.region for work in noted.works] == ["main"]
+    assert len(driver.seen(Repair)) == 1, "it is the next start's to try again"
+    assert driver.core.is_idle
+
+
+def test_rule_11_nothing_is_decided_behind_a_repair_that_has_failed() -> None:
+    """The same as behind a loss that nobody could repair."""
+    driver = _half_lost_run(dataclasses.replace(REPAIRING, max_concurrent=2))
+    _fail(driver, GONE)
+    driver.tick(FAST.interval_s or 0)
+    driver.ack(driver.poll(9))
+    driver.ack(driver.poll(9, region="side"), region="side")
+    driver.tick(FAST.max_retry_s)
+    assert [each.checkpoint_id for each in driver.seen(Publish)] == [1]
+
+
+@pytest.mark.parametrize("unable", ["main", "side"])
+def test_rule_11_a_repair_that_fails_hinders_no_other_regions(unable: str) -> None:
+    """Each is a step of its own, whichever comes first; what stays lost is named, and no more."""
+    able = "side" if unable == "main" else "main"
+    driver = _half_lost_run(REPAIRING, side=CommitOutcome.ABORTED)
+    for _ in range(2):
+        (lost,) = driver.seen(Repair)[-1].lost
+        if lost.region.region == unable:
+            _fail(driver, GONE)
+        else:
+            replaced = {f"{able}.0.1".encode(): committable("replacement")}
+            driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.OURS, replaced=replaced))
+    assert any(committable("replacement") in each.committables for each in driver.seen(Commit))
+    (end,), (noted,) = driver.seen(EndJob), driver.seen(NoteUnsettled)
+    assert end.error is GONE
+    assert [work.region for work in noted.works] == [unable]
+
+
+def test_rule_6_a_repair_that_is_fenced_changes_nothing_more() -> None:
+    """Whoever has taken over settles the decision."""
+    driver = _half_lost_run(REPAIRING)
+    commits = len(driver.seen(Commit))
+    _fail(driver, FencedError("another run has sealed", {}, "It goes on."))
+    driver.tick(FAST.max_retry_s)
+    assert driver.core.is_fenced
+    assert len(driver.seen(Commit)) == commits
+
+
+def _fail(driver: CoreDriver, error: Exception) -> None:
+    """The repair that was asked for last cannot be done."""
+    repair = driver.seen(Repair)[-1]
+    driver.tell(StepFailed(checkpoint_id=repair.checkpoint_id, error=error))
 
 
 def test_rule_11_nothing_is_decided_behind_a_loss_that_ends_the_job() -> None:
