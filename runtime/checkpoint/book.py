@@ -50,6 +50,8 @@ class Book:
             the order in which they did.
         outlook: what does not have to be asked of every region again.
         silence: who has not been heard of, and for how long.
+        awaited: remote steps that have not returned, by checkpoint and its state; since when, on
+            the clock of ``silence``.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
@@ -76,6 +78,7 @@ class Book:
     restless: dict[str, None] = field(default_factory=dict)
     outlook: Outlook = field(default_factory=Outlook)
     silence: Silence = field(default_factory=Silence)
+    awaited: dict[tuple[int, State], float] = field(default_factory=dict)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
     last_barrier_s: float | None = None

@@ -3,8 +3,10 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
 from runtime.checkpoint.core import CoordinatorCore
@@ -169,12 +171,48 @@ def _thread_lost(cause: BaseException) -> StreamError:
     return error
 
 
-class StepThread:
-    """Does remote steps one after the other, outside every lock, and tells the core."""
+@dataclass(slots=True)
+class _Running:
+    """A remote step that has not returned. Written by both threads, each its own part.
 
-    def __init__(self, hands: Hands, tell: Callable[[CoreEvent], None]) -> None:
+    Attributes:
+        step: what it does.
+        checkpoint_id: of what; None: of no checkpoint.
+        began_s: when.
+        tell_s: when it is worth a line in the log, or another one.
+        is_told: whether there was one.
+    """
+
+    step: str
+    checkpoint_id: int | None
+    began_s: float
+    tell_s: float
+    is_told: bool = False
+
+
+class StepThread:
+    """Does remote steps one after the other, outside every lock, and tells the core.
+
+    Args:
+        hands: do them.
+        tell: takes their answers.
+        overdue_s: a step that runs for longer is told in the log, again and again.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        hands: Hands,
+        tell: Callable[[CoreEvent], None],
+        *,
+        overdue_s: float = 30.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._hands = hands
         self._tell = tell
+        self._overdue_s = overdue_s
+        self._clock = clock
+        self._running: _Running | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sluice-steps", daemon=True)
 
@@ -195,7 +233,41 @@ class StepThread:
         self._inbox.put(None)
         self._thread.join(timeout_s)
 
+    def say_overdue(self) -> None:
+        """Say so if the step under way does not return; from the loop's thread, at every tick."""
+        running = self._running
+        now_s = self._clock()
+        if running is None or now_s < running.tell_s:
+            return
+        running.tell_s, running.is_told = now_s + self._overdue_s, True
+        log.warning(
+            "remote step has not returned: step=%s checkpoint_id=%s running_s=%.0f",
+            running.step,
+            running.checkpoint_id,
+            now_s - running.began_s,
+        )
+
     def _perform(self, action: RemoteStep) -> None:
+        began_s = self._clock()
+        running = self._running = _Running(
+            step=type(action).__name__,
+            checkpoint_id=getattr(action, "checkpoint_id", None),
+            began_s=began_s,
+            tell_s=began_s + self._overdue_s,
+        )
+        try:
+            self._answer(action)
+        finally:
+            self._running = None
+        if running.is_told:
+            log.warning(
+                "remote step has returned: step=%s checkpoint_id=%s elapsed_s=%.0f",
+                running.step,
+                running.checkpoint_id,
+                self._clock() - began_s,
+            )
+
+    def _answer(self, action: RemoteStep) -> None:
         try:
             event = drive(self._hands.perform(action))
         except Exception as err:

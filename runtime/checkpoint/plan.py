@@ -193,8 +193,9 @@ class CheckpointSettings:
             ``max_retry_s``.
         max_retry_s: longest such pause.
         unknown_timeout_s: how long a committable may stay UNKNOWN before the job stops.
-        settle_timeout_s: how long a decided checkpoint may stay uncommitted, or a region's file
-            system away, before the job stops (nothing is lost: the next start goes on with it).
+        settle_timeout_s: how long a decided checkpoint may stay uncommitted, a remote step may not
+            return, or a region's file system may be away, before the job stops (nothing is lost:
+            the next start goes on with it).
     """
 
     interval_s: float | None = 1.0
@@ -228,6 +229,16 @@ class CheckpointSettings:
         """The longest pause between two such looks: records that come wait a quarter of an
         interval, where those that come all the time wait for half of one on average."""
         return max(self.idle_poll_s, min((self.interval_s or 0.0) / 4, _LONGEST_LOOK_S))
+
+    @property
+    def overdue_s(self) -> float:
+        """A remote step makes a few calls; one that takes longer than this is told in the log."""
+        return 3 * self.call_timeout_s
+
+    @property
+    def hung_after_s(self) -> float:
+        """A remote step that has not returned by then ends the job."""
+        return self.settle_timeout_s + self.overdue_s
 
     def __post_init__(self) -> None:
         positive = {

@@ -126,6 +126,7 @@ class ActionRoutes:
         """Hand each action to whom it concerns, in order."""
         for action in actions:
             self._route(action)
+        self._steps.say_overdue()
         if any(not isinstance(action, _ANSWERS) for action in actions) or not actions:
             self._wake.notify()
 

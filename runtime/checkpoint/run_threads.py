@@ -68,7 +68,7 @@ class RunThreads:
         self._job_uid = job_uid
         self._attempts = attempts
         self._wake = wake
-        self._steps = StepThread(hands, self._post)
+        self._steps = StepThread(hands, self._post, overdue_s=settings.overdue_s, clock=clock)
         self.routes = ActionRoutes(
             steps=self._steps,
             waiters=waiters,

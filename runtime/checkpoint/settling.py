@@ -33,7 +33,7 @@ from runtime.checkpoint.parking import is_the_end, parked_at_the_end
 from runtime.checkpoint.pending import ABORTABLE, DECIDED_OPEN, PendingCheckpoint
 from runtime.checkpoint.states import Event, State
 from runtime.checkpoint.succession import taken_over
-from runtime.checkpoint.unanswered import retry
+from runtime.checkpoint.unanswered import end_if_hung, retry
 from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from runtime.errors import (
     FencedError,
@@ -62,6 +62,7 @@ _UNDECIDED = (State.ARMED, State.ALIGNING)
 def drive(book: Book, now_s: float) -> None:
     """Let every checkpoint under way, and every region that waits, take its next step."""
     rulings.end_silent(book, now_s)
+    end_if_hung(book, now_s)
     for checkpoint in tuple(book.pending.values()):
         _drive_one(book, checkpoint, now_s)
     for name in tuple(book.restless):

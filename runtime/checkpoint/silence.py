@@ -25,6 +25,11 @@ class Silence:
     _heard_s: dict[str, float] = field(default_factory=dict)  # in the order of the moments
     _begun_s: dict[str, float] = field(default_factory=dict)  # who has not asked yet; the same
 
+    @property
+    def watched_s(self) -> float:
+        """That clock."""
+        return self._watched_s
+
     def begun(self, region: str, now_s: float) -> None:
         """Its query was started; said again, or behind its first question, it changes nothing."""
         self.watch(now_s)

@@ -1,13 +1,14 @@
-"""Remote steps that were not answered for certain: tried again, and for how long. Pure."""
+"""Remote steps that were not answered: tried again, and for how long; or not returned. Pure."""
 
 from collections.abc import Iterable
 
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.pending import PendingCheckpoint
+from runtime.checkpoint.states import State
 from runtime.errors import UnreachableError
 from runtime.moments import is_past
 
-__all__ = ["retry", "settled_by_s"]
+__all__ = ["end_if_hung", "retry", "settled_by_s"]
 
 
 def settled_by_s(book: Book, checkpoint: PendingCheckpoint) -> float | None:
@@ -39,3 +40,29 @@ def retry(
             ),
             now_s,
         )
+
+
+def end_if_hung(book: Book, now_s: float) -> None:
+    """A step that never returns, as on a file system that hangs, is never tried again: the job ends
+    with it open. It is no answer: whatever the step may have decided stays as it is.
+
+    A repair may take as long as it likes, and so may what waits behind it.
+    """
+    asked = [p for p in book.pending.values() if p.in_flight]
+    if any(checkpoint.state is State.REPAIRING for checkpoint in asked):
+        asked.clear()
+    watched_s, before = book.silence.watched_s, book.awaited
+    steps = [(checkpoint.checkpoint_id, checkpoint.state) for checkpoint in asked]
+    book.awaited = {step: before.get(step, watched_s) for step in steps}
+    for (checkpoint_id, state), since_s in book.awaited.items():
+        if watched_s - since_s >= book.settings.hung_after_s:
+            book.end(_hung(checkpoint_id, state, watched_s - since_s), now_s)
+
+
+def _hung(checkpoint_id: int, state: State, waited_s: float) -> UnreachableError:
+    return UnreachableError(
+        "a remote step of a checkpoint has not returned",
+        {"checkpoint_id": checkpoint_id, "state": state.value, "waited_s": round(waited_s)},
+        "If it is decided nothing is lost: the next start commits it. Does the file system of the "
+        "checkpoint directory hang, or a broker?",
+    )

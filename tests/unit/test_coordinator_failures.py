@@ -280,3 +280,33 @@ def test_a_job_whose_store_hangs_can_be_stopped(
     job.store.on_call = lambda _: None
     job.started()
     assert job.visible()[0] == [0, 1, 2, 3]
+
+
+def test_a_job_whose_store_hangs_for_good_ends_by_itself(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever runs it may start it elsewhere; the step that hangs was no decision, or is one."""
+    monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
+    monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
+    coordinator = job.coordinator(replace(QUICK, call_timeout_s=0.02, settle_timeout_s=0.05))
+    coordinator.start(300.0)
+    hangs, answers = threading.Event(), threading.Event()
+
+    def hang(name: str) -> None:
+        hangs.set()
+        assert answers.wait(PATIENCE_S)
+
+    job.store.on_call = hang
+    job.source.ends[0] = 4
+    region = job.region(coordinator)
+    _wait(hangs)
+    with pytest.raises(UnreachableError, match="has not returned"):
+        coordinator.wait(PATIENCE_S)
+    coordinator.stop()
+    region.join()
+    assert "remote step has not returned: step=Publish checkpoint_id=1" in caplog.text
+    answers.set()
+    wait_for(lambda: job.store.records.get(1), poll_s=0.002)
+    job.store.on_call = lambda _: None
+    job.started()
+    assert job.visible()[0] == [0, 1, 2, 3]
