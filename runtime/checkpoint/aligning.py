@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from runtime.checkpoint import rulings
 from runtime.checkpoint.assignment import to_least_loaded
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.messages import (
@@ -21,6 +22,7 @@ from runtime.checkpoint.regions import RegionState, region_of
 from runtime.checkpoint.states import Event, State
 from runtime.errors import FencedError, IllegalTransitionError
 from runtime.model import Acknowledgement, Barrier, CheckpointKind
+from runtime.moments import is_past
 
 __all__ = [
     "acknowledged",
@@ -285,15 +287,19 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.is_starting = False
     region.decide_by_s = ack.decide_by_s
     checkpoint = _open_for(book, ack.batch.region)
-    if checkpoint is not None:
-        _join(book, checkpoint, ack, now_s)
-        return
-    if region.held is not None:
+    if checkpoint is None and region.held is not None:
         raise IllegalTransitionError(
             "a region acknowledged a second batch before its first was decided",
             {"batch": ack.batch, "waiting": region.held.batch},
             "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
         )
+    if book.settings.handler.is_regional and is_past(ack.decide_by_s, now_s):
+        region.held = ack  # its life ends, and throws it away
+        rulings.end_grown_old(book, ack.batch.region, now_s)
+        return
+    if checkpoint is not None:
+        _join(book, checkpoint, ack, now_s)
+        return
     region.held = ack
     if book.settings.is_external:
         book.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)

@@ -26,7 +26,7 @@ from runtime.errors import CheckpointFailedError, FencedError
 from runtime.model import Assignment, BatchKey, CheckpointKind, StateEntry
 from runtime.moments import is_past
 
-__all__ = ["Book"]
+__all__ = ["Book", "grown_old_error"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
@@ -214,7 +214,7 @@ class Book:
         for name, region in self.regions.items():
             if region.held is not None and is_past(region.decide_by_s, now_s):
                 # It would take the others' epochs of this checkpoint along.
-                self.close_region(name, _grown_old(name), now_s, fence=None)
+                self.close_region(name, grown_old_error(name), now_s, fence=None)
             elif region.held is not None:
                 checkpoint.acks[name] = region.held
                 checkpoint.decide_by(region.decide_by_s)
@@ -384,7 +384,8 @@ class Book:
             self.out.append(FailBatches(batches=batches, error=error))
 
 
-def _grown_old(region: str) -> CheckpointFailedError:
+def grown_old_error(region: str) -> CheckpointFailedError:
+    """What ends a region whose epoch came too late to be decided."""
     return CheckpointFailedError(
         "an epoch grew old before its decision: its broker may soon end a transaction of it",
         {"region": region},

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from runtime.checkpoint.book import Book
+from runtime.checkpoint.book import Book, grown_old_error
 from runtime.checkpoint.handlers import Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -29,6 +29,7 @@ from runtime.moments import is_past
 
 __all__ = [
     "drive_restart",
+    "end_grown_old",
     "end_silent",
     "grown_old",
     "region_failed",
@@ -180,7 +181,14 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         for name in missing
         if name not in checkpoint.carried and (not grew_old or name in checkpoint.barriers)
     ]
-    _blame(book, checkpoint, error, now_s, slow=slow)
+    _blame(book, checkpoint, error, now_s, slow=slow or _too_old(checkpoint, now_s))
+
+
+def _too_old(checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
+    """Regions whose own work grew old, if that of others did not: only these took them along."""
+    acks = checkpoint.acks.items()
+    old = [name for name, ack in acks if ack is not None and is_past(ack.decide_by_s, now_s)]
+    return old if len(old) < len(acks) else []
 
 
 def withdrawn(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -302,6 +310,15 @@ def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
         _ask_strategy(book, event.region, event.error, now_s)
     elif not is_shown:
         _count_failure(book, event.error, now_s, blamed=[event.region])
+
+
+def end_grown_old(book: Book, name: str, now_s: float) -> None:
+    """A region has acknowledged what may be lost already. In a checkpoint it would take the others'
+    epochs along, so it alone reads again, like one whose task has failed."""
+    region = book.regions[name]
+    error = grown_old_error(name)
+    failed = RegionFailed(region=name, generation=region.generation, error=error)
+    region_failed(book, failed, now_s)
 
 
 def end_silent(book: Book, now_s: float) -> None:

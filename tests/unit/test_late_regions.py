@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.messages import EndJob, Publish
-from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
-from runtime.model import Barrier, RegionStatus, Verdict
-from tests.core_driver import FAST, TWO, CoreDriver
+from runtime.checkpoint.messages import AbortWork, Acknowledged, EndJob, Publish, RegionParked
+from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure, RegionPlan
+from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
+from tests.core_driver import FAST, TWO, CoreDriver, committable
 
 _CARRIES = 3
 _LATE = replace(
@@ -102,3 +102,62 @@ def test_a_late_region_that_comes_through_keeps_its_life_while_the_others_are_qu
     assert driver.core.is_live("side", 0)
     assert len(driver.seen(Publish)) == decided
     assert all(p.verdict is Verdict.DECIDED for p in driver.seen(Publish))
+
+
+# --- too old to be decided ------------------------------------------------------------------------
+
+
+def _ack_old(driver: CoreDriver, late: Barrier) -> None:
+    """Side's batch comes when its broker may soon end a transaction of it."""
+    batch = BatchKey(region="side", generation=0, batch_id=1)
+    ack = replace(driver.acknowledgement(batch, late), decide_by_s=driver.clock() - 1.0)
+    driver.tell(Acknowledged(ack=ack))
+
+
+def test_rule_23_a_late_region_that_is_too_old_takes_no_other_along() -> None:
+    """The others' epoch is decided without it; it reads its own again, and nothing of it stays."""
+    driver, late = _hanging()
+    driver.tick(1.0)
+    barrier = driver.poll(6)
+    _ack_old(driver, late)
+    assert driver.core.is_live("main", 0)
+    assert not driver.core.is_live("side", 0)
+    driver.ack(barrier)
+    assert driver.core.last_committed == 2
+    generation = driver.restart("side")
+    (aborted,) = (each for each in driver.seen(AbortWork) if each.committables)
+    assert aborted.committables == (committable("side.0.1"),)
+    driver.tick(1.0)
+    again = driver.poll(3, region="side", generation=generation)
+    assert again is not None
+    assert again.splits == late.splits
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["between two", "for the next one"])
+def test_rule_23_a_late_region_that_is_too_old_ends_no_job(*, is_open: bool) -> None:
+    """Whatever is done without a region that has failed: no other one is blamed."""
+    park = replace(_LATE, on_region_failure=OnRegionFailure.PARK, tolerable_failures=0)
+    driver, late = _hanging(park)
+    driver.tick(1.0)
+    barrier = driver.poll(6) if is_open else None
+    _ack_old(driver, late)
+    if is_open:
+        driver.ack(barrier)
+    driver.tick(1.0)
+    assert not driver.seen(EndJob)
+    assert driver.core.is_live("main", 0)
+    assert not driver.core.is_live("side", 0)
+    assert not driver.core.is_parked("main")
+
+
+def test_rule_23_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_blamed() -> None:
+    """It takes the others' epochs along, but not their place in the job."""
+    settings = replace(FAST, on_region_failure=OnRegionFailure.PARK, tolerable_failures=0)
+    driver = CoreDriver(settings, regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    late = driver.poll(3, region="side")
+    assert late is not None
+    _ack_old(driver, late)
+    assert [told.region for told in driver.seen(RegionParked)] == ["side"]
+    assert not driver.seen(EndJob)
