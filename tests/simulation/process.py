@@ -104,6 +104,7 @@ class Process:
             self._sinks[FILES] = make_file_sink(world, fs)
             self.staging = Staging(self, fs)
         self._store = world.open_store()
+        self._settings = world.draw_settings()
         self._sources: dict[str, SplitEnumerator] = (
             {} if world.profile.external else {"source": self.source}
         )
@@ -126,7 +127,7 @@ class Process:
     def _start(self) -> Generator[None, None, None]:
         sequence = StartSequence(
             plan=self._plan,
-            settings=self.world.settings,
+            settings=self._settings,
             store=self._store,
             sinks=self._sinks,
             sources=self._sources,
@@ -147,7 +148,7 @@ class Process:
                 break
         records = self.found.regions
         self.core = CoordinatorCore(
-            self.world.settings,
+            self._settings,
             self._plan.regions,
             records,
             assignment=self.found.assignment,
@@ -167,7 +168,7 @@ class Process:
                 run_attempt=self.found.run_attempt,
                 restored_from=self.found.record.checkpoint_id,
             ),
-            settings=self.world.settings,
+            settings=self._settings,
             clock=self.world.clock,
             wall_ms=lambda: self.number,
             repairer=self,

@@ -20,6 +20,7 @@ class Profile:
         lost_stops: it is not repaired, the job stops with the ranges.
         accepted: a person accepts what is told then, and starts the job again; starts have little
             time, so that some of a decision may still be open when they tell of the rest.
+        some_repair: each start repairs what is lost, or stops with it.
         late: of requests to the broker that come late, or twice, and of renames that do.
         markers: the broker's markers wait for a step of their own.
         level: the broker's ``transaction.version``; None: by the seed.
@@ -59,6 +60,7 @@ class Profile:
     old: float = 0.0
     lost_stops: bool = False
     accepted: bool = False
+    some_repair: bool = False
     late: float = 0.02
     markers: bool = False
     level: int | None = None

@@ -111,6 +111,29 @@ PROFILES: Mapping[str, Profile] = {
     "what expires is told and accepted, on a file system": Profile(
         expire=0.05, lost_stops=True, accepted=True, disk=True, kill=0.02, start=0.1, processes=12
     ),
+    "what expires is repaired by some, told by others and accepted": Profile(
+        expire=0.1,
+        lost_stops=True,
+        accepted=True,
+        some_repair=True,
+        kill=0.02,
+        pause=0.05,
+        start=0.1,
+        processes=16,
+        steps=200,
+    ),
+    "what expires is repaired by some and accepted, on a file system": Profile(
+        expire=0.1,
+        lost_stops=True,
+        accepted=True,
+        some_repair=True,
+        disk=True,
+        kill=0.02,
+        pause=0.05,
+        start=0.1,
+        processes=16,
+        steps=200,
+    ),
     "on a file system": Profile(disk=True, kill=0.02, pause=0.02, start=0.1, processes=8),
     "a file system with late renames": Profile(
         disk=True, late=0.2, refused=0.1, lost_answer=0.1, pause=0.03, start=0.1, processes=10

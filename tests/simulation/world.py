@@ -9,6 +9,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from connectors.kafka.owner import OwnerRecord
 from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
@@ -131,6 +132,12 @@ class World:
             on_region_failure=OnRegionFailure.PARK if profile.park else OnRegionFailure.FAIL,
             balancer=RandomMoves(self) if profile.move else None,
         )
+
+    def draw_settings(self) -> CheckpointSettings:
+        """As somebody starts the job now."""
+        if self.profile.some_repair and self.random.random() < 0.5:
+            return replace(self.settings, on_lost=OnLost.REPAIR)
+        return self.settings
 
     # --- what its inhabitants ask -----------------------------------------------------------------
 
