@@ -7,6 +7,7 @@ import pytest
 
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters
 from runtime.checkpoint.losses import digest_of
+from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.settlement import Answers, Settlement
 from runtime.contracts import CommitOutcome
 from runtime.model import CheckpointRecord, StateEntry
@@ -47,6 +48,18 @@ def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settlement, "_lose", broken)
 
 
+def write_again_what_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    """Rule 11: what a person accepts as lost is written again by nobody, whoever slept."""
+    begin = Repairs.__init__
+
+    def broken(self: Repairs, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **{**kwargs, "is_taken_over": lambda: False})
+
+    patch.setattr(Repairs, "__init__", broken)
+    for module in ("runtime.checkpoint.store", "tests.fake_store"):
+        patch.setattr(f"{module}.claim_of", lambda *_, **__: {})
+
+
 LOSS_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
@@ -67,5 +80,20 @@ LOSS_MUTATIONS: Mapping[
             "steps": 200,
         },
         "marked before it is committed",
+    ),
+    "write again what is accepted": (
+        write_again_what_is_accepted,
+        {
+            "expire": 0.1,
+            "lost_stops": True,
+            "accepted": True,
+            "some_repair": True,
+            "kill": 0.02,
+            "pause": 0.05,
+            "start": 0.1,
+            "processes": 16,
+            "steps": 200,
+        },
+        "doubled",
     ),
 }
