@@ -58,8 +58,10 @@ class _Run:
 
     def stop(self) -> None:
         self.coordinator.cancel()
-        self.service.stop()
-        self.coordinator.stop()
+        try:
+            self.service.stop()
+        finally:
+            self.coordinator.stop()
 
 
 class DropInQueries:
@@ -287,8 +289,17 @@ class DropInQueries:
     def _reap(self) -> None:
         """Stop the coordinators of runs that have ended, so that their prefix is free again."""
         while not self._closed.wait(_REAP_S):
-            with self._lock:
-                ended = [at for at, run in self._runs.items() if not run.active.is_active()]
-                runs = [self._runs.pop(at) for at in ended]
-            for run in runs:
+            try:
+                self._reap_once()
+            except Exception:  # one query's JVM or coordinator must not end this for all others
+                log.exception("ended queries were not looked for; tried again")
+
+    def _reap_once(self) -> None:
+        with self._lock:
+            ended = [at for at, run in self._runs.items() if not run.active.is_active()]
+            runs = [self._runs.pop(at) for at in ended]
+        for run in runs:
+            try:
                 run.stop()
+            except Exception:
+                log.exception("run was not stopped: run_id=%s", run.active.run_id)

@@ -23,6 +23,7 @@ from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
 from runtime.service.server import CoordinatorService
 from runtime.spark import drop_in
+from runtime.spark.active_queries import ActiveQuery
 from runtime.spark.drop_in import DropInQueries
 from runtime.spark.drop_in_writer import DropInStreamWriter
 from runtime.spark.session import prepare
@@ -346,6 +347,23 @@ def test_a_run_that_has_ended_gives_its_prefix_back(world: World) -> None:
         return False
 
     wait_for(is_gone, what="the end of the run's coordinator")
+
+
+def test_a_query_that_cannot_be_asked_once_gives_its_prefix_back_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Py4J fails: what looks for ended queries goes on."""
+    world.begin()
+    asked: list[str] = []
+
+    def is_active(_active: ActiveQuery) -> bool:
+        asked.append("")
+        if len(asked) == 1:
+            raise ConnectionError("no answer")
+        return False
+
+    monkeypatch.setattr(ActiveQuery, "is_active", is_active)
+    wait_for(lambda: not world.queries._runs, what="the end of the run")  # noqa: SLF001
 
 
 @pytest.mark.parametrize(
