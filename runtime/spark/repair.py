@@ -59,6 +59,9 @@ def ranges_to_replay(
                 partition=partition,
                 start_offset=start,
                 end_offset=end,
+                # Else the reader takes what a later leader has put in the place of what was lost.
+                leader_epoch=whole.leader_epoch,
+                leader_epoch_end=None if end <= whole.known_end else whole.known_end,
             )
         )
     if not splits or len(splits) != len(recorded):

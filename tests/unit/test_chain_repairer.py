@@ -1,6 +1,7 @@
 """Rule 11: a lost transaction is written again, or nothing of the try stays behind."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,7 +16,7 @@ from runtime.model import Redistribution, RegionRecord, SplitRange, StateEntry
 from runtime.on_error import DeadLetters
 from runtime.poison import ChainedFunction
 from runtime.spark.job_graph import Region
-from runtime.spark.repair import ChainRepairer
+from runtime.spark.repair import ChainRepairer, ranges_to_replay
 from tests.source_rows import source_rows, values_of
 
 SPLIT = SplitRange(
@@ -157,6 +158,19 @@ def test_rule_11_a_repair_writes_the_dead_letters_that_were_lost(
     )
     assert writer.written == [b"1", b"2"]
     assert writer.dead == dead
+
+
+@pytest.mark.parametrize(
+    ("end", "known_end", "expected"), [(8, None, None), (8, 8, None), (9, 8, 8), (9, None, None)]
+)
+def test_rule_11_a_repair_knows_the_leader_of_what_it_reads_again(
+    end: int, known_end: int | None, expected: int | None
+) -> None:
+    """What a later leader has put in the place of the lost records is not written as if it were
+    these: the reader refuses it, if the range says whose it was."""
+    read = replace(SPLIT, leader_epoch=3, leader_epoch_end=known_end)
+    (again,) = ranges_to_replay([read], [("in", 0, 6, end)])
+    assert (again.leader_epoch, again.leader_epoch_end) == (3, expected)
 
 
 class Noting(Sink):
