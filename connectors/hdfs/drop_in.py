@@ -123,6 +123,11 @@ class FileDropInSink:
         del committable
         return ()
 
+    def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
+        """See `runtime.contracts.Sink`; nothing is ever compared with it."""
+        del committable
+        return {}
+
     def settings(self) -> Mapping[str, str]:
         """See `runtime.contracts.Sink`."""
         return {

@@ -219,6 +219,10 @@ class KafkaSink:
             for r in decode_handle(committable).sources
         ]
 
+    def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
+        """See `runtime.contracts.Sink`."""
+        return {each.topic: each.records for each in decode_handle(committable).outputs}
+
     def settings(self) -> Mapping[str, str]:
         """See `runtime.contracts.Sink`."""
         settings = {"guarantee": self._guarantee.value, **self._connection.redacted()}

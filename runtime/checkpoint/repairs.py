@@ -1,17 +1,17 @@
 """Writing decided work again that a broker has aborted: ``on_lost="repair"`` (rule 11)."""
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Protocol
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.succession import taken_over
-from runtime.contracts import MetadataStore, PublishOutcome
-from runtime.errors import StorageError, UnreachableError
+from runtime.contracts import MetadataStore, PublishOutcome, SinkCoordinator
+from runtime.errors import StorageError, StreamError, UnreachableError
 from runtime.model import StateEntry
 
-__all__ = ["Repaired", "Repairer", "Repairs"]
+__all__ = ["Repaired", "Repairer", "Repairs", "discard"]
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,9 @@ class Repairer(Protocol):
         run: work of a run that crashed in between belongs to an older generation and is swept.
 
         Returns:
-            For each lost committable's payload the one that replaces it.
+            For each lost committable's payload the one that replaces it, with as many records.
+        Raises:
+            Exception: it cannot be written again exactly, and nothing that was written is open.
         """
         ...
 
@@ -57,6 +59,7 @@ class Repairs:
         repairer: Repairer | None,
         store: MetadataStore,
         *,
+        sinks: Mapping[str, SinkCoordinator],
         session: str,
         job_uid: str,
         generation: int,
@@ -66,6 +69,7 @@ class Repairs:
         self._is_taken_over = is_taken_over
         self._repairer = repairer
         self._store = store
+        self._sinks = sinks
         self._session = session
         self._job_uid = job_uid
         self._generation = generation
@@ -99,13 +103,29 @@ class Repairs:
         if self._repairer is None:
             raise lost_error(action.checkpoint_id, action.lost, ())
         replaced: dict[bytes, StateEntry] = {}
-        for lost in action.lost:
-            replaced |= self._repairer.repair(
-                action.checkpoint_id,
-                lost,
-                job_uid=self._job_uid,
-                # Not below the region's own, or a sweep would take it before it is on record.
-                generation=max(self._generation, lost.region.generation),
-                timeout_s=self._timeout_s,
-            )
+        try:
+            for lost in action.lost:
+                replaced |= self._repairer.repair(
+                    action.checkpoint_id,
+                    lost,
+                    job_uid=self._job_uid,
+                    # Not below the region's own, or a sweep would take it before it is on record.
+                    generation=max(self._generation, lost.region.generation),
+                    timeout_s=self._timeout_s,
+                )
+        except BaseException:
+            discard(self._sinks, replaced.values(), timeout_s=self._timeout_s)
+            raise
         return replaced
+
+
+def discard(
+    sinks: Mapping[str, SinkCoordinator], written: Iterable[StateEntry], *, timeout_s: float
+) -> None:
+    """Abort what was written again and will not be put on record: no record names it, it is of the
+    newest generation, and so no sweep would free its readers before the next start."""
+    for entry in written:
+        try:
+            sinks[entry.operator_id].committer.abort([entry], timeout_s=timeout_s)
+        except StreamError as err:  # whoever starts next sweeps it; what went wrong is raised
+            log.warning("a repair is left open: sink=%s error=%s", entry.operator_id, err)

@@ -31,7 +31,7 @@ from runtime.contracts import (
     SweepView,
     UnsettledWork,
 )
-from runtime.errors import FencedError, StreamError, UnreachableError
+from runtime.errors import FencedError, UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
 __all__ = ["Answers", "Settlement"]
@@ -72,7 +72,7 @@ class Settlement:
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
-    _failed_repair: StreamError | None = field(init=False, default=None)
+    _failed_repair: Exception | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._committers = SharedCommitters(self.sinks, self.plan)
@@ -201,7 +201,7 @@ class Settlement:
                 return (yield from self._repair(record, again))
             except FencedError:
                 raise
-            except StreamError as err:
+            except Exception as err:  # noqa: BLE001 - raised below, once the rest is settled
                 self._failed_repair = err
         reports = [report for _, report in answers]
         if not _is_any_pending(reports) or self.clock() >= self.deadline_s:

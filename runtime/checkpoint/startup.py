@@ -378,6 +378,7 @@ class StartSequence:
             repairs=Repairs(
                 self._repairer,
                 self._store,
+                sinks=self._sinks,
                 session=self._session,
                 job_uid=job_uid,
                 generation=generation,

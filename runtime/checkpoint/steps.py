@@ -273,6 +273,7 @@ class Hands:
         self._repairs = Repairs(
             repairer,
             store,
+            sinks=sinks,
             session=identity.session,
             job_uid=identity.job_uid,
             generation=identity.generation,

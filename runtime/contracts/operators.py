@@ -220,6 +220,10 @@ class Sink(Protocol):
         """(topic, partition, start, end) whose records a committable holds, if known (rule 11)."""
         ...
 
+    def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
+        """How many records it holds for each topic; empty if it does not say (rule 11)."""
+        ...
+
     def settings(self) -> Mapping[str, str]:
         """Settings for ``_metadata``, secrets redacted."""
         ...

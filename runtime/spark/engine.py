@@ -86,6 +86,7 @@ def run_job(job: Job) -> JobResult:
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
         commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
         sources = {i: source.enumerator(i) for i, source in _sources(regions).items()}
+        sinks = _coordinators(regions, layout.continuous, commits, lost_timeout)
         coordinator = BarrierCoordinator(
             job_plan(
                 job.name,
@@ -97,12 +98,14 @@ def run_job(job: Job) -> JobResult:
                 continuous=layout.continuous,
             ),
             store,
-            sinks=_coordinators(regions, layout.continuous, commits, lost_timeout),
+            sinks=sinks,
             sources=sources,
             settings=job.settings,
             listeners=listeners,
             repairer=ChainRepairer(
-                regions={region.name: region for region in regions}, job_name=job.name
+                regions={region.name: region for region in regions},
+                sinks=sinks,
+                job_name=job.name,
             ),
             require_known=installed_kinds().require_known,
         )

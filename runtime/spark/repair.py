@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from runtime.checkpoint.losses import LostCommittables
+from runtime.checkpoint.repairs import discard
 from runtime.contracts import (
     AttemptRegistry,
     DeadLetterWriter,
     RegisteredAttempt,
+    Sink,
+    SinkCoordinator,
     SinkWriter,
     TaskScope,
 )
@@ -81,10 +84,12 @@ class ChainRepairer:
 
     Attributes:
         regions: by name.
+        sinks: what aborts a repair that fails, by operator id.
         job_name: for dead letters.
     """
 
     regions: Mapping[str, Region]
+    sinks: Mapping[str, SinkCoordinator]
     job_name: str
 
     def repair(
@@ -96,39 +101,85 @@ class ChainRepairer:
         generation: int,
         timeout_s: float,
     ) -> Mapping[bytes, StateEntry]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
-        del timeout_s  # reader and writer bound each of their own steps
+        """See `runtime.checkpoint.repairs.Repairer`.
+
+        Reader and writer bound each of their own steps.
+        """
         region = self._region(lost.region)
-        replaced: dict[bytes, StateEntry] = {}
-        for number, entry in enumerate(lost.committables):
-            sink = region.task_sinks[entry.operator_id]
-            splits = ranges_to_replay(lost.region.splits, sink.source_ranges(entry))
-            scope = TaskScope(
-                job_uid=job_uid,
-                operator_id=entry.operator_id,
-                batch=BatchKey(
-                    region=region.name,
-                    generation=generation,
-                    batch_id=0,  # one for all regions whose work this process writes again
-                ),
-                checkpoint_id=checkpoint_id,
-                committed_through=0,
-                task=f"repair-{checkpoint_id}-{lost.region.region.replace('.', '-')}-{number}.0",
-                source_ranges=splits,
-            )
-            writer = sink.writer_factory().open(scope, _Unregistered())
-            records = region.pipeline.source.reader().read(splits)
-            functions = FunctionRun(region.functions or (), job_name=self.job_name)
-            holds_letters = entry.operator_id == region.dead_letter_sink
-            batches = functions.applied(records, _burying(writer) if holds_letters else _pass_over)
-            (replaced[entry.payload],) = _write_all(writer, batches)
-        return replaced
+        task = f"repair-{checkpoint_id}-{lost.region.region.replace('.', '-')}"
+        written: list[StateEntry] = []
+        try:
+            for number, entry in enumerate(lost.committables):
+                sink = region.task_sinks[entry.operator_id]
+                splits = ranges_to_replay(lost.region.splits, sink.source_ranges(entry))
+                scope = TaskScope(
+                    job_uid=job_uid,
+                    operator_id=entry.operator_id,
+                    batch=BatchKey(
+                        region=region.name,
+                        generation=generation,
+                        batch_id=0,  # one for all regions whose work this process writes again
+                    ),
+                    checkpoint_id=checkpoint_id,
+                    committed_through=0,
+                    task=f"{task}-{number}.0",
+                    source_ranges=splits,
+                )
+                again = self._written(region, scope)
+                written += again
+                _require_same(sink, entry, again, scope)
+        except BaseException:
+            discard(self.sinks, written, timeout_s=timeout_s)
+            raise
+        lost_payloads = (entry.payload for entry in lost.committables)
+        return dict(zip(lost_payloads, written, strict=True))
+
+    def _written(self, region: Region, scope: TaskScope) -> Sequence[StateEntry]:
+        """What the ranges of ``scope`` come to today, pre-committed."""
+        writer = region.task_sinks[scope.operator_id].writer_factory().open(scope, _Unregistered())
+        records = region.pipeline.source.reader().read(scope.source_ranges)
+        functions = FunctionRun(region.functions or (), job_name=self.job_name)
+        holds_letters = scope.operator_id == region.dead_letter_sink
+        batches = functions.applied(records, _burying(writer) if holds_letters else _pass_over)
+        return _write_all(writer, batches)
 
     def _region(self, record: RegionRecord) -> Region:
         """It, or one that reads its source now."""
         sources = {split.source_id for split in record.splits}
         readers = (each for each in self.regions.values() if each.source_id in sources)
         return self.regions.get(record.region) or next(readers)
+
+
+def _require_same(
+    sink: Sink, lost: StateEntry, again: Sequence[StateEntry], scope: TaskScope
+) -> None:
+    """Refuse what is not as many records for each topic: compaction or retention has taken some of
+    the range, or the pipeline is not what it was.
+
+    Raises:
+        TransactionLostError: it is not what was lost.
+    """
+    wanted = sink.record_counts(lost)
+    found = [sink.record_counts(entry) for entry in again]
+    if len(again) == 1 and (found == [wanted] or not wanted or not found[0]):
+        return
+    ranges = (f"{s.name}:[{s.start_offset},{s.end_offset})" for s in scope.source_ranges)
+    raise TransactionLostError(
+        "a lost transaction cannot be written again exactly: its ranges give other records now",
+        {
+            "checkpoint_id": scope.checkpoint_id,
+            "sink": scope.operator_id,
+            "ranges": " ".join(ranges),
+            "lost": _counts_text(wanted),
+            "again": " ".join(map(_counts_text, found)) or "nothing",
+        },
+        "Nothing of it was committed. 'sluice checkpoint accept-loss' lets the job start; write "
+        "what is missing by hand before that.",
+    )
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ",".join(f"{topic}:{records}" for topic, records in sorted(counts.items())) or "?"
 
 
 def _burying(writer: SinkWriter) -> Bury:

@@ -67,6 +67,9 @@ class Sink:
     def source_ranges(self, committable: StateEntry) -> list[tuple[str, int, int, int]]:
         return [("in", 0, 5, 9)]
 
+    def record_counts(self, committable: StateEntry) -> dict[str, int]:
+        return {}
+
     def writer_factory(self) -> "Sink":
         return self
 
@@ -79,7 +82,7 @@ def repair(region: object) -> None:
     record = RegionRecord(
         region="r", generation=1, batch_id=3, splits=(SPLIT,), committables=(LOST,)
     )
-    ChainRepairer(regions={"r": cast(Region, region)}, job_name="job").repair(
+    ChainRepairer(regions={"r": cast(Region, region)}, sinks={}, job_name="job").repair(
         7,
         LostCommittables(region=record, committables=(LOST,)),
         job_uid="j",
@@ -196,7 +199,7 @@ def test_one_heir_has_an_id_for_each_lost_transaction_of_many_regions() -> None:
         dead_letter_sink=None,
         pipeline=SimpleNamespace(source=SimpleNamespace(reader=OneRecord)),
     )
-    repairer = ChainRepairer(regions={"heir": cast(Region, heir)}, job_name="job")
+    repairer = ChainRepairer(regions={"heir": cast(Region, heir)}, sinks={}, job_name="job")
     for number in range(8):
         gone = RegionRecord(
             region=f"in.{number}",

@@ -1,6 +1,7 @@
 """Rule 11 in several regions: exactly what is lost is written again, or the ranges are named."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from runtime.checkpoint.messages import (
     StepFailed,
 )
 from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
+from runtime.checkpoint.repairs import Repairs
+from runtime.checkpoint.steps import drive
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from runtime.errors import (
     DataLostError,
@@ -22,9 +25,9 @@ from runtime.errors import (
     TransactionLostError,
     TransactionUnknownError,
 )
-from runtime.model import RegionRecord, Verdict
+from runtime.model import RegionRecord, StateEntry, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
-from tests.lost_work import Rewriter, away, half_lost, two_regions
+from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
 REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
@@ -312,3 +315,51 @@ def test_rule_11_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> No
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
     assert 30.0 <= job.clock() - began_s <= 31.0
+
+
+def test_rule_11_whatever_ends_a_repair_is_noted_and_can_be_accepted() -> None:
+    """Else every start ends the same way, and a person has nothing to accept."""
+
+    class Broken(Rewriter):
+        def repair(self, *args: object, **limits: object) -> dict[bytes, StateEntry]:
+            raise ValueError("a function fails today")
+
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = Broken(job)
+    with pytest.raises(ValueError, match="fails today"):
+        job.start(plan=two_regions())
+    assert sorted(work.region for work in job.store.unsettled(1)) == ["main", "side"]
+    accept(job.store, 1)
+    job.start(session="next", plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+
+
+def test_rule_11_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_be() -> None:
+    """No record names it, and no sweep takes what is of the newest generation."""
+    job = half_lost()
+    (main, side) = job.store.records[1].regions
+    parts = tuple(
+        LostCommittables(region=region, committables=region.committables[:1])
+        for region in (main, side)
+    )
+
+    class HalfAble(Rewriter):
+        def repair(self, checkpoint_id: int, lost: object, **limits: object) -> Any:
+            if lost is parts[1]:
+                raise DataLostError("retention has taken the range", {}, "Look.")
+            return super().repair(checkpoint_id, lost, **limits)
+
+    repairs = Repairs(
+        HalfAble(job),
+        job.store,
+        sinks={"sink": job.sink},
+        session="s",
+        job_uid="uid",
+        generation=2,
+        timeout_s=1.0,
+    )
+    with pytest.raises(DataLostError):
+        drive(repairs.run(Repair(checkpoint_id=1, lost=parts)))
+    left = [each.transactional_id for each in job.broker.ongoing()]
+    assert [name.rpartition("/")[2] for name in left] == ["side-open"]
