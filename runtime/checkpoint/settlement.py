@@ -31,7 +31,7 @@ from runtime.contracts import (
     SweepView,
     UnsettledWork,
 )
-from runtime.errors import FencedError, UnreachableError
+from runtime.errors import FencedError, TransactionLostError, UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
 __all__ = ["Answers", "Settlement"]
@@ -72,7 +72,7 @@ class Settlement:
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
-    _failed_repair: Exception | None = field(init=False, default=None)
+    _failed_repairs: dict[str, Exception] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._committers = SharedCommitters(self.sinks, self.plan)
@@ -89,6 +89,7 @@ class Settlement:
         swept = False
         for position, record in enumerate(records):
             self._heed(record)
+            self._failed_repairs = {}
             committed: set[bytes] = set()
             since_s = self.clock()
             while not (yield from self._try(record, committed, since_s)):
@@ -157,7 +158,6 @@ class Settlement:
             )
         self._left_out |= {work.digest for work in lost}
         self._words = {work.digest: work for work in words if work not in lost}
-        self._failed_repair = None
 
     def _without_words(self, record: CheckpointRecord, answers: Answers) -> Answers:
         """Those that are not settled by what somebody has said of what nobody can tell. From here
@@ -195,41 +195,67 @@ class Settlement:
         by_region = lost_by_region(_effective(self.store, record), lost)
         if not by_region:
             return False  # somebody has repaired it since it was read
-        again = tuple(filter(self._can_repair, by_region))
-        if again and self._failed_repair is None:
-            try:
-                return (yield from self._repair(record, again))
-            except FencedError:
-                raise
-            except Exception as err:  # noqa: BLE001 - raised below, once the rest is settled
-                self._failed_repair = err
+        told = yield from self._repair_each(record, filter(self._can_repair, by_region))
+        if told:
+            return PublishOutcome.OURS in told
         reports = [report for _, report in answers]
         if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
             self._noted(decided, answers)
-            raise self._failed_repair or lost_error(record.checkpoint_id, by_region, reports)
+            raise self._why_lost(record.checkpoint_id, by_region, reports)
         yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
         self.pause(_PAUSE_S)
         return True
 
-    def _repair(self, record: CheckpointRecord, lost: tuple[LostCommittables, ...]) -> Steps[bool]:
+    def _why_lost(
+        self, checkpoint_id: int, lost: Sequence[LostCommittables], reports: Sequence[CommitReport]
+    ) -> Exception:
+        """What kept a repair from being one; or all ranges, where there are several to name."""
+        for error in self._failed_repairs.values():
+            if len(lost) == 1 or not isinstance(error, TransactionLostError):
+                return error
+        return lost_error(checkpoint_id, lost, reports)
+
+    def _repair_each(
+        self, record: CheckpointRecord, found: Iterable[LostCommittables]
+    ) -> Steps[list[PublishOutcome]]:
+        """How the repairs went that did not fail: one for each region, on record by itself, for
+        what is lost of one may be there no more, and the others' can be written again."""
+        told: list[PublishOutcome] = []
+        for lost in found:
+            name = lost.region.region
+            if name in self._failed_repairs:
+                continue
+            try:
+                told.append((yield from self._repair(record, lost)))
+            except FencedError:
+                raise
+            except Exception as err:  # noqa: BLE001 - raised once all the rest is settled
+                log.warning("cannot be written again: region=%s error=%s", name, err)
+                self._failed_repairs[name] = err
+        return told
+
+    def _repair(self, record: CheckpointRecord, lost: LostCommittables) -> Steps[PublishOutcome]:
         """Whether a repair of ours is on record now."""
         began_s = self.clock()
-        action = Repair(checkpoint_id=record.checkpoint_id, lost=lost)
-        outcome, replaced = yield from self.repairs.run(action)
-        self.deadline_s += self.clock() - began_s
+        action = Repair(checkpoint_id=record.checkpoint_id, lost=(lost,))
+        try:
+            outcome, replaced = yield from self.repairs.run(action)
+        finally:
+            self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
             self._discard(list(replaced.values()))
             self._give_way(record, lost)
-        return outcome is PublishOutcome.OURS
+        return outcome
 
-    def _give_way(self, record: CheckpointRecord, lost: Sequence[LostCommittables]) -> None:
+    def _give_way(self, record: CheckpointRecord, lost: LostCommittables) -> None:
         """To whoever was faster: another start has written it again, or a person has accepted it.
         Whoever is about to accept it has claimed it already; then it is as lost as ever."""
         self._heed(record)
         self._committers = SharedCommitters(self.sinks, self.plan)  # these hold what was replaced
         standing = {entry.payload for entry in self._decided(record, ()).entries}
-        if any(entry.payload in standing for part in lost for entry in part.committables):
-            self._failed_repair = lost_error(record.checkpoint_id, lost, ())
+        if any(entry.payload in standing for entry in lost.committables):
+            failed = lost_error(record.checkpoint_id, (lost,), ())
+            self._failed_repairs[lost.region.region] = failed
 
     def _noted(self, decided: DecidedWork, answers: Answers) -> Sequence[UnsettledWork]:
         works = unsettled_works(decided.regions, answers)

@@ -28,6 +28,7 @@ from runtime.errors import (
 from runtime.model import RegionRecord, StateEntry, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
+from tests.starting_job import Job
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
 REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
@@ -363,3 +364,80 @@ def test_rule_11_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_
         drive(repairs.run(Repair(checkpoint_id=1, lost=parts)))
     left = [each.transactional_id for each in job.broker.ongoing()]
     assert [name.rpartition("/")[2] for name in left] == ["side-open"]
+
+
+class _HalfAble(Rewriter):
+    """Retention has taken the range of one region, and not the other's."""
+
+    def __init__(self, job: Job, unable: str) -> None:
+        super().__init__(job)
+        self._unable = unable
+
+    def repair(
+        self, checkpoint_id: int, lost: LostCommittables, **limits: object
+    ) -> dict[bytes, StateEntry]:
+        if lost.region.region == self._unable:
+            raise DataLostError("retention has taken the range", {}, "Look.")
+        return super().repair(checkpoint_id, lost, **limits)
+
+
+@pytest.mark.parametrize("unable", ["main", "side"])
+def test_rule_11_a_region_is_written_again_though_anothers_range_is_gone(unable: str) -> None:
+    """Only what cannot be is named, and is all that a person gives up."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = _HalfAble(job, unable)
+    with pytest.raises(DataLostError):
+        job.start(plan=two_regions())
+    whole = ["again-1", "main-done", "side-open"]
+    assert sorted(map(str, job.broker.read_committed(0))) == whole
+    assert not job.broker.ongoing()
+    assert [work.region for work in job.store.unsettled(1)] == [unable]
+    accept(job.store, 1)
+    job.start(session="next", plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == whole
+    assert 1 in job.store.committed
+
+
+@pytest.mark.parametrize("points", range(20))
+def test_rule_11_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_next(
+    points: int,
+) -> None:
+    """Each is on record by itself; what was written for none is swept."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = Rewriter(job)
+    steps = job.sequence(session="dies", plan=two_regions()).run(timeout_s=30.0, restore_from=None)
+    for _ in range(points):
+        next(steps, None)
+    steps.close()
+    job.start(session="lives", plan=two_regions())
+    first, second, *rest = sorted(map(str, job.broker.read_committed(0)))
+    assert rest == ["main-done", "side-open"]
+    assert first.startswith("again")
+    assert second.startswith("again")
+    assert rewriter.calls <= 3
+    assert len(job.store.repairs[1]) == 2
+    assert not job.broker.ongoing()
+    assert 1 in job.store.committed
+
+
+def test_rule_11_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
+    """What a repair takes does not count for the limit of the start."""
+    job = half_lost()
+    coordinators = away(job, "side-open")
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+
+    class Slow(Rewriter):
+        def repair(self, *args: object, **limits: object) -> dict[bytes, StateEntry]:
+            job.clock.advance(1000.0)
+            raise DataLostError("retention has taken the range", {}, "Look.")
+
+    def at(point: str) -> None:
+        if point == "settle-retry":
+            coordinators.away.clear()
+
+    job.repairer = Slow(job)
+    with pytest.raises(DataLostError):
+        job.start(plan=two_regions(), at=at)
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
