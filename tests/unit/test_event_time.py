@@ -142,6 +142,9 @@ def test_sinks_that_do_not_ask_cost_nothing() -> None:
         def source_ranges(self, committable: object) -> Any:
             raise NotImplementedError
 
+        def record_counts(self, committable: object) -> Any:
+            raise NotImplementedError
+
         def settings(self) -> Any:
             raise NotImplementedError
 
