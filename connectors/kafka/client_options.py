@@ -85,7 +85,6 @@ _RENAMED: Mapping[str, str] = {
     "max.request.size": "message.max.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "sasl.mechanisms": "sasl.mechanism",
-    "metadata.broker.list": "bootstrap.servers",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",

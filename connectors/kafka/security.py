@@ -75,7 +75,8 @@ class KafkaConnection:
             name.strip().lower().removeprefix(PREFIX): str(value)
             for name, value in self.options.items()
         }
-        servers = options.pop("bootstrap.servers", "") or self.bootstrap_servers
+        servers = _one_of(options, "bootstrap.servers", "metadata.broker.list")
+        servers = servers or self.bootstrap_servers
         object.__setattr__(self, "bootstrap_servers", servers)
         object.__setattr__(self, "options", options)
         if not servers.strip():
@@ -192,6 +193,19 @@ class _Sasl:
     username: str = ""
     password: str = field(default="", repr=False)
     token: TokenFunction | None = None
+
+
+def _one_of(options: dict[str, str], *names: str) -> str:
+    """Take what is said under several names, which must be one thing: records would go to one
+    cluster, and their commits to another."""
+    said = {name: value for name in names if (value := options.pop(name, "").strip())}
+    if len(set(said.values())) > 1:
+        raise ConfigError(
+            "an option is given twice, and differently",
+            {PREFIX + name: value for name, value in said.items()},
+            f"Give {PREFIX}{names[0]} alone.",
+        )
+    return next(iter(said.values()), "")
 
 
 def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl:

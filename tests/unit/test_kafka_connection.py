@@ -283,3 +283,18 @@ def test_a_lost_connection_is_silent_where_no_log_is_set_up(
         log.error("%s [%s] %s", "FAIL", "rdkafka#producer-1", "[thrd:b/1]: b/1: Disconnected")
         log.warning("%s [%s] %s", "GETPID", "rdkafka#producer-1", "Failed to acquire: retrying")
     assert caplog.records == []
+
+
+def test_librdkafkas_own_name_for_the_servers_is_theirs_everywhere() -> None:
+    connection = KafkaConnection.of({"kafka.metadata.broker.list": "new:9092"})
+    assert connection.librdkafka(Role.PRODUCER)["bootstrap.servers"] == "new:9092"
+    assert connection.wire()["bootstrap_servers"] == ["new:9092"]
+
+
+def test_servers_are_one_cluster_by_whatever_name() -> None:
+    """Records would go to one, and EndTxn to another."""
+    both = {"kafka.bootstrap.servers": "old:9092", "kafka.metadata.broker.list": "new:9092"}
+    with pytest.raises(ConfigError, match=r"metadata\.broker\.list=new:9092"):
+        KafkaConnection.of(both)
+    both["kafka.metadata.broker.list"] = "old:9092"
+    assert KafkaConnection.of(both).bootstrap_servers == "old:9092"
