@@ -42,6 +42,7 @@ _ABSENCE_S = 3.0
 _ABSENCE_PAUSE_S = 0.2
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
+_SHORT_S = 30.0  # how often a log is named that ends before the end which is asked for
 _COMMIT_TIMEOUT_S = 5.0
 _COMMIT_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every epoch that time-out
 
@@ -77,6 +78,7 @@ class KafkaSplitEnumerator:
         self._ends: dict[PartitionKey, int] | None = None
         self._latest: dict[PartitionKey, int] = {}
         self._moved_at_s: dict[PartitionKey, float] = {}
+        self._short_since_s: dict[PartitionKey, float] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
         self._publish_again_at_s = float("-inf")
@@ -195,6 +197,7 @@ class KafkaSplitEnumerator:
         patience_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
         starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=timeout_s)
         ends = self._visible_ends(starts, look)
+        self._tell_of_short_logs(look)
         if not at_once and self._is_too_early(starts, ends):
             ends = starts
         limit = smallest_limit(max_records, self._options.max_offsets)
@@ -399,6 +402,24 @@ class KafkaSplitEnumerator:
         if self._ends is not None:
             ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
         return {key: max(end, starts[key]) for key, end in ends.items()}
+
+    def _tell_of_short_logs(self, look: Look) -> None:
+        """A bounded source waits where a log ends before the end that is asked for. It may grow,
+        but it may have been cut off, too, where nobody had read yet."""
+        now_s, ends = self._clock(), self._ends or {}
+        for key, fact in look.latest.items():
+            if key in self._gone or fact.offset >= ends.get(key, 0):
+                self._short_since_s.pop(key, None)
+            elif now_s - self._short_since_s.setdefault(key, now_s) >= _SHORT_S:
+                self._short_since_s[key] = now_s
+                log.warning(
+                    "a log ends before the end that is asked for, more records are waited for: "
+                    "partition=%s-%d log_end=%d end=%d; if it was cut off (an unclean leader "
+                    "election, a lost disk) none will come: stop the job, and ask for less",
+                    *key,
+                    fact.offset,
+                    ends[key],
+                )
 
     def _is_too_early(
         self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]

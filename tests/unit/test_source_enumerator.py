@@ -241,3 +241,21 @@ def test_the_backlog_of_a_bounded_run_ends_where_the_run_does() -> None:
     bench.cluster.log("orders", 0).latest = 1000
     found = bench.enumerator.measure(start, timeout_s=TIMEOUT_S)
     assert [found[split.key].records for split in start] == [10, 20]
+
+
+def test_a_bounded_source_says_that_it_waits_for_a_log_that_ends_too_early(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Cut off where nobody had read yet: no position is lost, and nothing more may ever come."""
+    bench = Bench(bounded=True)
+    position = bench.cut(bench.start(), max_records=6)
+    bench.cluster.log("orders", 0).elect(cut_off_at=7)
+    position = bench.cut(position)
+    assert (
+        "ends before the end" not in caplog.text
+    )  # a new leader may know a lower one for a moment
+    bench.clock.pass_time(30.0)
+    for _ in range(3):
+        position = bench.cut(position)
+    assert not bench.enumerator.is_finished(position)
+    assert caplog.text.count("partition=orders-0 log_end=7 end=10;") == 1
