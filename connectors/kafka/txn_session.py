@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.owner import RENEWAL_INTERVAL_S, KafkaOwnerStore
+from connectors.kafka.owner import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, KafkaOwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.txn_survey import (
@@ -167,7 +167,8 @@ def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_
         store = KafkaOwnerStore(job.connections[key], prefix, timeout_s=timeout_s)
         try:
             first = store.read()
-            until = time.monotonic() + RENEWAL_INTERVAL_S + 1
+            # As a start of another job does: a sweep may be in the way of a renewal.
+            until = time.monotonic() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
             while first is not None and first.job_uid == job.job_uid and time.monotonic() < until:
                 time.sleep(0.25)  # a living holder shows itself only by its next renewal
                 found = store.read()
