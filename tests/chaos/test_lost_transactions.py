@@ -192,7 +192,8 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         assert named.isdisjoint(visible), "what is committed is not named as lost"
 
         scenario.setting = setting
-        scenario.kill_at(Kill(failpoint="after-repair"))
+        # Each region is a repair by itself; killed behind the last one.
+        scenario.kill_at(Kill(failpoint="after-repair", hit=len(named)))
         assert repaired(scenario.checkpoint) == len(named)
         scenario.finish()
 
