@@ -253,7 +253,7 @@ class Settlement:
         self._heed(record)
         self._committers = SharedCommitters(self.sinks, self.plan)  # these hold what was replaced
         standing = {entry.payload for entry in self._decided(record, ()).entries}
-        if any(entry.payload in standing for entry in lost.committables):
+        if all(entry.payload in standing for entry in lost.committables):
             failed = lost_error(record.checkpoint_id, (lost,), ())
             self._failed_repairs[lost.region.region] = failed
 

@@ -28,7 +28,7 @@ from runtime.errors import (
 from runtime.model import RegionRecord, StateEntry, Verdict
 from tests.core_driver import FAST, CoreDriver, committable, split
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
-from tests.starting_job import Job
+from tests.starting_job import Job, record
 
 CHAINED = (RegionPlan(name="main", source_ids=("source",), chained=True),)
 REPAIRING = dataclasses.replace(FAST, on_lost=OnLost.REPAIR)
@@ -441,3 +441,38 @@ def test_rule_11_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
     with pytest.raises(DataLostError):
         job.start(plan=two_regions(), at=at)
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+
+
+class _Overtaken(Rewriter):
+    """Another start's repair of one of two committables is on record first."""
+
+    def __init__(self, job: Job, first: StateEntry) -> None:
+        super().__init__(job)
+        self._first = first
+
+    def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        if not self.calls:
+            other = self.job.pre_commit("other", generation=1)
+            self.job.store.repairs.setdefault(checkpoint_id, []).append(
+                {self._first.payload: other}
+            )
+        assert isinstance(lost, LostCommittables)
+        self.calls += 1
+        return {
+            entry.payload: self.job.pre_commit(f"again-{self.calls}-{number}", generation=1)
+            for number, entry in enumerate(lost.committables)
+        }
+
+
+def test_rule_11_what_another_repair_has_left_is_written_again() -> None:
+    """It was one of the two alone: the other is no more beyond repair than before."""
+    job = Job(record(0), committed=(0,))
+    entries = (job.pre_commit("one"), job.pre_commit("two"))
+    job.store.records[1] = record(1, entries=entries)
+    job.sink.committer.abort(entries, timeout_s=1.0)
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = _Overtaken(job, entries[0])
+    job.start()
+    assert sorted(map(str, job.broker.read_committed(0))) == ["again-2-0", "other"]
+    assert not job.broker.ongoing()
