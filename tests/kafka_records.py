@@ -51,6 +51,7 @@ _ANSWER_S = 120.0
 Options = Mapping[str, Any]
 
 _PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's documented code
+_NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +222,25 @@ def end_offsets(
     committed: bool = True,
     options: Options | None = None,
 ) -> dict[int, int]:
-    """Per partition the last stable offset, or with ``committed=False`` the high watermark."""
+    """Per partition the last stable offset, or with ``committed=False`` the high watermark.
+
+    A topic that has just been made has leaders that do not know it yet; they are asked again.
+    """
     client = admin(bootstrap, options)
-    partitions = client.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        partitions = client.list_topics(topic, timeout=_ANSWER_S).topics[topic].partitions
+        try:
+            return _listed_ends(client, topic, partitions, committed=committed)
+        except KafkaException as err:
+            if err.args[0].code() not in _NOT_YET or time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
+
+
+def _listed_ends(
+    client: AdminClient, topic: str, partitions: Iterable[int], *, committed: bool
+) -> dict[int, int]:
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = client.list_offsets(
