@@ -19,6 +19,7 @@ __all__ = [
     "HEADERS",
     "ColumnBuilder",
     "columns_with",
+    "header_pairs",
     "headers_of",
     "schema_ddl",
     "schema_of",
@@ -115,7 +116,7 @@ class ColumnBuilder:
         if "value" in self._columns:
             content["value"] = pa.array(list(map(Message.value, messages)), pa.binary())
         if HEADERS in self._columns:
-            content[HEADERS] = _headers(list(map(_pairs, messages)))
+            content[HEADERS] = _headers(list(map(header_pairs, messages)))
         if self._timed:
             flat = _kinds_and_times(messages)
             content |= times_of(flat[0::2], flat[1::2])
@@ -173,7 +174,8 @@ def times_of(kinds: npt.NDArray[np.integer], times_ms: IntArray) -> dict[str, pa
     return {"timestamp": micros, "timestampType": pa.array(kinds)}
 
 
-def _pairs(message: Message) -> _Pairs | None:
+def header_pairs(message: Message) -> _Pairs | None:
+    """Names and values; ConfigError for a name that is not UTF-8."""
     try:
         found: _Pairs | None = _HEADERS_OF(message)
     except (SystemError, UnicodeDecodeError) as err:  # the first is how the C client says it

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from connectors.kafka._client import (
     OFFSET_BEGINNING,
@@ -27,6 +26,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.client_options import Role
+from connectors.kafka.columns import header_pairs
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import Headers, History, Identity, Record
 from runtime.errors import UnreachableError
@@ -61,7 +61,6 @@ _LEADERLESS = (
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.REPLICA_NOT_AVAILABLE,
 )
-_Pairs = Sequence[tuple[str, bytes | str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +241,7 @@ def read_history(
 
 def record_of(message: Message) -> Record:
     """A message as the checker's record; it must not carry an error."""
-    headers: Headers = tuple(
-        (str(pair[0]), _bytes(pair[1])) for pair in cast(_Pairs, message.headers() or ())
-    )
+    headers: Headers = tuple((name, _bytes(value)) for name, value in header_pairs(message) or ())
     kind, timestamp_ms = message.timestamp()
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None

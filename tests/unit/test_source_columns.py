@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of, times_of
+from connectors.kafka.history import record_of
 from runtime.errors import ConfigError
 
 Rows = list[dict[str, Any]]
@@ -107,6 +108,8 @@ def test_a_header_name_that_is_not_utf_8_is_an_error_that_names_the_record() -> 
     builder = ColumnBuilder(("headers",), [("t", 3)])
     with pytest.raises(ConfigError, match=r"topic=t .*offset=7"):
         builder.build([Damaged()], np.zeros(1, np.int64), np.array([7]))
+    with pytest.raises(ConfigError, match=r"topic=t .*offset=7"):
+        record_of(Damaged())  # as the checker reads it
 
 
 def test_timestamps_have_javas_type_numbers() -> None:
