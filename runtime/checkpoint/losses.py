@@ -1,7 +1,7 @@
 """Decided work that cannot be committed: whose it was, and the errors that say so. Pure."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.contracts import CommitOutcome, CommitReport, UnsettledWork
@@ -15,6 +15,7 @@ __all__ = [
     "lost_error",
     "unknown_error",
     "unsettled_works",
+    "why_lost",
 ]
 
 _UNSETTLED = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
@@ -102,6 +103,24 @@ def lost_error(
         "again, 'sluice checkpoint accept-loss' names them once more and lets the job start; write "
         "them by hand before that start.",
     )
+
+
+def why_lost(
+    checkpoint_id: int,
+    lost: Sequence[LostCommittables],
+    reports: Iterable[CommitReport],
+    failed: Mapping[str, BaseException],
+) -> BaseException:
+    """What kept a repair from being one; or all ranges, where there are several to name.
+
+    Args:
+        failed: errors of repairs, by region.
+    """
+    for part in lost:
+        error = failed.get(part.region.region)
+        if error and (len(lost) == 1 or not isinstance(error, TransactionLostError)):
+            return error
+    return lost_error(checkpoint_id, lost, reports)
 
 
 def unknown_error(

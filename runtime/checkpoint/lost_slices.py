@@ -7,9 +7,9 @@ from runtime.checkpoint.book import Book
 from runtime.checkpoint.losses import (
     LostCommittables,
     lost_by_region,
-    lost_error,
     unknown_error,
     unsettled_works,
+    why_lost,
 )
 from runtime.checkpoint.messages import CommitReported, NoteUnsettled, Repaired
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
@@ -45,10 +45,7 @@ def lose(
     if _has_open_rest(book, checkpoint, event, now_s):
         retry(book, checkpoint, now_s, details={r.detail for r in event.reports if r.detail})
         return
-    failed = [checkpoint.unrepaired.get(found.region.region) for found in by_region]
-    error = next(filter(None, failed), None)
-    if error is None:
-        error = lost_error(checkpoint.checkpoint_id, by_region, event.reports)
+    error = why_lost(checkpoint.checkpoint_id, by_region, event.reports, checkpoint.unrepaired)
     answers = zip(event.committables, event.reports, strict=True)
     works = unsettled_works(checkpoint.regions, answers)
     _end_unsettled(book, checkpoint, works, error, now_s)

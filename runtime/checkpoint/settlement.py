@@ -13,11 +13,12 @@ from runtime.checkpoint.losses import (
     lost_error,
     unknown_error,
     unsettled_works,
+    why_lost,
 )
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, OnLost
-from runtime.checkpoint.repairs import Repairs
-from runtime.checkpoint.steps import Steps, by_sink, commit_all, note_unsettled
+from runtime.checkpoint.repairs import Repairs, discard
+from runtime.checkpoint.steps import Steps, commit_all, note_unsettled
 from runtime.checkpoint.succession import is_settled
 from runtime.contracts import (
     AcceptedAs,
@@ -31,7 +32,7 @@ from runtime.contracts import (
     SweepView,
     UnsettledWork,
 )
-from runtime.errors import FencedError, TransactionLostError, UnreachableError
+from runtime.errors import FencedError, UnreachableError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
 __all__ = ["Answers", "Settlement"]
@@ -201,19 +202,10 @@ class Settlement:
         reports = [report for _, report in answers]
         if not _is_any_pending(reports) or self.clock() >= self.deadline_s:
             self._noted(decided, answers)
-            raise self._why_lost(record.checkpoint_id, by_region, reports)
+            raise why_lost(record.checkpoint_id, by_region, reports, self._failed_repairs)
         yield "settle-retry"  # nobody else commits the rest, and it may be lost by then
         self.pause(_PAUSE_S)
         return True
-
-    def _why_lost(
-        self, checkpoint_id: int, lost: Sequence[LostCommittables], reports: Sequence[CommitReport]
-    ) -> Exception:
-        """What kept a repair from being one; or all ranges, where there are several to name."""
-        for error in self._failed_repairs.values():
-            if len(lost) == 1 or not isinstance(error, TransactionLostError):
-                return error
-        return lost_error(checkpoint_id, lost, reports)
 
     def _repair_each(
         self, record: CheckpointRecord, found: Iterable[LostCommittables]
@@ -243,7 +235,8 @@ class Settlement:
         finally:
             self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
-            self._discard(list(replaced.values()))
+            # Ours must not hold back readers for the rest of this run.
+            discard(self.sinks, replaced.values(), timeout_s=self.settings.call_timeout_s)
             self._give_way(record, lost)
         return outcome
 
@@ -266,12 +259,6 @@ class Settlement:
         heir = self.plan.heir_of(found.region)
         is_exact = heir is not None and heir.can_repair
         return self.settings.on_lost is OnLost.REPAIR and is_exact
-
-    def _discard(self, entries: Sequence[StateEntry]) -> None:
-        """Another start was faster: ours must not hold back readers for the rest of this run."""
-        for operator_id, positions in by_sink(self.sinks, entries).items():
-            mine = [entries[position] for position in positions]
-            self._committers.of(operator_id).abort(mine, timeout_s=self.settings.call_timeout_s)
 
     def _give_up_late(
         self,

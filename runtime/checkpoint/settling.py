@@ -35,9 +35,7 @@ from runtime.checkpoint.states import Event, State
 from runtime.checkpoint.succession import taken_over
 from runtime.checkpoint.unanswered import end_if_hung, retry
 from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
-from runtime.errors import (
-    FencedError,
-)
+from runtime.errors import FencedError
 from runtime.model import CheckpointKind, Verdict, committables_of
 from runtime.moments import is_past
 
