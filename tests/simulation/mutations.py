@@ -13,14 +13,10 @@ from connectors.kafka.producers import Lease, ProducerPool
 from connectors.kafka.slots import SlotEvent, SlotState
 from runtime.checkpoint import (
     aligning,
-    moving,
     parking,
-    rescaling,
     rulings,
     settling,
-    startup,
 )
-from runtime.checkpoint.assignment import assignment_of
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.core import CoordinatorCore
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
@@ -42,6 +38,7 @@ from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker
 from tests.fake_store import FakeStore
 from tests.simulation.loss_mutations import LOSS_MUTATIONS
+from tests.simulation.split_mutations import SPLIT_MUTATIONS
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -286,51 +283,6 @@ def end_without_parked_regions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "parked_at_the_end", lambda book: None)
 
 
-def move_splits_of_carried_regions(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: the batch under way of a region that did not complete may have the split in it."""
-    patch.setattr(moving, "may_move", lambda region, checkpoint: True)
-
-
-def forget_the_assignment_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: where a run begins, and with which splits, is what the decision says."""
-    patch.setattr(rescaling, "recorded", lambda record: assignment_of(record.regions))
-
-
-def keep_what_was_given_away(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a split has one region, behind a decision as before it."""
-    decided = RegionState.decided
-
-    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, *, is_end: bool) -> None:
-        known = {split.key for split in goes_on.splits}
-        kept = tuple(split.at_end() for split in record.splits if split.key not in known)
-        whole = replace(goes_on, splits=goes_on.splits + kept)
-        decided(self, checkpoint_id, record, whole, is_end=is_end)
-
-    patch.setattr(RegionState, "decided", broken)
-    patch.setattr(aligning, "_require_own_splits", lambda book, ack: None)
-
-
-def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Rule 9: a run with other regions goes on at the very ends that the record says."""
-
-    def broken(record: Any, plan: Any, *, generation: int) -> Any:
-        regions, assignment = rescaling.dealt_anew(record, plan, generation=generation)
-        if {each.region for each in regions} == {each.region for each in record.regions}:
-            return regions, assignment
-        ahead = tuple(
-            replace(
-                region,
-                splits=tuple(
-                    replace(split, end_offset=split.end_offset + 1) for split in region.splits
-                ),
-            )
-            for region in regions
-        )
-        return ahead, assignment
-
-    patch.setattr(startup, "dealt_anew", broken)
-
-
 def abort_all_that_a_life_tells(patch: pytest.MonkeyPatch) -> None:
     """Rule 17: what a decision has, or a checkpoint under way, is not aborted because the life that
     wrote it says that it is open."""
@@ -395,6 +347,7 @@ _TWO_RECORDS = "a place holds two records"
 _INVISIBLE = "not everything is visible in the end"
 
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
+    **SPLIT_MUTATIONS,
     **LOSS_MUTATIONS,
     "sweep before the seal": (sweep_before_the_seal, _STARTS, _ABORTED),
     "no seal": (no_seal, _STARTS, "a place is published before the one below"),
@@ -453,26 +406,6 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
             "steps": 200,
             **_LONG_RUNS,
         },
-        _INVISIBLE,
-    ),
-    "move splits of carried regions": (
-        move_splits_of_carried_regions,
-        {"regional": True, "regions": 3, "partitions": 5, "fail_region": 0.03, "move": 0.5},
-        "a carried region's split moved",
-    ),
-    "forget the assignment at a start": (
-        forget_the_assignment_at_a_start,
-        {"kill": 0.03, "regions": 3, "partitions": 5, "move": 0.5},
-        "the assignment's version does not tell",
-    ),
-    "keep what was given away": (
-        keep_what_was_given_away,
-        {"partitions": 5, "move": 0.5},
-        "a bug in a living region",
-    ),
-    "deal splits ahead of the record": (
-        deal_splits_ahead_of_the_record,
-        {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
         _INVISIBLE,
     ),
     "abort all that a life tells": (

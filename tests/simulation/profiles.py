@@ -13,6 +13,18 @@ _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "pr
 _TASKS: dict[str, Any] = {"continuous": True}
 _FILES: dict[str, Any] = {"files": True, "only_files": True}
 
+_REPAIRED_BY_SOME = Profile(
+    expire=0.1,
+    lost_stops=True,
+    accepted=True,
+    some_repair=True,
+    kill=0.02,
+    pause=0.05,
+    start=0.1,
+    processes=16,
+    steps=200,
+)
+
 PROFILES: Mapping[str, Profile] = {
     "ordinary": Profile(),
     "stateful": Profile(stateful=True),
@@ -111,28 +123,9 @@ PROFILES: Mapping[str, Profile] = {
     "what expires is told and accepted, on a file system": Profile(
         expire=0.05, lost_stops=True, accepted=True, disk=True, kill=0.02, start=0.1, processes=12
     ),
-    "what expires is repaired by some, told by others and accepted": Profile(
-        expire=0.1,
-        lost_stops=True,
-        accepted=True,
-        some_repair=True,
-        kill=0.02,
-        pause=0.05,
-        start=0.1,
-        processes=16,
-        steps=200,
-    ),
-    "what expires is repaired by some and accepted, on a file system": Profile(
-        expire=0.1,
-        lost_stops=True,
-        accepted=True,
-        some_repair=True,
-        disk=True,
-        kill=0.02,
-        pause=0.05,
-        start=0.1,
-        processes=16,
-        steps=200,
+    "what expires is repaired by some, told by others and accepted": _REPAIRED_BY_SOME,
+    "what expires is repaired by some and accepted, on a file system": replace(
+        _REPAIRED_BY_SOME, disk=True
     ),
     "on a file system": Profile(disk=True, kill=0.02, pause=0.02, start=0.1, processes=8),
     "a file system with late renames": Profile(

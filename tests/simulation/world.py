@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from connectors.kafka.owner import OwnerRecord
-from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
+from runtime.checkpoint.handlers import GlobalCheckpointHandler
 from runtime.checkpoint.plan import (
     CheckpointSettings,
     JobPlan,
@@ -30,11 +30,6 @@ from runtime.errors import (
     TransactionLostError,
     UnreachableError,
 )
-from runtime.failover.restart_strategies import (
-    ExponentialDelayRestart,
-    FixedDelayRestart,
-    RestartStrategy,
-)
 from runtime.model import CheckpointRecord, OperatorNode, SplitRange
 from tests.fake_file_system import FakeFileSystem
 from tests.fake_kafka import FakeBroker, Fenced
@@ -44,6 +39,7 @@ from tests.simulation.continuous import ContinuousLife, Task
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.moves import RandomMoves
+from tests.simulation.policies import REGIONAL, strategy_of
 from tests.simulation.process import Process, RegionBrokenError
 from tests.simulation.producers import Producers
 from tests.simulation.profile import Profile
@@ -53,20 +49,6 @@ from tests.simulation.stores import MemoryStore, WatchedDisk, make_disk_store
 from tests.simulation.watch import ViolationError, Watch
 
 __all__ = ["World"]
-
-_REGIONAL = RegionalCheckpointHandler(
-    max_failed_ratio=0.7, max_carried_in_a_row=4, region_timeout_s=0.3
-)
-_DELAYED = ExponentialDelayRestart(
-    initial_backoff_s=0.2, max_backoff_s=3.0, reset_backoff_threshold_s=5.0, jitter_factor=0.5
-)
-_SECOND_IS_FOR_GOOD = FixedDelayRestart(attempts=1, delay_s=0.1)
-
-
-def _strategy(profile: Profile) -> RestartStrategy | None:
-    if profile.park:
-        return _SECOND_IS_FOR_GOOD
-    return _DELAYED if profile.delayed else None
 
 
 class World:
@@ -127,8 +109,8 @@ class World:
             unknown_timeout_s=0.0,
             max_concurrent=profile.max_concurrent,
             on_lost=OnLost.REPAIR if profile.expire and not profile.lost_stops else OnLost.FAIL,
-            handler=_REGIONAL if profile.regional else GlobalCheckpointHandler(),
-            restart_strategy=_strategy(profile),
+            handler=REGIONAL if profile.regional else GlobalCheckpointHandler(),
+            restart_strategy=strategy_of(profile),
             on_region_failure=OnRegionFailure.PARK if profile.park else OnRegionFailure.FAIL,
             balancer=RandomMoves(self) if profile.move else None,
         )

@@ -254,13 +254,10 @@ def test_a_last_sweep_that_fails_does_not_keep_a_job_from_stopping(
     assert "the last sweep failed, the next start repeats it" in caplog.text
 
 
-def test_a_job_whose_store_hangs_can_be_stopped(
-    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Within a bound: what is open then is settled by the next start, which finds the record."""
-    monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
-    monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
-    coordinator, _ = job.started()
+def _with_a_hanging_store(
+    job: Job, coordinator: BarrierCoordinator
+) -> tuple[threading.Thread, threading.Event]:
+    """A region of the job, at a step that hangs until the event is set."""
     hangs, answers = threading.Event(), threading.Event()
 
     def hang(name: str) -> None:
@@ -271,6 +268,17 @@ def test_a_job_whose_store_hangs_can_be_stopped(
     job.source.ends[0] = 4
     region = job.region(coordinator)
     _wait(hangs)
+    return region, answers
+
+
+def test_a_job_whose_store_hangs_can_be_stopped(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within a bound: what is open then is settled by the next start, which finds the record."""
+    monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
+    monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
+    coordinator, _ = job.started()
+    region, answers = _with_a_hanging_store(job, coordinator)
     coordinator.stop()
     region.join()
     assert "job stops with a checkpoint open" in caplog.text
@@ -290,16 +298,7 @@ def test_a_job_whose_store_hangs_for_good_ends_by_itself(
     monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
     coordinator = job.coordinator(replace(QUICK, call_timeout_s=0.02, settle_timeout_s=0.05))
     coordinator.start(300.0)
-    hangs, answers = threading.Event(), threading.Event()
-
-    def hang(name: str) -> None:
-        hangs.set()
-        assert answers.wait(PATIENCE_S)
-
-    job.store.on_call = hang
-    job.source.ends[0] = 4
-    region = job.region(coordinator)
-    _wait(hangs)
+    region, answers = _with_a_hanging_store(job, coordinator)
     with pytest.raises(UnreachableError, match="has not returned"):
         coordinator.wait(PATIENCE_S)
     coordinator.stop()
