@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.losses import LostCommittables, lost_error
+from runtime.checkpoint.losses import LostCommittables, lost_error, why_lost
 from runtime.checkpoint.messages import (
     Commit,
     EndJob,
@@ -476,3 +476,22 @@ def test_rule_11_what_another_repair_has_left_is_written_again() -> None:
     job.start()
     assert sorted(map(str, job.broker.read_committed(0))) == ["again-2-0", "other"]
     assert not job.broker.ongoing()
+
+
+def test_rule_11_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended() -> None:
+    """Where each of several regions was refused for itself, one of their errors would be half."""
+    parts = [
+        LostCommittables(
+            region=RegionRecord(
+                region=name, generation=1, batch_id=1, splits=(split(number, 0, 5),)
+            ),
+            committables=(),
+        )
+        for number, name in enumerate(("main", "side"))
+    ]
+    refused = TransactionLostError("its ranges give other records now", {}, "Look.")
+    gone = DataLostError("retention has taken the range", {}, "Look.")
+    assert why_lost(1, parts[:1], (), {"main": refused}) is refused
+    assert "main,side" in str(why_lost(1, parts, (), {"main": refused, "side": refused}))
+    assert why_lost(1, parts, (), {"main": refused, "side": gone}) is gone
+    assert "regions=side" in str(why_lost(1, parts[1:], (), {"main": gone}))
