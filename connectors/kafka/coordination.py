@@ -1,6 +1,7 @@
 """The driver's side of a Kafka sink: start check, ownership, sweep and committer."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -49,8 +50,8 @@ class _Sweep(Protocol):
 class KafkaSinkCoordinator:
     """Implements `runtime.contracts.SinkCoordinator` for transactional Kafka sinks.
 
-    Driver. The committer and the sweep have a client each, so that a sweep that waits for a dead
-    broker does not hold up a commit.
+    Driver. The committer, the sweep and the owner record have a client each, so that a sweep that
+    waits for a dead broker holds up neither a commit nor a renewal.
     """
 
     committer: Committer
@@ -85,6 +86,7 @@ class KafkaSinkCoordinator:
         self._claim: OwnerClaim | None = None
         self._has_swept = False
         self._unfinished: SweepView | None = None
+        self._sweeping = threading.Lock()
         self.committer = KafkaCommitter(self._wire, clock=clock, sleep=sleep)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
@@ -127,11 +129,12 @@ class KafkaSinkCoordinator:
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> int:
         """See `SinkCoordinator.sweep`; the first one waits a little for every broker (rule 28)."""
-        view = self._with_unfinished(view)
-        if self._has_swept:
-            return self._swept(self._sweeper.sweep, view, timeout_s)
-        self._has_swept = True
-        return self._swept(self._sweeper.sweep_all, view, min(timeout_s, _FIRST_SWEEP_S))
+        with self._sweeping:
+            view = self._with_unfinished(view)
+            if self._has_swept:
+                return self._swept(self._sweeper.sweep, view, timeout_s)
+            self._has_swept = True
+            return self._swept(self._sweeper.sweep_all, view, min(timeout_s, _FIRST_SWEEP_S))
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`; call it every `connectors.kafka.owner.RENEWAL_INTERVAL_S`.
@@ -139,15 +142,20 @@ class KafkaSinkCoordinator:
         An unreachable cluster is not a lost ownership: the next call tries again. A sweep that
         missed a broker is repeated here, so that its readers are freed soon after it is back.
         """
-        if self._claim is not None:
+        claim = self._claim
+        if claim is not None:
             try:
-                self._claim.renew()
+                claim.renew()
             except FencedError:
                 raise
             except StreamError as err:
                 log.warning("owner record was not renewed: prefix=%s error=%s", self._prefix, err)
-        if self._unfinished is not None:
-            self._swept(self._sweeper.sweep, self._unfinished, _REPEATED_SWEEP_S)
+        if self._sweeping.acquire(blocking=False):  # else one is under way, and repeats it
+            try:
+                if self._unfinished is not None:
+                    self._swept(self._sweeper.sweep, self._unfinished, _REPEATED_SWEEP_S)
+            finally:
+                self._sweeping.release()
 
     def _swept(self, sweep: _Sweep, view: SweepView, timeout_s: float) -> int:
         result = sweep(view, operator_id=self._operator_id, timeout_s=timeout_s)

@@ -4,7 +4,9 @@ It allocates a record where it is produced and walks its partition's records whe
 frees them: with partitions alternating record by record every step misses the processor's cache.
 Measured (90-byte values, 4 partitions): 2.2 us of processor time per record when they alternate,
 1.1 us in runs of 100 or more; putting 10,000 rows together takes 0.02 us per row.
-The order within a partition, the only one that Kafka has, is kept.
+The order within a partition, the only one that Kafka has, is kept. A key has one partition: where
+it is worked out here, it counts for all rows with keys, whichever way they go, for the client may
+know another number of partitions by now.
 """
 
 import numpy as np
@@ -20,7 +22,7 @@ __all__ = ["Grouped", "by_partition"]
 _LONG_RUN_ROWS = 64
 
 Grouped = tuple[pa.RecordBatch, pa.Array | None]
-"""Rows, and the partition of each where it differs from the column's."""
+"""Rows, and the partition of each where the column does not say it (-1: the client chooses)."""
 
 
 def by_partition(
@@ -33,19 +35,22 @@ def by_partition(
             leave rows without a partition of their own as they are.
     """
     partitions = _partitions(rows, columns, partition_count)
-    if partitions is None or not _alternates(partitions):
+    if partitions is None:
         return rows, None
-    order = pc.array_sort_indices(pa.array(partitions))  # stable
+    known = pa.array(partitions)
+    if not _alternates(partitions) or partitions.min() < 0:
+        return rows, known
+    order = pc.array_sort_indices(known)  # stable
     try:
-        return rows.take(order), pa.array(np.sort(partitions))
+        return rows.take(order), known.take(order)
     except pa.ArrowNotImplementedError:
-        return rows, None  # a column of a type that Arrow cannot reorder, such as a view
+        return rows, known  # a column of a type that Arrow cannot reorder, such as a view
 
 
 def _partitions(
     rows: pa.RecordBatch, columns: RecordColumns, partition_count: int | None
 ) -> npt.NDArray[np.int32] | None:
-    """Each row's partition, None when the client must choose one for some of them."""
+    """Each row's partition, -1 where the client must choose; None: the column is to be read."""
     chosen = None
     if columns.partition is not None and rows.column(columns.partition).type != pa.null():
         chosen = rows.column(columns.partition)
@@ -58,10 +63,7 @@ def _partitions(
             return explicit
     if partition_count is None or columns.key is None:
         return None
-    keys = rows.column(columns.key)
-    if keys.null_count and (chosen is None or pc.and_(keys.is_null(), chosen.is_null()).true_count):
-        return None
-    by_key = partitions_for_keys(_large_binary(keys), partition_count)
+    by_key = partitions_for_keys(_large_binary(rows.column(columns.key)), partition_count)
     if chosen is None or chosen.null_count == len(chosen):
         return by_key
     return np.where(

@@ -167,7 +167,7 @@ def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_
         store = KafkaOwnerStore(job.connections[key], prefix, timeout_s=timeout_s)
         try:
             first = store.read()
-            # As a start of another job does: a sweep may be in the way of a renewal.
+            # As a start of another job does.
             until = time.monotonic() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
             while first is not None and first.job_uid == job.job_uid and time.monotonic() < until:
                 time.sleep(0.25)  # a living holder shows itself only by its next renewal

@@ -15,7 +15,6 @@ from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore, JobStatus
 from runtime.checkpoint.desk import SourceDesk
 from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.checkpoint.housekeeping import OwnerWatch
 from runtime.checkpoint.messages import (
     Acknowledged,
     AskCut,
@@ -27,6 +26,7 @@ from runtime.checkpoint.messages import (
     RestartCommanded,
     TriggerAsked,
 )
+from runtime.checkpoint.ownership import OwnerWatch
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, StartedJob
 from runtime.checkpoint.progress import ListenerThread, ProgressListener
 from runtime.checkpoint.region_watch import RegionWatch, regions_seen
@@ -70,8 +70,8 @@ def _wall_ms() -> int:
 class BarrierCoordinator:
     """`runtime.contracts.Coordinator` for one run of one job. Driver; every method thread-safe.
 
-    One thread owns the core, one does its remote steps in order, one sweeps and renews, one tells
-    listeners; barriers are cut in the threads that poll for them. No lock is held during I/O,
+    One thread owns the core, one does its remote steps in order, one sweeps, one renews, one
+    tells listeners; barriers are cut in the threads that poll for them. No lock is held during I/O,
     except those of `runtime.checkpoint.serial`: connectors are called by one thread at a time.
 
     Args:
@@ -162,6 +162,7 @@ class BarrierCoordinator:
             require_known=self._require_known,
             told=told,
         )
+        self._owners.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
         self._started = StartedJob(
             job_uid=found.record.job_uid,
@@ -266,11 +267,10 @@ class BarrierCoordinator:
                 self._watch.stop(timeout_s=_JOIN_S)
             if self._threads is not None:
                 self._threads.stop()
+            self._owners.stop(timeout_s=_JOIN_S)
             self._listeners.stop(timeout_s=_JOIN_S)
-            for close in (
-                *(sink.close for sink in self._sinks.values()),
-                *(source.close for source in self._sources.values()),
-            ):
+            closes = [each.close for each in self._sinks.values()]
+            for close in (*closes, *(each.close for each in self._sources.values())):
                 try:
                     close()
                 except Exception:  # a stop goes on with the others

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.housekeeping import Housekeeper, OwnerWatch
+from runtime.checkpoint.housekeeping import Housekeeper
 from runtime.checkpoint.loop import CoreLoop, StepThread
 from runtime.checkpoint.messages import Action, CoreEvent, OrphansSwept, StepFailed, StopAsked
+from runtime.checkpoint.ownership import OwnerWatch
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.progress import ListenerThread
 from runtime.checkpoint.routes import ActionRoutes
@@ -29,7 +30,7 @@ _JOIN_S = 5.0
 
 
 class RunThreads:
-    """One thread owns the core, one does its remote steps in order, one sweeps and renews.
+    """One thread owns the core, one does its remote steps in order, one sweeps.
 
     Driver; every method may be called from every thread, `stop` once.
 
@@ -80,18 +81,16 @@ class RunThreads:
             clock=clock,
         )
         self._loop = CoreLoop(core, clock=clock, on_actions=self.routes.carry_out)
+        self._owners = owners
         self._housekeeper = Housekeeper(
-            sweep=self._sweep,
-            owners=owners,
-            fenced=lambda err: self._post(StepFailed(checkpoint_id=0, error=err)),
-            settings=settings,
-            clock=clock,
+            sweep=self._sweep, interval_s=settings.sweep_interval_s, clock=clock
         )
 
     def start(self) -> None:
         """Begin; the first tick may trigger a checkpoint."""
         for thread in (self._steps, self._loop, self._housekeeper):
             thread.start()
+        self._owners.tell(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
 
     def step(self, event: CoreEvent) -> list[Action]:
         """Give the core an event; the actions it answered with, which are carried out anyway."""

@@ -114,16 +114,17 @@ class _SerialCommitter:
 
 
 class SerialSink:
-    """A `SinkCoordinator` behind two locks, its committer's and that of all else.
+    """A `SinkCoordinator` behind three locks: its committer's, its renewal's, and that of all else.
 
-    So a commit does not wait for a sweep that waits for a dead broker. A sink's committer may exist
-    only after `claim`, so it is looked up when first used.
+    So neither a commit nor a renewal waits for a sweep that waits for a dead broker. A sink's
+    committer may exist only after `claim`, so it is looked up when first used.
     """
 
     def __init__(self, sink: SinkCoordinator) -> None:
         self._sink = sink
         self._lock = threading.Lock()
         self._committing = threading.Lock()
+        self._renewing = threading.Lock()
         self.committer: Committer = _SerialCommitter(sink, self._committing)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
@@ -143,10 +144,10 @@ class SerialSink:
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`."""
-        with self._lock:
+        with self._renewing:
             self._sink.renew()
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""
-        with self._committing, self._lock:
+        with self._committing, self._renewing, self._lock:
             self._sink.close()

@@ -143,8 +143,8 @@ class SinkCoordinator(Protocol):
     except `check`, which runs before anything is written anywhere.
 
     Order of calls: `check` (no side effects), `claim`, then `sweep`, `committer`, `renew` at will,
-    `close`. One at a time, but for the committer: it may be at work while another one runs, for a
-    commit must not wait for a sweep.
+    `close`. One at a time, but for the committer and `renew`: one call of each may be at work while
+    another one runs, for neither may wait for a sweep. `renew` may come before `claim`.
     """
 
     committer: Committer

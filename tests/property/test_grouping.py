@@ -41,10 +41,13 @@ def lists_of(elements: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[
     return st.lists(elements, min_size=count, max_size=count)
 
 
-def by_client(batch: pa.RecordBatch, count: int) -> dict[int, list[bytes | None]]:
+def by_client(
+    batch: pa.RecordBatch, count: int, *, newer_count: int | None = None
+) -> dict[int, list[bytes | None]]:
     """Which values each partition gets, in order, from what `produce` is called with.
 
-    The client sends null keys without a partition where it likes: to partition 0 here.
+    The client sends null keys without a partition where it likes: to partition 0 here. It may have
+    learned meanwhile that there are more partitions.
     """
     rows, known = by_partition(batch, RecordColumns.of(batch.schema, "t"), count)
     arguments = RecordColumns.of(batch.schema, "t").arguments(rows, known)
@@ -54,7 +57,7 @@ def by_client(batch: pa.RecordBatch, count: int) -> dict[int, list[bytes | None]
     ):
         chosen = partition
         if partition < 0:
-            chosen = 0 if key is None else partition_for_key(key, count)
+            chosen = 0 if key is None else partition_for_key(key, newer_count or count)
         found[chosen].append(value)
     return found
 
@@ -74,3 +77,13 @@ def as_it_came(batch: pa.RecordBatch, count: int) -> dict[int, list[bytes | None
 def test_every_partition_gets_its_rows_in_their_order(batch: pa.RecordBatch) -> None:
     """Whatever columns decide the partition, and although null keys may land anywhere."""
     assert by_client(batch, 5) == as_it_came(batch, 5)
+    assert by_client(batch, 5, newer_count=7) == as_it_came(batch, 5)
+
+
+def test_a_key_has_one_partition_in_whatever_runs_its_records_come() -> None:
+    """The client learns of new partitions by itself: long runs went by its count, not by ours."""
+    key = next(k for k in (b"%d" % n for n in range(99)) if partition_for_key(k, 5) == 4)
+    long_run = pa.record_batch({"value": [b"v"] * 500, "key": [key] * 500})
+    with_nulls = pa.record_batch({"value": [b"v"] * 4, "key": [key, None, key, None]})
+    assert set(by_client(long_run, 5, newer_count=7)) == {4}
+    assert set(by_client(with_nulls, 5, newer_count=7)) == {4, 0}

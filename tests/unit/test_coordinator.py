@@ -10,6 +10,7 @@ from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.states import State
+from runtime.contracts import SweepView
 from runtime.errors import (
     FencedError,
     StorageError,
@@ -190,6 +191,23 @@ def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) ->
     job.source.ends[0] = 9
     region.join()
     assert job.visible()[0] == [0, 1, 2]
+
+
+class _SlowStart(FakeSink):
+    """Its first sweep waits, as for a broker, until the owner record was renewed thrice."""
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        """See `SinkCoordinator.sweep`."""
+        wait_for(lambda: self.calls.count("renew") >= 3, poll_s=0.005)
+        return super().sweep(view, timeout_s=timeout_s)
+
+
+def test_rule_22_a_start_that_takes_long_renews_its_owner_record(job: Job) -> None:
+    """Another job, which watches it for three renewals, would take this one for dead."""
+    sink = _SlowStart(job.broker)
+    made = job.coordinator(CheckpointSettings(renew_interval_s=0.01), sink=sink)
+    made.start(300.0)
+    assert sink.calls.index("claim") < sink.calls.index("sweep")
 
 
 def test_no_region_begins_before_what_is_decided_is_committed(job: Job) -> None:

@@ -1,17 +1,14 @@
-"""The thread that sweeps and renews: it goes on through whatever one of its rounds meets."""
+"""The thread that sweeps: it goes on through whatever one of its rounds meets."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from runtime.checkpoint.housekeeping import Housekeeper, OwnerWatch
-from runtime.checkpoint.plan import CheckpointSettings
-from runtime.contracts import SinkCoordinator
-from runtime.errors import FencedError, UnreachableError
+from runtime.checkpoint.housekeeping import Housekeeper
+from runtime.errors import UnreachableError
 from tests.waiting import PATIENCE_S, wait_for
 
 AWAY = UnreachableError("no broker answers", {}, "Start one.")
@@ -31,38 +28,20 @@ class Rounds:
             raise self._errors.pop(0)
 
 
-class Sink:
-    """Of its renewals alone."""
-
-    def __init__(self, renew: Callable[[], None]) -> None:
-        self.renew = renew
-
-
 @pytest.fixture
 def started() -> Iterator[Callable[..., Housekeeper]]:
     """Starts housekeepers; each is stopped."""
     stops: list[Housekeeper] = []
 
-    def start(
-        *, sweep: Rounds, renew: Rounds, sweep_s: float = 60.0, renew_s: float = 60.0
-    ) -> Housekeeper:
-        sinks = cast(Mapping[str, SinkCoordinator], {"sink": Sink(renew)})
-        made = Housekeeper(
-            sweep=sweep,
-            owners=OwnerWatch(sinks, interval_s=60.0, clock=time.monotonic),
-            fenced=lambda err: fenced.append(err),
-            settings=CheckpointSettings(sweep_interval_s=sweep_s, renew_interval_s=renew_s),
-            clock=time.monotonic,
-        )
+    def start(*, sweep: Rounds, interval_s: float = 60.0) -> Housekeeper:
+        made = Housekeeper(sweep=sweep, interval_s=interval_s, clock=time.monotonic)
         stops.append(made)
         made.start()
         return made
 
-    fenced: list[FencedError] = []
     yield start
     for each in stops:
         each.stop(timeout_s=PATIENCE_S)
-    assert not fenced
 
 
 def test_rule_4_a_sweep_that_fails_is_repeated_at_its_interval(
@@ -70,7 +49,7 @@ def test_rule_4_a_sweep_that_fails_is_repeated_at_its_interval(
 ) -> None:
     """Also after an error of a client: readers would wait for orphans as long as the job runs."""
     sweep = Rounds(AWAY, BUG)
-    started(sweep=sweep, renew=Rounds(), sweep_s=0.01)
+    started(sweep=sweep, interval_s=0.01)
     wait_for(lambda: sweep.met >= 3, poll_s=0.002)
     levels = [entry.levelno for entry in caplog.records if "sweep failed" in entry.message]
     assert levels == [logging.WARNING, logging.ERROR]
@@ -80,17 +59,7 @@ def test_rule_17_who_waits_for_a_sweep_goes_on_though_it_failed(
     started: Callable[..., Housekeeper],
 ) -> None:
     """A new life waits for one try: the next sweep comes in any case."""
-    keeper = started(sweep=Rounds(BUG), renew=Rounds())
+    keeper = started(sweep=Rounds(BUG))
     tried = threading.Event()
     keeper.sweep_soon(tried.set)
     assert tried.wait(PATIENCE_S)
-
-
-def test_rule_22_a_renewal_that_fails_is_repeated_and_fences_nobody(
-    started: Callable[..., Housekeeper], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whether the record is still ours is not known: the next decision looks itself."""
-    renew = Rounds(BUG, AWAY)
-    started(sweep=Rounds(), renew=renew, renew_s=0.01)
-    wait_for(lambda: renew.met >= 3, poll_s=0.002)
-    assert "owner record was not renewed; tried again" in caplog.text

@@ -1,18 +1,23 @@
 """Rule 22: whose prefix it is, is asked before a decision, and not only every few seconds."""
 
+import threading
 from collections.abc import Mapping
+from time import monotonic
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.housekeeping import OwnerWatch
 from runtime.checkpoint.messages import Publish, Published
+from runtime.checkpoint.ownership import OwnerWatch
+from runtime.checkpoint.serial import SerialSink
 from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome, SinkCoordinator
+from runtime.contracts import PublishOutcome, SinkCoordinator, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
+from tests.waiting import PATIENCE_S, wait_for
 
 FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
 
@@ -50,14 +55,14 @@ def test_rule_22_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> 
     """A process that was paused does not know what has become of its prefix."""
     sink, time = Sink(), Time()
     owners = watch(sink, time)
-    time.now_s = 5.0
+    time.now_s = 10.0
     owners.require()
     assert sink.renewals == 0
-    time.now_s = 5.1
+    time.now_s = 10.1
     owners.require()
     owners.require()
     assert sink.renewals == 1
-    time.now_s, sink.finds = 20.0, FENCED
+    time.now_s, sink.finds = 30.0, FENCED
     for _ in range(2):  # once lost it is lost, whatever the next answer is
         with pytest.raises(FencedError):
             owners.require()
@@ -68,9 +73,111 @@ def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
     sink, time = Sink(), Time()
     owners = watch(sink, time)
     sink.finds = UnreachableError("no broker answers", {}, "Start one.")
-    time.now_s = 6.0
+    time.now_s = 11.0
     owners.require()
     assert sink.renewals == 1
+
+
+def renewing(sinks: object, *, interval_s: float) -> OwnerWatch:
+    """Renews by itself."""
+    owners = OwnerWatch(
+        cast(Mapping[str, SinkCoordinator], sinks), interval_s=interval_s, clock=monotonic
+    )
+    owners.start()
+    return owners
+
+
+def test_rule_22_renewals_go_on_whatever_one_of_them_meets() -> None:
+    """Nor does one sink's trouble keep the others from theirs."""
+    broken, away, sink = Sink(), Sink(), Sink()
+    broken.finds = cast(StreamError, ValueError("a client's own bug"))
+    away.finds = UnreachableError("no broker answers", {}, "Start one.")
+    owners = renewing({"broken": broken, "away": away, "sink": sink}, interval_s=0.002)
+    try:
+        wait_for(lambda: sink.renewals >= 3, poll_s=0.002)
+        owners.require()
+    finally:
+        owners.stop(timeout_s=PATIENCE_S)
+
+
+def test_rule_22_who_is_told_later_is_told_of_what_was_found_before() -> None:
+    """A start found out, in its repair: its run ends before its first decision."""
+    sink, told = Sink(), list[FencedError]()
+    sink.finds = FENCED
+    owners = renewing({"sink": sink}, interval_s=0.002)
+    wait_for(lambda: sink.renewals == 1, poll_s=0.002)
+    with pytest.raises(FencedError):
+        wait_for(owners.require, poll_s=0.002)
+    owners.tell(told.append)
+    assert told == [FENCED]
+    owners.stop(timeout_s=PATIENCE_S)
+    assert sink.renewals == 1
+
+
+def test_rule_22_a_running_job_is_told_at_once() -> None:
+    sink, told = Sink(), list[FencedError]()
+    owners = renewing({"sink": sink}, interval_s=0.002)
+    owners.tell(told.append)
+    sink.finds = FENCED
+    wait_for(lambda: bool(told), poll_s=0.002)
+    owners.stop(timeout_s=PATIENCE_S)
+    assert told == [FENCED]
+
+
+def test_rule_22_a_look_from_before_a_pause_is_not_believed() -> None:
+    """The thread's renewal had read the record when the process stopped: it is read once more."""
+    sink, time = Sink(), Time()
+    owners = watch(sink, time)
+    at_renewal, go_on = threading.Event(), threading.Event()
+
+    def renew() -> None:
+        sink.renewals += 1
+        if sink.renewals == 1:
+            at_renewal.set()
+            assert go_on.wait(PATIENCE_S)
+
+    with patch.object(sink, "renew", renew):
+        time.now_s = 10.1
+        slow = threading.Thread(target=owners.require)
+        slow.start()
+        assert at_renewal.wait(PATIENCE_S)
+        time.now_s = 60.0
+        behind = threading.Thread(target=owners.require)
+        behind.start()
+        go_on.set()
+        for thread in (slow, behind):
+            thread.join(PATIENCE_S)
+    assert sink.renewals == 2
+
+
+class SweepingSink(Sink):
+    """Its sweep waits for a broker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sweeping, self.broker_is_back = threading.Event(), threading.Event()
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        """See `SinkCoordinator.sweep`."""
+        del view, timeout_s
+        self.is_sweeping.set()
+        assert self.broker_is_back.wait(PATIENCE_S)
+        return 0
+
+
+def test_rule_22_a_sweep_that_waits_holds_up_no_renewal() -> None:
+    """Three renewals missed, and another job takes this one for dead."""
+    sink = SweepingSink()
+    serial = SerialSink(cast(SinkCoordinator, sink))
+    view = SweepView(job_uid="u", protected=(), generations={}, orphans=())
+    sweep = threading.Thread(target=lambda: serial.sweep(view, timeout_s=10))
+    sweep.start()
+    assert sink.is_sweeping.wait(PATIENCE_S)
+    owners = renewing({"sink": serial}, interval_s=0.002)
+    wait_for(lambda: sink.renewals >= 3, poll_s=0.002)
+    sink.broker_is_back.set()
+    owners.stop(timeout_s=PATIENCE_S)
+    sweep.join(PATIENCE_S)
 
 
 def fenced() -> None:
