@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--regions", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=2, help="that run at once")
     parser.add_argument("--columns", choices=["used", "all"], default="used", help="of the source")
+    parser.add_argument("--arrow-rows", type=int, default=10_000, help="of Spark, in one batch")
     args = parser.parse_args()
 
     master = f"local[{args.tasks}]"
@@ -94,6 +95,7 @@ def main() -> None:
         .appName("benchmark")
         .config(map=fast_start(master))
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", args.arrow_rows)
         .getOrCreate()
     )
     progress = ProgressFile(Path(args.progress))

@@ -224,14 +224,37 @@ class _Measured:
         )
 
 
-def _measure(rig: Rig, tree: Path | None, args: argparse.Namespace) -> list[Run]:
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """What takes turns: a checkout (None: this one), with rows in one of Spark's Arrow batches."""
+
+    tree: Path | None
+    arrow_rows: int | None
+
+    @property
+    def name(self) -> str:
+        tree = "this" if self.tree is None else self.tree.name
+        return tree if self.arrow_rows is None else f"{tree}, {self.arrow_rows:,} rows"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [] if self.arrow_rows is None else ["--arrow-rows", str(self.arrow_rows)]
+
+
+def _contenders(args: argparse.Namespace) -> list[_Contender]:
+    trees = [None, args.against.resolve()] if args.against else [None]
+    return [_Contender(tree, rows) for tree in trees for rows in args.arrow_rows or [None]]
+
+
+def _measure(rig: Rig, contender: _Contender, args: argparse.Namespace) -> list[Run]:
     source = topics.create(rig.connection, "in", partitions=args.partitions)
     output = topics.create(rig.connection, "out", partitions=args.partitions)
     arguments = ["--mode", args.mode, "--interval", str(_INTERVAL_S)]
     arguments += ["--max-records", str(args.epoch), "--columns", args.columns]
+    arguments += contender.arguments
     try:
-        with rig.run("pipeline", source, output, arguments, tree=tree) as running:
-            measured = _Measured(rig, running, "this" if tree is None else tree.name, args)
+        with rig.run("pipeline", source, output, arguments, tree=contender.tree) as running:
+            measured = _Measured(rig, running, contender.name, args)
             measured.warm()
             return [getattr(measured, load)() for load in args.loads]
     finally:
@@ -287,16 +310,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of trickle and idle")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--against", type=Path, help="another checkout, which takes turns")
+    parser.add_argument(
+        "--arrow-rows", type=int, nargs="+", help="in one of Spark's Arrow batches; take turns"
+    )
     parser.add_argument("--results", type=Path, help="a line of JSON for each run")
     args = parser.parse_args(arguments)
     for name, value in machine.describe():
         print(f"{name}: {value}")
     runs: list[Run] = []
-    trees = [None, args.against.resolve()] if args.against else [None]
+    contenders = _contenders(args)
     with open_rig() as rig:
         for turn in range(args.repeat):
-            for tree in trees if turn % 2 == 0 else trees[::-1]:
-                found = _measure(rig, tree, args)
+            for contender in contenders if turn % 2 == 0 else contenders[::-1]:
+                found = _measure(rig, contender, args)
                 runs += found
                 print("; ".join(f"{r.tree} {r.load} {r.parts[_ALL]:.2f}" for r in found))
                 if args.results:
