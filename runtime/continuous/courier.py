@@ -43,6 +43,10 @@ class EndedEpoch(Protocol):
         """Somebody else finishes it: let go of what it holds, and end nothing. Never raises."""
         ...
 
+    def abort(self) -> None:
+        """It is not even pre-committed, and nobody will: end it. Never raises."""
+        ...
+
 
 class CoordinatorLink(Protocol):
     """How the coordinator is asked; every call may be repeated."""
@@ -163,6 +167,10 @@ class Courier:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join(_JOIN_S)
+        with self._changed:
+            ended, self._ended = self._ended, None
+        if ended is not None:  # the thread had failed before it took the epoch
+            ended.abort()
 
     # --- the thread -------------------------------------------------------------------------------
 

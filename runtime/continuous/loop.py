@@ -95,6 +95,10 @@ class _EndedEpoch:
         for writer in self.epoch.writers.writers.values():
             writer.release()
 
+    def abort(self) -> None:
+        """See `EndedEpoch.abort`."""
+        self.epoch.writers.abort()
+
 
 class TaskLoop:
     """One life of a region, in one task. Executor, the task's thread.

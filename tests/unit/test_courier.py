@@ -1,5 +1,6 @@
 """What stands between a continuous task and its coordinator, which is played."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ from runtime.errors import FencedError, UnreachableError
 from runtime.model import Barrier, BatchKey
 from tests.core_driver import split
 from tests.fakes import ManualClock
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 @dataclass
@@ -67,6 +68,9 @@ class PlayedEpoch:
 
     def release(self) -> None:
         self.events.append("release")
+
+    def abort(self) -> None:
+        self.events.append("abort")
 
 
 def _courier(link: PlayedLink, clock: ManualClock) -> Courier:
@@ -220,6 +224,26 @@ def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
     courier.hand_over(epoch)
     wait_for(lambda: _has_failed(courier))
     wait_for(lambda: epoch.events == ["pre-commit", "release"])
+
+
+def test_an_epoch_that_nobody_took_is_aborted_with_the_task() -> None:
+    """The life ended between its barrier and the epoch: readers do not wait for a sweep."""
+    link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,)), FencedError("over", {}, "")])
+    courier = _courier(link, ManualClock())
+    epoch, is_taken = PlayedEpoch(4), threading.Event()
+    link.on_silence = lambda: _wait(is_taken)
+    courier.start()
+    _taken(courier)
+    is_taken.set()
+    wait_for(lambda: _has_failed(courier))
+    courier.hand_over(epoch)
+    for _ in range(2):
+        courier.close()
+    assert epoch.events == ["abort"]
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(PATIENCE_S)
 
 
 def _has_failed(courier: Courier) -> bool:
