@@ -9,7 +9,7 @@ from runtime.model import BatchKey
 
 __all__ = ["AttemptBook"]
 
-_OFFERED_S = 900.0  # Spark has given a paused worker up long before
+_SWEEPS = 90  # 15 minutes at 10 s each: Spark has given a paused worker up long before
 _MOST_ORPHANS = 10_000
 
 
@@ -19,13 +19,13 @@ class AttemptBook:
 
     Once a batch is committed on record, all it opened may be swept: what its decision names is
     ended already, and an ended transaction cannot be harmed by aborting exactly that producer
-    epoch. So nothing here has to know what a committable looks like. An attempt is offered to each
-    sweep of a quarter of an hour, because one may not reach every broker, and because a task that
-    was paused may begin its transaction long after nobody wants it; then it is forgotten.
+    epoch. So nothing here has to know what a committable looks like. An attempt is offered to many
+    sweeps, because one may not reach every broker, and because a task that was paused may begin
+    its transaction long after nobody wants it; then it is forgotten.
     """
 
     _open: dict[BatchKey, dict[RegisteredAttempt, None]] = field(default_factory=dict)
-    _orphans: dict[RegisteredAttempt, float] = field(default_factory=dict)
+    _orphans: dict[RegisteredAttempt, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._orphans) + sum(len(found) for found in self._open.values())
@@ -34,20 +34,19 @@ class AttemptBook:
         """Remember it; repeating is harmless."""
         self._open.setdefault(attempt.batch, {})[attempt] = None
 
-    def orphans(
-        self, fate_of: Callable[[BatchKey], Fate], *, now_s: float
-    ) -> tuple[RegisteredAttempt, ...]:
-        """What a sweep may abort that begins now."""
+    def orphans(self, fate_of: Callable[[BatchKey], Fate]) -> tuple[RegisteredAttempt, ...]:
+        """What the next sweep may abort; counted as offered."""
         for batch in list(self._open):
             fate = fate_of(batch)
             if fate is not Fate.OPEN:
                 attempts = self._open.pop(batch)
                 if fate is not Fate.OUTDATED:  # older generations are swept as a whole
-                    self._orphans |= dict.fromkeys(attempts, now_s + _OFFERED_S)
-        kept = [
-            (attempt, until_s)
-            for attempt, until_s in self._orphans.items()
-            if now_s < until_s and fate_of(attempt.batch) is not Fate.OUTDATED
-        ]
+                    self._orphans |= dict.fromkeys(attempts, _SWEEPS)
+        offered = {
+            attempt: sweeps
+            for attempt, sweeps in self._orphans.items()
+            if fate_of(attempt.batch) is not Fate.OUTDATED
+        }
+        kept = [(attempt, sweeps - 1) for attempt, sweeps in offered.items() if sweeps > 1]
         self._orphans = dict(kept[-_MOST_ORPHANS:])
-        return tuple(self._orphans)
+        return tuple(offered)

@@ -17,7 +17,7 @@ from runtime.checkpoint.progress import ListenerThread
 from runtime.checkpoint.routes import ActionRoutes
 from runtime.checkpoint.steps import Hands, drive
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
-from runtime.contracts import Clock, SinkCoordinator, SweepView
+from runtime.contracts import Clock, SinkCoordinator
 
 __all__ = ["RunThreads"]
 
@@ -69,7 +69,6 @@ class RunThreads:
         self._job_uid = job_uid
         self._attempts = attempts
         self._wake = wake
-        self._clock = clock
         self._steps = StepThread(hands, self._post, overdue_s=settings.overdue_s, clock=clock)
         self.routes = ActionRoutes(
             steps=self._steps,
@@ -149,11 +148,9 @@ class RunThreads:
         self._housekeeper.sweep_soon(lambda: self._post(swept))
 
     def _sweep(self) -> None:
-        def look(core: CoordinatorCore) -> SweepView:
-            orphans = self._attempts.orphans(core.fate, now_s=self._clock())
-            return core.sweep_view(self._job_uid, orphans)
-
-        view = self.ask(look)
+        view = self.ask(
+            lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
+        )
         swept = drive(self._hands.sweep(view))
         if swept:
             log.info("orphans aborted: job=%s swept=%d", self._job, swept)

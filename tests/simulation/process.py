@@ -299,7 +299,7 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            orphans = self.attempts.orphans(self.core.fate, now_s=self.world.clock())
+            orphans = self.attempts.orphans(self.core.fate)
             view = self.core.sweep_view(self.found.record.job_uid, orphans)
             self._sweeping = self._hands.sweep(view)
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []

@@ -124,7 +124,14 @@ def test_rule_22_a_running_job_is_told_at_once() -> None:
     assert told == [FENCED]
 
 
-def test_rule_22_a_look_from_before_a_pause_is_not_believed() -> None:
+@pytest.mark.parametrize(
+    ("now_s", "renewals"),
+    [
+        pytest.param(10.1, 1, id="a look that was under way is enough"),
+        pytest.param(60.0, 2, id="unless the process stopped meanwhile"),
+    ],
+)
+def test_rule_22_a_look_from_before_a_pause_is_not_believed(now_s: float, renewals: int) -> None:
     """The thread's renewal had read the record when the process stopped: it is read once more."""
     sink, time = Sink(), Time()
     owners = watch(sink, time)
@@ -141,13 +148,14 @@ def test_rule_22_a_look_from_before_a_pause_is_not_believed() -> None:
         slow = threading.Thread(target=owners.require)
         slow.start()
         assert at_renewal.wait(PATIENCE_S)
-        time.now_s = 60.0
+        time.now_s = now_s
         behind = threading.Thread(target=owners.require)
         behind.start()
+        wait_for(lambda: behind.native_id is not None)
         go_on.set()
         for thread in (slow, behind):
             thread.join(PATIENCE_S)
-    assert sink.renewals == 2
+    assert sink.renewals == renewals
 
 
 class SweepingSink(Sink):
