@@ -1,6 +1,8 @@
 """The Kafka sink's coordinator side over the fake broker: sweeping, checking, repeating."""
 
 import dataclasses
+import threading
+from unittest.mock import patch
 
 import pytest
 
@@ -13,6 +15,7 @@ from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import BatchKey
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
+from tests.waiting import PATIENCE_S
 
 VIEW = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
 CLUSTER = Cluster(cluster_id="c", transaction_version=2, max_transaction_timeout_s=900.0)
@@ -78,6 +81,31 @@ def test_rule_28_an_orphan_is_not_forgotten_while_its_broker_is_away() -> None:
 
     assert coordinator.sweep(VIEW, timeout_s=0.1) == 1
     assert identity in harness.broker.discarded
+
+
+def test_rule_22_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
+    """That one repeats what an earlier one left, as the renewal would have."""
+    harness = FakeHarness(2)
+    identity = _leave_open(harness, generation=1)
+    coordinator = _coordinator(harness)
+    _hide(harness.wire, identity)
+    coordinator.sweep(VIEW, timeout_s=0.1)
+    listing = FakeWire.list_transactions
+    is_listing, renewed = threading.Event(), threading.Event()
+
+    def wait(*arguments: object, **named: object) -> object:
+        is_listing.set()
+        assert renewed.wait(PATIENCE_S)
+        return listing(*arguments, **named)  # type: ignore[arg-type]
+
+    with patch.object(FakeWire, "list_transactions", wait):
+        sweep = threading.Thread(target=lambda: coordinator.sweep(VIEW, timeout_s=0.1))
+        sweep.start()
+        assert is_listing.wait(PATIENCE_S)
+        coordinator.renew()
+        renewed.set()
+        sweep.join(PATIENCE_S)
+    assert identity not in harness.broker.discarded
 
 
 def test_a_complete_sweep_is_not_repeated_by_renewals() -> None:
