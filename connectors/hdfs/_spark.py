@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _ROWS = "rows"
+_TASKS = "tasks"
+_TASK = "_sluice_task"  # of a row, on its way to be observed
 _COUNT_S = 60.0
 _LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
 _OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
@@ -80,7 +82,7 @@ class SparkFrameSaver:
 
     def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
         """See `FrameSaver`."""
-        rows = self._written(frame, directory.uri)
+        rows, tasks = self._written(frame, directory.uri)
         output = StagedOutput(
             fs=directory.fs,
             root=directory.root,
@@ -88,23 +90,31 @@ class SparkFrameSaver:
             count=ROW_COUNTS.get(self.format_name),
         )
         with failures(directory.uri):  # rows are counted by Hadoop's readers
-            files = output.files(rows=rows, checkpoint_id=directory.checkpoint_id)
+            files = output.files(rows=rows, tasks=tasks, checkpoint_id=directory.checkpoint_id)
         return SavedFrame(rows=rows or 0, files=files)
 
-    def _written(self, frame: DataFrame, uri: str) -> int | None:
-        """Run the frame into files; returns its rows, counted on the way.
+    def _written(self, frame: DataFrame, uri: str) -> tuple[int | None, frozenset[int]]:
+        """Run the frame into files; returns its rows, counted on the way, and which tasks had any,
+        where the files do not tell how many rows they hold.
 
         None: Spark took the count out of a plan that is empty by itself.
         """
         counted = Observation()
-        observed = chosen(frame, self.columns).observe(counted, F.count(F.lit(1)).alias(_ROWS))
+        count = F.count(F.lit(1)).alias(_ROWS)
+        rows = chosen(frame, self.columns)
+        if self.format_name in ROW_COUNTS:
+            observed = rows.observe(counted, count)
+        else:
+            told = rows.withColumn(_TASK, F.spark_partition_id())
+            observed = told.observe(counted, count, F.collect_set(_TASK).alias(_TASKS)).drop(_TASK)
         writer = observed.write.format(self.format_name).options(**self.options)
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         with refusals(self.format_name, self.partition_by), failures(uri):
             writer.option(NO_MARKER, "false").save(uri)
-        rows = _counted(counted).get(_ROWS)
-        return None if rows is None else int(rows)
+        found = _counted(counted)
+        number = found.get(_ROWS)
+        return (None if number is None else int(number)), frozenset(found.get(_TASKS) or ())
 
 
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:

@@ -1,6 +1,7 @@
 """What a writer left in its staging directory: listed, counted where that can be, made durable."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from connectors.hdfs.committables import StagedFile
@@ -15,6 +16,8 @@ _ONE_FILE_SYSTEM = (
     "Do all hosts see one file system there? If so, it is a bug: please report it with these "
     "numbers."
 )
+_OF_TASK = re.compile(r"part-(\d+)-")  # its number, in Spark's names
+_MOST_NAMED = 10
 _SPARKS_OWN = "_temporary"  # where tasks write before they commit to the directory
 
 
@@ -39,10 +42,15 @@ class StagedOutput:
         """Relative to the root of the file system."""
         return f"{self.root}/{self.attempt.path}"
 
-    def files(self, *, rows: int | None, checkpoint_id: int) -> tuple[StagedFile, ...]:
+    def files(
+        self, *, rows: int | None, checkpoint_id: int, tasks: Set[int] = frozenset()
+    ) -> tuple[StagedFile, ...]:
         """The files that hold ``rows``, durable; None: nobody counted them while they were written.
 
         A writer without rows leaves nothing, an empty file, or one with a header alone.
+
+        Args:
+            tasks: of Spark, by number: each of these has written a file.
 
         Raises:
             IllegalTransitionError: what is there is not what was written.
@@ -51,6 +59,7 @@ class StagedOutput:
             return ()
         found = tuple(self._listed(checkpoint_id))
         self._require_all_rows(found, rows or 0)
+        self._require_all_tasks(found, tasks)
         make_names_durable(self.fs, self.root, [f"{self.path}/{file.staged}" for file in found])
         return found
 
@@ -106,6 +115,23 @@ class StagedOutput:
             raise IllegalTransitionError(
                 "the staged files do not hold the rows that were written",
                 {"staging": self.path, "files": len(files), "written": rows, "found": sum(told)},
+                f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
+            )
+
+    def _require_all_tasks(self, files: tuple[StagedFile, ...], tasks: Set[int]) -> None:
+        """What tasks wrote to a disk of their own is not here at all."""
+        names = (file.staged.rpartition("/")[2] for file in files)
+        found = {int(named[1]) for name in names if (named := _OF_TASK.match(name))}
+        missing = sorted(tasks - found)
+        if missing:
+            raise IllegalTransitionError(
+                "there are no files of tasks that have written some",
+                {
+                    "staging": f"{self.fs.uri}/{self.path}",
+                    "files": len(files),
+                    "missing_tasks": ",".join(map(str, missing[:_MOST_NAMED])),
+                    "missing": len(missing),
+                },
                 f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
             )
 

@@ -60,6 +60,14 @@ def test_rows_are_counted_where_the_format_tells() -> None:
         found.files(rows=4, checkpoint_id=1)
 
 
+def test_a_task_whose_files_are_not_here_is_named() -> None:
+    """CSV and JSON do not tell how many rows they hold: it wrote to a disk of its own."""
+    found, _ = output({f"dt=1/{HEADER}": b"a", f"dt=2/{ROWS}": b"b"})
+    assert len(found.files(rows=5, tasks={0, 1}, checkpoint_id=1)) == 2
+    with pytest.raises(IllegalTransitionError, match=r"no files of tasks.*missing_tasks=2,7"):
+        found.files(rows=5, tasks={0, 2, 7}, checkpoint_id=1)
+
+
 def test_spark_s_own_files_are_not_data() -> None:
     """Checksums, markers, and what tasks did not commit."""
     left = {f".{ROWS}.crc": b"x", "_SUCCESS": b"x", f"_temporary/0/{ROWS}": b"x", ROWS: b"x"}

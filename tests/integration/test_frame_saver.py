@@ -1,0 +1,73 @@
+"""What Spark's own writers leave is compared with what they got, whatever the format tells."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from connectors.hdfs._spark import SparkFrameSaver
+from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
+from connectors.hdfs.staging import StagingAttempt
+from runtime.errors import IllegalTransitionError
+from runtime.model import BatchKey
+from runtime.storage.file_system import Entry
+from runtime.storage.local_fs import LocalFileSystem
+
+pytestmark = pytest.mark.integration
+
+
+class OtherHosts(LocalFileSystem):
+    """Of a directory that one task's host has on a disk of its own."""
+
+    def __init__(self, root: Path, *, hidden_task: int | None) -> None:
+        super().__init__(root)
+        self._hidden = None if hidden_task is None else f"part-{hidden_task:05d}-"
+
+    def entries(self, path: str) -> list[Entry]:
+        """See `FileSystem.entries`."""
+        found = super().entries(path)
+        return [e for e in found if self._hidden is None or not e.name.startswith(self._hidden)]
+
+
+def saved(
+    spark: SparkSession,
+    root: Path,
+    *,
+    format_name: str,
+    partition_by: tuple[str, ...],
+    hidden_task: int | None = None,
+) -> SavedFrame:
+    """100 rows of four tasks, the last without any."""
+    rows = spark.range(0, 100, numPartitions=4).filter("id < 75")
+    frame = rows.select(F.col("id").cast("string"), (F.col("id") % 2).alias("half"))
+    directory = StagingDirectory(
+        fs=OtherHosts(root, hidden_task=hidden_task),
+        root="staging",
+        attempt=StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1)),
+        checkpoint_id=1,
+    )
+    saver = SparkFrameSaver(
+        format_name=format_name, partition_by=partition_by, columns=("id", "half"), options={}
+    )
+    return saver.save(frame, directory)
+
+
+@pytest.mark.parametrize("partition_by", [(), ("half",)], ids=["flat", "in directories"])
+@pytest.mark.parametrize("format_name", ["json", "csv", "parquet"])
+def test_files_of_a_task_that_are_not_here_stop_the_epoch(
+    spark: SparkSession, tmp_path: Path, format_name: str, partition_by: tuple[str, ...]
+) -> None:
+    """Text does not tell how many rows it has, but which tasks wrote it."""
+    found = saved(spark, tmp_path / "whole", format_name=format_name, partition_by=partition_by)
+    assert found.rows == 75
+    assert len(found.files) == 3 * 2 ** len(partition_by)
+    assert not any("_sluice_task" in path.read_text("latin-1") for path in tmp_path.rglob("part-*"))
+    with pytest.raises(IllegalTransitionError, match="one file system"):
+        saved(
+            spark,
+            tmp_path / "torn",
+            format_name=format_name,
+            partition_by=partition_by,
+            hidden_task=1,
+        )
