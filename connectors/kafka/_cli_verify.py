@@ -114,7 +114,8 @@ def verify_command(
     """Compare what went in with what a read_committed reader finds.
 
     Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their places.
-    Run it when the job has written everything: what is not there yet counts as lost.
+    Run it when the job has written everything: what is not there yet counts as lost. Nothing on
+    either side is an error: it would say exactly once of a job that never ran.
     Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C.
     """
     signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C

@@ -86,7 +86,9 @@ def verify(
     """Read both sides and compare them; deletes what it wrote to disk.
 
     Raises:
-        ConfigError, SourceChangedError, StorageError, UnreachableError.
+        ConfigError: also where there is nothing on either side: a wrong name, or a job that never
+            ran, must not pass for exactly once.
+        SourceChangedError, StorageError, UnreachableError.
     """
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(_scratch(plan.scratch)))
@@ -99,12 +101,14 @@ def verify(
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
         given = _told(_records(plan, plan.source), "reading the input", progress)
-        for record, place in given:
+        records_read = 0
+        for records_read, (record, place) in enumerate(given, 1):  # noqa: B007 - told below
             for wanted in plan.mapping(record):
                 want.append(wanted._replace(topic=plan.output), read_from=place)
         found = _told(_records(plan, plan.output), "reading the output", progress)
         for record, place in found:
             have.append(record, read_from=place)
+        _require_something(plan, records_read, len(want) + len(have))
         progress("comparing", len(want) + len(have))
         return check_spilled(want, have, transactions=plan.transactions, sink=sink)
 
@@ -254,6 +258,16 @@ def _records(plan: Plan, place: str) -> Iterator[tuple[Record, Place]]:
         )
     for record in read_records(plan.connection, place):
         yield record, Place(record.topic, record.partition, record.offset)
+
+
+def _require_something(plan: Plan, records_read: int, compared: int) -> None:
+    if not compared:
+        raise ConfigError(
+            "there is nothing to compare: nothing was expected, and nothing is there",
+            {"input": plan.source, "records_read": records_read, "output": plan.output},
+            "Name the topics or files that the job has read and written; a --map that gives "
+            "nothing for any record may lack a return.",
+        )
 
 
 def _told(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:

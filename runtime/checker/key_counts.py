@@ -42,12 +42,14 @@ class KeyCountVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Every key was counted exactly."""
-        return not (
+        """Every key was counted exactly, and there was one at least."""
+        return self.keys > 0 and not (
             self.missing or self.wrong or self.repeated or self.regressed or self.unexpected
         )
 
     def __str__(self) -> str:
+        if not (self.keys or self.emissions):
+            return "keys 0, emissions 0: nothing was compared"
         names = ("missing", "wrong", "repeated", "regressed", "unexpected")
         faults = ", ".join(f"{name} {getattr(self, name)}" for name in names)
         shown = f" ({'; '.join(self.examples)})" if self.examples else ""

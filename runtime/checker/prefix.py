@@ -31,10 +31,16 @@ class PrefixVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Every partition goes on from exactly what the reader saw."""
-        return not self.broken
+        """Every partition goes on from exactly what the reader saw.
+
+        A reader that saw nothing of what is there has shown nothing. Where nothing is there, it
+        saw all; whether something should be there is for the verdict on the output to say.
+        """
+        return not self.broken and (self.seen > 0 or self.final == 0)
 
     def __str__(self) -> str:
+        if self.final and not self.seen:
+            return f"seen 0 of {self.final}: nothing was compared"
         where = f", broken at {', '.join(map(str, self.broken))}" if self.broken else ""
         return f"seen {self.seen} of {self.final}{where}"
 

@@ -91,11 +91,18 @@ class HistoryVerdict:
     examples: Examples = field(default_factory=Examples)
 
     @property
+    def is_empty(self) -> bool:
+        """Nothing was expected and nothing found: a job that never ran looks like this, too."""
+        return not (self.expected or self.found)
+
+    @property
     def is_clean(self) -> bool:
-        """No fault of any kind."""
-        return not any(getattr(self, kind.value) for kind in Kind)
+        """Something was compared, and there is no fault of any kind."""
+        return not self.is_empty and not any(getattr(self, kind.value) for kind in Kind)
 
     def __str__(self) -> str:
+        if self.is_empty:
+            return "expected 0, found 0: nothing was compared"
         faults = [f"{kind.value} {self._counted(kind)}{self._shown(kind)}" for kind in Kind]
         return f"expected {self.expected}, found {self.found}, " + ", ".join(faults)
 

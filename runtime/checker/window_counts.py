@@ -40,10 +40,16 @@ class WindowVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Every closed window was emitted once and counted exactly."""
-        return not (self.lost or self.duplicated or self.wrong or self.unexpected)
+        """Every closed window was emitted once and counted exactly; one at least was emitted.
+
+        Only what was emitted tells which windows are closed: without any, none is judged.
+        """
+        has_faults = self.lost or self.duplicated or self.wrong or self.unexpected
+        return self.emitted > 0 and not has_faults
 
     def __str__(self) -> str:
+        if not self.emitted:
+            return f"windows {self.windows}, emitted 0: nothing was compared"
         names = ("lost", "duplicated", "wrong", "unexpected")
         faults = ", ".join(f"{name} {getattr(self, name)}" for name in names)
         shown = f" ({'; '.join(self.examples)})" if self.examples else ""

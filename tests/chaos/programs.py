@@ -59,8 +59,8 @@ class LossVerdict:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing is lost."""
-        return not (self.found.lost or self.found.unexpected)
+        """Something was there, and nothing is lost."""
+        return not (self.found.is_empty or self.found.lost or self.found.unexpected)
 
 
 _WINDOW_MS = 1000

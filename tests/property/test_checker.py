@@ -57,12 +57,30 @@ def faults(verdict: HistoryVerdict) -> tuple[int, int, int, int]:
     return verdict.lost, verdict.duplicated, verdict.unexpected, verdict.reordered
 
 
-@given(count=st.integers(min_value=0, max_value=200))
+@given(count=st.integers(min_value=1, max_value=200))
 def test_a_correct_history_is_clean(count: int) -> None:
     records = inputs(count)
     verdict = judge(records, output(records))
     assert verdict.is_clean
     assert (verdict.expected, verdict.found, verdict.unordered) == (count, count, 0)
+
+
+def test_where_nothing_was_compared_no_verdict_is_clean() -> None:
+    """An empty output, or a reader that never began, must not pass for a good run."""
+    verdict = check(History(), History())
+    assert verdict.is_empty
+    assert not verdict.is_clean
+    assert "nothing was compared" in str(verdict)
+    counts = check_key_counts([], [])
+    assert not counts.is_clean
+    assert "nothing was compared" in str(counts)
+    for times in ([], [5, 1500, 2500]):
+        windows = check_windows(times, [], window_ms=1000)
+        assert not windows.is_clean
+        assert "nothing was compared" in str(windows)
+    prefix = check_prefix(History(), History.of(PAYLOAD.records(3)))
+    assert not prefix.is_clean
+    assert "nothing was compared" in str(prefix)
 
 
 @given(count=st.integers(min_value=20, max_value=200), loss=FEW, seed=SEEDS)
@@ -228,7 +246,8 @@ def test_different_identities_are_refused() -> None:
 def test_what_a_reader_saw_so_far_is_a_prefix(count: int, seen: int) -> None:
     final = History.of(PAYLOAD.records(count))
     verdict = check_prefix(History.of(PAYLOAD.records(min(seen, count))), final)
-    assert verdict.is_clean
+    assert not verdict.broken
+    assert verdict.is_clean == (seen > 0 or count == 0)
     assert (verdict.seen, verdict.final) == (min(seen, count), count)
 
 
@@ -351,8 +370,11 @@ def closed(timestamps_ms: Sequence[int], *, before_ms: int) -> list[Record]:
 def test_closed_windows_are_clean_and_open_ones_are_not_missed(
     times: list[int], watermark_ms: int
 ) -> None:
-    verdict = check_windows(times, closed(times, before_ms=watermark_ms), window_ms=1000)
-    assert verdict.is_clean, verdict
+    emitted = closed(times, before_ms=watermark_ms)
+    verdict = check_windows(times, emitted, window_ms=1000)
+    found = (verdict.lost, verdict.duplicated, verdict.wrong, verdict.unexpected)
+    assert found == (0, 0, 0, 0), verdict
+    assert verdict.is_clean == bool(emitted)
 
 
 @given(times=TIMES, seed=SEEDS, fault=st.sampled_from(["lost", "duplicated", "wrong"]))

@@ -170,5 +170,31 @@ def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_expected_it_says_so(tmp_path: Path) -> None:
-    result = run(tmp_path, [], [])
+    result = run(tmp_path, [], ["a"])
+    assert result.exit_code == 3
     assert "nothing was expected" in result.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
+def test_two_empty_sides_are_an_error_that_names_both(
+    tmp_path: Path, options: Sequence[str]
+) -> None:
+    """A wrong path, or a job that never ran, must not pass for exactly once."""
+    result = run(tmp_path, [], [], *options)
+    assert isinstance(result.exception, ConfigError)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    for name in (f"input={tmp_path / 'in'}", f"output={tmp_path / 'out'}", "records_read=0"):
+        assert name in str(result.exception)
+
+
+def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that forgot its return, beside an output that is empty."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "no_return.py").write_text("def f(record):\n    pass\n", "utf-8")
+    result = run(tmp_path, ["a", "b"], [], "--map", "no_return:f")
+    assert isinstance(result.exception, ConfigError)
+    assert "records_read=2" in str(result.exception)
+    assert "--map" in str(result.exception)
