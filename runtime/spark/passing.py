@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 
+from runtime.arrow_leaves import infinite_count
 from runtime.errors import ConfigError, IllegalTransitionError
 from runtime.spark.tasks import TaskResult, without_errors
 
@@ -81,16 +82,46 @@ class Passing:
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    """The same values in another type, or an error.
+
+    Arrow alone makes an infinity of a number that is too large, takes a time's zone away or adds
+    one, and leaves out the fields of a struct that it finds no place for.
+    """
     try:
-        return column.cast(field.type)
+        made = column.cast(field.type)
     except pa.ArrowException as err:
-        raise ConfigError(
-            "a function's column does not have the type that it had for an empty batch",
-            {
-                "column": field.name,
-                "now": str(column.type),
-                "then": str(field.type),
-                "error": str(err),
-            },
-            "Files have one schema: give the same types whatever the records are.",
-        ) from err
+        raise _misfit(column, field, err) from err
+    reason = next(_differences(column.type, field.type), None)
+    if reason is None and infinite_count(made) != infinite_count(column):
+        reason = "a number is too large"
+    if reason is not None:
+        raise _misfit(column, field, reason)
+    return made
+
+
+def _differences(now: pa.DataType, then: pa.DataType) -> Iterator[str]:
+    """In what a cast that Arrow does would give other values, by the types alone."""
+    are = pa.types
+    if are.is_timestamp(now) and are.is_timestamp(then) and (now.tz is None) != (then.tz is None):
+        yield "a time with a zone is none without"
+    if are.is_struct(now) and are.is_struct(then):
+        mine, theirs = ({each.name: each.type for each in kind} for kind in (now, then))
+        if mine.keys() != theirs.keys():
+            yield "a struct has other fields"
+        for name in mine.keys() & theirs.keys():
+            yield from _differences(mine[name], theirs[name])
+    elif now.num_fields == then.num_fields == 1:  # lists and maps
+        yield from _differences(now.field(0).type, then.field(0).type)
+
+
+def _misfit(column: pa.Array, field: pa.Field, reason: object) -> ConfigError:
+    return ConfigError(
+        "a function's column does not have the type that it had for an empty batch",
+        {
+            "column": field.name,
+            "now": str(column.type),
+            "then": str(field.type),
+            "error": str(reason),
+        },
+        "Files have one schema: give the same types whatever the records are.",
+    )

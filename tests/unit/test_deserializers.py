@@ -79,6 +79,85 @@ def test_json_values_of_every_type_are_exact() -> None:
     assert values(JsonDeserializer(schema=ORDER)) == []
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [("2024-03-01T12:00:00+02:00", 10), ("2024-03-01T12:00:00Z", 12), ("2024-03-01T12:00:00", 12)],
+)
+def test_a_moment_is_that_of_its_offset_and_without_one_utc(
+    zone: str, text: str, hour: int
+) -> None:
+    """Whatever zone the schema shows it in."""
+    (found,) = values(JsonDeserializer(schema=pa.timestamp("us", tz=zone)), f'"{text}"'.encode())
+    assert found == datetime.datetime(2024, 3, 1, hour, tzinfo=UTC)
+
+
+WALL = pa.timestamp("us")
+
+
+@pytest.mark.parametrize("offset", ["+02:00", "-0530", "+00", "Z", "+00:00"])
+@pytest.mark.parametrize(
+    ("schema", "record"),
+    [
+        (WALL, '"%s"'),
+        (pa.schema([("at", WALL)]), '{"at":"%s"}'),
+        (pa.list_(pa.struct([("at", WALL)])), '[{"at":null},{"at":"%s"}]'),
+    ],
+    ids=["value", "field", "nested"],
+)
+def test_an_offset_has_no_place_in_a_time_without_a_zone(
+    schema: Any, record: str, offset: str
+) -> None:
+    """As in Spark's from_json: taken off, or turned into UTC, it would be another time."""
+    deserializer = JsonDeserializer(schema=schema)
+    text = "2024-03-01T12:00:00.250"
+    assert values(deserializer, (record % text).encode(), None)
+    with pytest.raises((pa.ArrowInvalid, ValueError), match="offset"):
+        values(deserializer, (record % text).encode(), (record % (text + offset)).encode())
+
+
+def test_times_without_a_zone_are_read_as_they_stand() -> None:
+    schema = pa.schema([pa.field("at", WALL, nullable=False), ("tags", pa.list_(pa.string()))])
+    deserializer = JsonDeserializer(schema=schema)
+    at = datetime.datetime(2024, 3, 1, 12, 0, 0, 250_000)  # noqa: DTZ001 - as it stands
+    assert values(deserializer, b'{"at":"2024-03-01 12:00:00.25"}') == [{"at": at, "tags": None}]
+    for bad in (
+        b'{"at":null}',
+        b"{}",
+        b'{"at":1709294400}',
+        b'{"at":"2024-03-01T12:00:00.1234567"}',
+    ):
+        with pytest.raises((pa.ArrowInvalid, ValueError)):
+            values(deserializer, bad)
+
+
+@pytest.mark.parametrize("number", ["1e39", "-1e39", "3.4028236e38"])
+@pytest.mark.parametrize(
+    ("schema", "record"),
+    [
+        (pa.float32(), "%s"),
+        (pa.schema([("f", pa.float32()), ("d", pa.float64())]), '{"f":%s,"d":1e300}'),
+        (pa.list_(pa.struct([("f", pa.float32())])), '[{"f":null},{"f":%s}]'),
+    ],
+    ids=["value", "field", "nested"],
+)
+def test_a_number_beyond_32_bits_is_an_error_and_no_infinity(
+    schema: Any, record: str, number: str
+) -> None:
+    """Also beside an infinity that was written as one, which Spark reads, too."""
+    deserializer = JsonDeserializer(schema=schema)
+    good = [(record % text).encode() for text in ("3.4028235e38", "-Infinity", "1e-50")]
+    assert len(values(deserializer, *good, None)) == 4
+    with pytest.raises(ValueError, match="too large"):
+        values(deserializer, *good, (record % number).encode())
+
+
+def test_numbers_of_32_bits_are_rounded_once() -> None:
+    """By way of 64 bits this one, just above the middle of two, would become the lower of them."""
+    text = b"1.00000005960464477540"
+    assert values(JsonDeserializer(schema=pa.float32()), text) == [1.0000001192092896]
+
+
 BAD_JSON = [
     b"",
     b" ",

@@ -93,6 +93,49 @@ def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
         passing().conform(rows)
 
 
+UTC, WALL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("told", "now", "value"),
+    [
+        (pa.float32(), pa.float64(), 1e39),
+        (pa.list_(pa.float32()), pa.list_(pa.float64()), [1.0, -1e39]),
+        (pa.float32(), pa.string(), "1e39"),
+        (WALL, UTC, 0),
+        (UTC, WALL, 0),
+        (pa.struct([("at", WALL)]), pa.struct([("at", UTC)]), {"at": 0}),
+        (pa.struct([("a", WALL)]), pa.struct([("a", WALL), ("b", WALL)]), {"b": 0}),
+        (WALL, pa.string(), "2024-01-01T00:00:00+02:00"),
+    ],
+    ids=["wide", "nested", "text", "zone", "no zone", "field", "more fields", "offset"],
+)
+def test_no_infinity_no_other_zone_and_no_less_comes_of_a_value(
+    told: pa.DataType, now: pa.DataType, value: object
+) -> None:
+    """Arrow would cast each but the last without a word."""
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([value], now)})
+    with pytest.raises(ConfigError, match="column=value"):
+        passing(columns=pa.schema({"value": told})).conform(rows)
+
+
+def test_what_means_the_same_is_cast_at_every_depth() -> None:
+    """Another zone's name for a moment, an infinity that was one, numbers that are rounded."""
+    zoned = pa.timestamp("us", tz="Europe/Berlin")
+    kinds = {"at": zoned, "share": pa.float32(), "shares": pa.map_(pa.string(), pa.float32())}
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "at": pa.array([0, None], UTC),
+            "share": [float("inf"), 0.1],
+            "shares": pa.array([[("a", 0.5)], None], pa.map_(pa.string(), pa.float64())),
+        }
+    )
+    conformed = passing(columns=pa.schema(kinds)).conform(rows)
+    assert conformed.schema.equals(pa.schema(kinds))
+    assert conformed.column("at").cast(pa.int64()).to_pylist() == [0, None]
+    assert conformed.column("share").to_pylist() == [float("inf"), pytest.approx(0.1)]
+
+
 def test_the_zero_of_the_answers_is_empty() -> None:
     """So a worker process that is used again begins with none."""
     assert TaskAnswers().zero([TaskResult(task="0.0")]) == []

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from runtime.arrow_leaves import infinite_count, leaves, with_leaf_types
 from runtime.errors import ConfigError
 
 __all__ = ["JsonDeserializer"]
@@ -30,9 +31,13 @@ class JsonDeserializer:
     """Reads one JSON value from each record. Picklable.
 
     A field that is missing is null, or an error where the schema's field is not nullable. Text
-    becomes no number, and a fraction no integer. A timestamp is text of ISO 8601. A record of
+    becomes no number, and a fraction no integer; a number beyond its type is an error. A record of
     nothing, of two values, or with something behind its value, is an error; one without a value (a
     tombstone) is null.
+
+    A timestamp is text of ISO 8601. Where the schema's has a time zone, an offset is heeded, and
+    text without one is UTC; where it has none, text with an offset (or ``Z``) is an error, as in
+    Spark's ``from_json``: there is no place for the offset, and without it another time is meant.
 
     Attributes:
         schema: an Arrow schema, for objects, or a type.
@@ -79,23 +84,50 @@ class JsonDeserializer:
         # record can take a part of its neighbour, and its length tells how many there were.
         text = b"\n".join([b'{"v":[' + record + b"]}" for record in records])
         text.decode()  # Arrow takes over any bytes between quotation marks
-        read = pj.read_json(
-            pa.BufferReader(text),
-            # In one block: a record may be longer than Arrow's own.
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema([pa.field("v", pa.list_(self._wanted))]),
-                unexpected_field_behavior=self.unknown_fields,
-            ),
-        )
-        values = read.column("v").combine_chunks()
+        values = self._read(text, with_leaf_types(self._wanted, _as_read))
         if self.unknown_fields == "ignore":
             # One that closes the list around it, and opens another, passes as its first value.
             for record in filter(_CLOSES.search, records):
                 json.loads(record)
         if len(values) != len(records) or not pc.all(pc.equal(values.value_lengths(), 1)).as_py():
             raise ValueError("a record is not one JSON value")
-        return values.flatten()
+        found = values.flatten()
+        if infinite_count(found):
+            self._require_in_range(found, text)
+        return found.cast(self.type)
+
+    def _read(self, text: bytes, wanted: pa.DataType) -> pa.Array:
+        """A list of values for each line."""
+        read = pj.read_json(
+            pa.BufferReader(text),
+            # In one block: a record may be longer than Arrow's own.
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([pa.field("v", pa.list_(wanted))]),
+                unexpected_field_behavior=self.unknown_fields,
+            ),
+        )
+        return read.column("v").combine_chunks()
+
+    def _require_in_range(self, found: pa.Array, text: bytes) -> None:
+        """An infinity of 32 bits is one that was written, or a number that they cannot hold.
+
+        Text is read again to tell them apart, and only then: 64 bits in its place would round
+        every number twice.
+        """
+        wide = self._read(text, with_leaf_types(self._wanted, _as_double)).flatten()
+        for narrow, told in zip(leaves(found), leaves(wide), strict=True):
+            if pa.types.is_float32(narrow.type) and infinite_count(narrow) != infinite_count(told):
+                raise ValueError("a number is too large for 32 bits: use float64")
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """Arrow's reader drops an offset where there is no zone; its cast of text refuses it."""
+    return pa.string() if pa.types.is_timestamp(kind) and kind.tz is None else kind
+
+
+def _as_double(kind: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_float32(kind) else _as_read(kind)
 
 
 def _nullable(found: pa.DataType) -> pa.DataType:
