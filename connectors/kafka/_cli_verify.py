@@ -5,10 +5,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
@@ -136,16 +136,56 @@ def verify_command(
         scratch=scratch,
         settle_s=timeout_s,
     )
-    starts = input_starts(plan)
+    bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
-        verdict = verify(plan, progress=_Teller(), sink=sink)
+        verdict = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
     if as_json:
-        told = {**_as_json(verdict), "input_starts": starts}
+        told = {**_as_json(verdict), **bounds.as_json()}
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:
-        _print(verdict, plan, starts)
+        _print(verdict, plan, bounds)
     if not verdict.is_clean:
         raise typer.Exit(_FAULTY)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """What a verdict is not about, for a reader who would take "exactly once" for more.
+
+    Attributes:
+        starts: see `input_starts`.
+        order_within: ``file`` or ``partition`` of the output.
+        columns: of files, which no comparison was made of.
+    """
+
+    starts: Mapping[str, int]
+    order_within: str
+    columns: set[str] = dataclasses.field(default_factory=set)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        within = "file" if are_files(plan.output) else "partition"
+        return cls(starts=input_starts(plan), order_within=within)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "input_starts": self.starts,
+            "order_within": self.order_within,
+            "not_compared": sorted(self.columns),
+        }
+
+    def lines(self, identity: Identity) -> Iterator[str]:
+        if self.columns:
+            names = ", ".join(sorted(self.columns))
+            yield f"not compared: the columns {names}, in files with a column value"
+        if not identity.partition:
+            yield (
+                f"order is judged within each {self.order_within} of the output: not of a key that "
+                "lies in several"
+            )
+        if self.starts:
+            places = ", ".join(f"{partition}@{offset}" for partition, offset in self.starts.items())
+            yield f"not judged: what retention took from the input, before {places}"
 
 
 class _Teller:
@@ -188,7 +228,7 @@ def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnecti
     return KafkaConnection.of(options) if options else None
 
 
-def _print(verdict: HistoryVerdict, plan: Plan, starts: Mapping[str, int]) -> None:
+def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table(show_header=False)
     for name, value in (("expected", verdict.expected), ("found", verdict.found)):
@@ -202,9 +242,8 @@ def _print(verdict: HistoryVerdict, plan: Plan, starts: Mapping[str, int]) -> No
         console.print("reordered: at most so many; more --memory-mib counts them exactly")
     if verdict.unordered:
         console.print(f"order not judged: {verdict.unordered:,} records with equal contents")
-    if starts:
-        places = ", ".join(f"{partition}@{offset}" for partition, offset in starts.items())
-        console.print(f"[yellow]not judged: what retention took from the input, before {places}")
+    for line in bounds.lines(plan.identity):
+        console.print(line, style="yellow", markup=False)
     if not verdict.expected:
         console.print("[yellow]nothing was expected: is this the input, and has it any records?")
     if verdict.is_clean:

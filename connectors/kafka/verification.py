@@ -45,6 +45,9 @@ __all__ = [
 Progress = Callable[[str, int], None]
 """Is told the step, and how many records it has read so far."""
 
+LeftOut = Callable[[Iterable[str]], object]
+"""Is told names of columns."""
+
 _TOLD_EVERY = 10_000
 T = TypeVar("T")
 
@@ -81,10 +84,16 @@ def are_files(place: str) -> bool:
 
 
 def verify(
-    plan: Plan, *, progress: Progress, sink: Callable[[Finding], None] | None = None
+    plan: Plan,
+    *,
+    progress: Progress,
+    sink: Callable[[Finding], None] | None = None,
+    left_out: LeftOut | None = None,
 ) -> HistoryVerdict:
     """Read both sides and compare them; deletes what it wrote to disk.
 
+    Args:
+        left_out: is told, again and again, the columns of files that are not compared.
     Raises:
         ConfigError: also where there is nothing on either side: a wrong name, or a job that never
             ran, must not pass for exactly once.
@@ -100,12 +109,12 @@ def verify(
         )
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
-        given = _told(_records(plan, plan.source), "reading the input", progress)
+        given = _told(_records(plan, plan.source, left_out), "reading the input", progress)
         records_read = 0
         for records_read, (record, place) in enumerate(given, 1):  # noqa: B007 - told below
             for wanted in plan.mapping(record):
                 want.append(wanted._replace(topic=plan.output), read_from=place)
-        found = _told(_records(plan, plan.output), "reading the output", progress)
+        found = _told(_records(plan, plan.output, left_out), "reading the output", progress)
         for record, place in found:
             have.append(record, read_from=place)
         _require_something(plan, records_read, len(want) + len(have))
@@ -246,9 +255,10 @@ def _unwritable(path: Path) -> Iterator[None]:
         ) from err
 
 
-def _records(plan: Plan, place: str) -> Iterator[tuple[Record, Place]]:
+def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple[Record, Place]]:
     if are_files(place):
-        yield from read_files(Path(place.removeprefix("file://")), topic=place)
+        path = Path(place.removeprefix("file://"))
+        yield from read_files(path, topic=place, left_out=left_out)
         return
     if plan.connection is None:
         raise ConfigError(

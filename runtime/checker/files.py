@@ -2,13 +2,14 @@
 
 A row with a column ``value`` is a record, with ``key`` and ``headers`` where there are such,
 as the sources of this project make them; any other row is a record whose value is the row as JSON,
-with sorted keys and no blanks.
+with sorted keys and no blanks. What partition directories say is part of such a row.
 """
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,17 +25,23 @@ SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
 """What can be read: Parquet, and JSON with one object a line."""
 
 _BATCH_ROWS = 10_000
+_OF_RECORDS = frozenset({"key", "value", "headers"})
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 _Row = Mapping[str, object]
 
 
-def read_files(path: Path, *, topic: str) -> Iterator[tuple[Record, Place]]:
+def read_files(
+    path: Path, *, topic: str, left_out: Callable[[Iterable[str]], object] | None = None
+) -> Iterator[tuple[Record, Place]]:
     """Every row of a file, or of all files below a directory, and where it lies.
 
-    Names that begin with ``.`` or ``_`` are passed over, as Spark and Hive do. Memory is bounded by
-    10,000 rows.
+    Names that begin with ``.`` or ``_`` are passed over, as Spark and Hive do. A directory
+    ``name=value`` below ``path`` is a column of the rows in it, as text: what type it was, it does
+    not tell. Memory is bounded by 10,000 rows.
 
     Args:
         topic: of the records; their partition is 0. The place is file and row number instead.
+        left_out: is told the columns that are no part of a record, of rows with a ``value``; often.
     Raises:
         ConfigError: there is nothing there, or a file of another format.
         StorageError: a file is damaged.
@@ -45,9 +52,13 @@ def read_files(path: Path, *, topic: str) -> Iterator[tuple[Record, Place]]:
             "there is no such file or directory", {"path": path}, "Give a path on this machine."
         )
     for file in files:
+        partitions = _partitions(file.relative_to(path).parts[:-1])
         try:
             for number, row in enumerate(_rows(file)):
-                yield _record(row, topic, number), Place(str(file), 0, number)
+                whole = _whole(row, number, partitions)
+                if left_out is not None and "value" in whole:
+                    left_out(whole.keys() - _OF_RECORDS)
+                yield _record(whole, topic, number), Place(str(file), 0, number)
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as err:
             raise StorageError(
                 "a file cannot be read whole",
@@ -87,9 +98,22 @@ def _rows(file: Path) -> Iterator[object]:
                 yield parsed_json(line)
 
 
-def _record(row: object, topic: str, number: int) -> Record:
+def _partitions(directories: Iterable[str]) -> _Row:
+    """What directories say of their rows, by column, as Spark's writers and ours name them."""
+    named = (name.partition("=") for name in directories if "=" in name)
+    return {
+        unquote(column): None if value == _NULL else unquote(value) for column, _, value in named
+    }
+
+
+def _whole(row: object, number: int, partitions: _Row) -> _Row:
+    """A row as readers of the table see it: a directory goes before a column in the file."""
     if not isinstance(row, Mapping):
         raise ValueError(f"row {number} is no object")
+    return {**row, **partitions} if partitions else row
+
+
+def _record(row: _Row, topic: str, number: int) -> Record:
     if "value" not in row:
         return Record(topic, 0, number, None, row_value(row))
     return Record(

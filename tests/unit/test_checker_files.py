@@ -51,6 +51,37 @@ def test_hidden_names_are_passed_over_at_every_level(tmp_path: Path) -> None:
     assert [record.value for record, _ in read_files(tmp_path, topic="out")] == [b"v"]
 
 
+def test_a_partition_directory_is_a_column_of_its_rows_as_text(tmp_path: Path) -> None:
+    """As the path spells it: unescaped, null where it stands for null, and before the file's own.
+
+    Directories above the one that was given are not the table's.
+    """
+    table = tmp_path / "above=1" / "table"
+    for directory in ("dt=2024-01-01/at=12%3A00%25", "dt=__HIVE_DEFAULT_PARTITION__/at=a=b", "."):
+        (table / directory).mkdir(parents=True, exist_ok=True)
+        (table / directory / "part.json").write_text('{"id": 1, "dt": 3}\n', "utf-8")
+    pq.write_table(
+        pa.Table.from_pylist([{"id": 1}]), table / "dt=__HIVE_DEFAULT_PARTITION__" / "p.parquet"
+    )
+    values = {record.value for record, _ in read_files(table, topic="out")}
+    assert values == {
+        row_value({"id": 1, "dt": "2024-01-01", "at": "12:00%"}),
+        row_value({"id": 1, "dt": None, "at": "a=b"}),
+        row_value({"id": 1, "dt": None}),
+        row_value({"id": 1, "dt": 3}),
+    }
+
+
+def test_columns_that_are_no_part_of_a_record_are_named(tmp_path: Path) -> None:
+    """Of a row with a column of values: also those of directories."""
+    (tmp_path / "dt=1").mkdir()
+    (tmp_path / "dt=1" / "a.json").write_text('{"value": "v", "key": "k", "id": 1}\n', "utf-8")
+    (tmp_path / "b.json").write_text('{"value": "v"}\n{"other": "v"}\n', "utf-8")
+    left_out: set[str] = set()
+    assert len(list(read_files(tmp_path, topic="out", left_out=left_out.update))) == 3
+    assert left_out == {"dt", "id"}
+
+
 @pytest.mark.parametrize("content", ["{", "[1]\n", '{"value": "v"}\n{"val'])
 @pytest.mark.parametrize("suffix", [".json", ".parquet"])
 def test_a_damaged_file_is_named(tmp_path: Path, content: str, suffix: str) -> None:

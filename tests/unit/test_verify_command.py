@@ -163,6 +163,49 @@ def test_nothing_is_left_on_disk(tmp_path: Path) -> None:
     assert not list(scratch.iterdir())
 
 
+def rows_by_day(directory: Path, rows: Sequence[tuple[str, str]]) -> str:
+    for day, line in rows:
+        (directory / f"day={day}").mkdir(parents=True, exist_ok=True)
+        with (directory / f"day={day}" / "part.json").open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    return str(directory)
+
+
+def compare(tmp_path: Path, given: Any, found: Any, *options: str) -> Result:
+    places = ("--input", rows_by_day(tmp_path / "in", given))
+    places += ("--output", rows_by_day(tmp_path / "out", found))
+    return CliRunner().invoke(app, [*places, *options])
+
+
+def test_a_row_in_the_directory_of_another_day_is_not_the_one_expected(tmp_path: Path) -> None:
+    given = [("1", '{"id":1}'), ("2", '{"id":2}')]
+    moved = [("1", '{"id":1}'), ("1", '{"id":2}')]
+    result = compare(tmp_path, given, moved, "--json")
+    assert result.exit_code == 3
+    verdict = facts(result)
+    assert (verdict["lost"], verdict["unexpected"], verdict["not_compared"]) == (1, 1, [])
+    assert compare(tmp_path / "same", given, given).exit_code == 0
+
+
+def test_directories_of_whole_records_are_said_not_to_be_compared(tmp_path: Path) -> None:
+    """A record has no such column; its name is told, whatever the verdict is."""
+    given = [("1", '{"value":"a"}'), ("2", '{"value":"b","id":1}')]
+    moved = [("1", '{"value":"a"}'), ("1", '{"value":"b"}')]
+    result = compare(tmp_path, given, moved)
+    assert result.exit_code == 0
+    assert "not compared: the columns day, id" in result.stdout
+    result = compare(tmp_path / "json", given, moved, "--json")
+    assert facts(result)["not_compared"] == ["day", "id"]
+
+
+def test_that_order_is_judged_within_a_file_is_said(tmp_path: Path) -> None:
+    """A key in two files, or partitions, may be in any order there."""
+    result = run(tmp_path, ["a"], ["a"])
+    assert "order is judged within each file of the output" in result.stdout
+    (tmp_path / "json").mkdir()
+    assert facts(run(tmp_path / "json", ["a"], ["a"], "--json"))["order_within"] == "file"
+
+
 def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
     result = run(tmp_path, ["a"], ["a"], "--json")
     assert "reading the input" in result.stderr
