@@ -66,6 +66,8 @@ class FileCommitter:
     Args:
         open_file_system: called once for each root.
         at_once: renames under way; 1: in the caller's thread, one after the other.
+        is_staged_seen: whether this process has compared the staged files with what their writers
+            said, before the decision; else each is looked at before it is first moved.
         clock: monotonic seconds.
     """
 
@@ -74,9 +76,11 @@ class FileCommitter:
         open_file_system: OpenFileSystem,
         *,
         at_once: int = RENAMES_AT_ONCE,
+        is_staged_seen: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         self._open = open_file_system
+        self._is_staged_seen = is_staged_seen
         self._clock = clock
         self._opened: dict[str, FileSystem] = {}
         self._under_way: dict[FileSet, _Progress] = {}
@@ -126,7 +130,9 @@ class FileCommitter:
         def publish(file: StagedFile) -> CommitReport:
             if self._clock() >= deadline_s:
                 return _LATE
-            report = _guarded(partial(_publish_one, fs, files, file, look_first=look_first))
+            is_seen = self._is_staged_seen
+            step = partial(_publish_one, fs, files, file, look_first=look_first, is_seen=is_seen)
+            report = _guarded(step)
             failpoint("mid-rename")
             return report
 
@@ -171,9 +177,11 @@ def _guarded(step: Callable[[], CommitReport]) -> CommitReport:
 
 
 def _publish_one(
-    fs: FileSystem, files: FileSet, file: StagedFile, *, look_first: bool
+    fs: FileSystem, files: FileSet, file: StagedFile, *, look_first: bool, is_seen: bool
 ) -> CommitReport:
     staged, final = files.staged_path(file), files.final_path(file)
+    if not (look_first or is_seen):
+        look_first = fs.length_bytes(staged) != file.length_bytes
     if not look_first:
         try:
             if fs.move(staged, final):

@@ -32,6 +32,13 @@ class FileSinkCoordinator:
     There is no owner to claim: the job's uid is part of every staged name, and what keeps two
     coordinators of one job apart is the seal in its checkpoint directory (rule 6). Several jobs may
     write into one directory.
+
+    Args:
+        target: URI of the directory that readers read.
+        open_file_system: opens the one rooted at a URI.
+        marks: told of partitions that are complete; None: nobody is.
+        renames_at_once, is_staged_seen: see `FileCommitter`.
+        clock: monotonic seconds.
     """
 
     committer: Committer
@@ -43,6 +50,7 @@ class FileSinkCoordinator:
         *,
         marks: PartitionMarks | None = None,
         renames_at_once: int = RENAMES_AT_ONCE,
+        is_staged_seen: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
         self._target = target
@@ -50,7 +58,9 @@ class FileSinkCoordinator:
         self._open = open_file_system
         self._opened: FileSystem | None = None
         self._sweeper: StagingSweeper | None = None
-        self._files = FileCommitter(open_file_system, at_once=renames_at_once, clock=clock)
+        self._files = FileCommitter(
+            open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
+        )
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator
         self.committer = (

@@ -112,7 +112,8 @@ class FileDropInSink:
         from connectors.hdfs._spark import session_file_system
 
         self.files.check()
-        return FileSinkCoordinator(self.options.target, session_file_system)
+        # A query's tasks tell their files to Spark, which hands them on: nobody has looked.
+        return FileSinkCoordinator(self.options.target, session_file_system, is_staged_seen=False)
 
     def writer_factory(self) -> "FileWriterFactory":
         """See `runtime.contracts.TaskSink`."""

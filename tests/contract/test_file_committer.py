@@ -44,9 +44,11 @@ class Place:
         found = FileSet(target=f"{self.parent}/orders", staging=staging, rows=3, files=files)
         return encode_file_set(found, operator_id="op")
 
-    def commit(self, *entries: StateEntry, after_crash: bool = False) -> list[CommitReport]:
+    def commit(
+        self, *entries: StateEntry, after_crash: bool = False, is_staged_seen: bool = True
+    ) -> list[CommitReport]:
         """By a committer of its own, as in another process."""
-        committer = FileCommitter(self.open)
+        committer = FileCommitter(self.open, is_staged_seen=is_staged_seen)
         try:
             return committer.commit(entries, timeout_s=_TIMEOUT_S, after_crash=after_crash)
         finally:
@@ -157,6 +159,36 @@ def test_rule_20_what_is_not_as_recorded_stops_with_both_names(
         assert "orders/dt=2026-01-01/part-1-" in report.detail
         assert ".staging/" in report.detail
     assert place.published()[f"{_FINAL[0]}-1"] == b"something else"
+
+
+@pytest.mark.parametrize("after_crash", [True, False])
+def test_rule_20_a_staged_file_of_another_length_is_not_published(
+    place: Place, *, after_crash: bool
+) -> None:
+    """Rule 20: a committer whose process has not seen it looks before the first rename, too.
+
+    Its neighbours are decided and whole: they are published.
+    """
+    entry = place.stage()
+    (staged,) = (name for name in place.staged() if name.endswith(f"/{_FINAL[0]}"))
+    place.spoil(f".staging/{staged}")
+    for _ in range(2):
+        (report,) = place.commit(entry, after_crash=after_crash, is_staged_seen=False)
+        assert report.outcome is CommitOutcome.UNKNOWN
+        assert f".staging/{staged} has {len(b'something else')} bytes" in report.detail
+    assert set(place.published()) == {f"{name}-0" for name in _FINAL[1:]}
+
+
+@pytest.mark.parametrize("after_crash", [True, False])
+def test_files_that_were_not_seen_are_published_as_others_are(
+    place: Place, *, after_crash: bool
+) -> None:
+    """Also again, when nothing is staged any more."""
+    entry = place.stage()
+    for _ in range(2):
+        reports = place.commit(entry, after_crash=after_crash, is_staged_seen=False)
+        assert outcomes(reports) == [CommitOutcome.COMMITTED]
+    assert place.published() == {f"{name}-0": name.encode() for name in _FINAL}
 
 
 def test_abort_deletes_the_attempt_and_nothing_else(place: Place) -> None:

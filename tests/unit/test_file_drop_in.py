@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from connectors.hdfs.drop_in import FileDropIn, FileDropInSink, FileWriter
 from connectors.hdfs.task_files import LocalTaskFiles
 from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.contracts import TaskScope, WriterFactory
+from runtime.contracts import CommitOutcome, TaskScope, WriterFactory
 from runtime.errors import AuthenticationError, ConfigError
 from runtime.model import BatchKey
 from runtime.service.client import CoordinatorClient
@@ -120,6 +120,29 @@ def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
         with pytest.raises(ConfigError, match=r"does not see the directory.* mount it"):
             writer.write(_ROWS)
     assert not (tmp_path / "out" / ".sluice-staging-orders").exists()
+
+
+@pytest.mark.parametrize("spoilt", [b"PAR1", b"PAR1" * 4096], ids=["shorter", "longer"])
+def test_rule_20_a_staged_file_that_is_not_what_its_task_wrote_is_never_seen(
+    world: World, tmp_path: Path, spoilt: bytes
+) -> None:
+    """Rule 20: the driver has not seen it before, so it looks before it gives it its name."""
+    target = tmp_path / "out" / "orders"
+    options = {"path": str(target), "partitionBy": "day"}
+    run = world.begin(options)
+    with CoordinatorClient(run.address) as client:
+        writer = _writer(run, 0, client)
+        writer.write(_ROWS)
+        entries = writer.pre_commit()
+    (staged,) = (tmp_path / "out" / ".sluice-staging-orders").rglob("day=mon/*.parquet")
+    staged.write_bytes(spoilt)
+    coordinator = _made(options, None).coordinator()
+    (report,) = coordinator.committer.commit(entries, timeout_s=60, after_crash=False)
+    coordinator.close()
+    assert report.outcome is CommitOutcome.UNKNOWN
+    assert f"has {len(spoilt)} bytes" in report.detail
+    assert _files(target) == ["day=tue"]
+    assert staged.read_bytes() == spoilt
 
 
 def test_webhdfs_that_tasks_cannot_use_is_told_before_any_task_starts() -> None:
