@@ -214,6 +214,9 @@ class _EndlessSource:
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         return ()
 
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        return tuple(ranges)
+
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:

@@ -88,6 +88,9 @@ class _MadeUp:
         del timeout_s
         return ()
 
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        return tuple(ranges)
+
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:

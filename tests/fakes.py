@@ -17,7 +17,7 @@ from runtime.contracts import (
     SinkContext,
     SweepView,
 )
-from runtime.errors import FencedError
+from runtime.errors import FencedError, SourceChangedError
 from runtime.model import (
     BatchKey,
     Redistribution,
@@ -303,6 +303,7 @@ class FakeSource:
     restored: list[SplitRange] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
     error: Exception | None = None
+    changed: SourceChangedError | None = None
     discovery_error: Exception | None = None
     limits: list[int | None] = field(default_factory=list)
     closed: bool = False
@@ -324,8 +325,16 @@ class FakeSource:
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
         """See `SplitEnumerator.restore`."""
+        if self.changed is not None:
+            raise self.changed
         self.restored = list(positions)
         self.known = {split.partition for split in positions}
+
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.readable`."""
+        if self.changed is not None:
+            raise self.changed
+        return tuple(split for split in ranges if split.partition in self.ends)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""

@@ -53,6 +53,7 @@ def half_lost() -> Job:
     """A decision of two regions with two transactions each: one of each was aborted, one of the
     others is committed, one is still open."""
     job = Job(record(0), committed=(0,))
+    job.source.ends[1] = 10
     entries = {}
     for name in ("main-lost", "main-done", "side-lost", "side-open"):
         transaction = job.open(name)

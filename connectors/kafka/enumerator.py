@@ -132,12 +132,13 @@ class KafkaSplitEnumerator:
             self.fix_ends(timeout_s=timeout_s)
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """Of ranges that an earlier process cut, those whose topics are there, and the same.
+        """See `SplitEnumerator.readable`: those whose topics are there, and the same.
 
         Raises:
             SourceChangedError: a topic was recreated, or is gone.
         """
         if ranges:
+            self._shared.forget()
             self._look(ranges, timeout_s)
         return tuple(split for split in ranges if key_of(split) not in self._gone)
 

@@ -56,6 +56,10 @@ class SharedLook:
         self._unused -= starts.keys()
         return look
 
+    def forget(self) -> None:
+        """The next look is made anew, for whoever asks what is there now."""
+        self._look = None
+
     def _look_anew(
         self, own: frozenset[PartitionKey], others: Collection[PartitionKey], timeout_s: float
     ) -> Look:

@@ -7,9 +7,15 @@ from typing import Protocol
 from runtime.checkpoint.losses import LostCommittables, lost_error
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.succession import taken_over
-from runtime.contracts import MetadataStore, PublishOutcome, SinkCoordinator
-from runtime.errors import StorageError, StreamError, UnreachableError
-from runtime.model import StateEntry
+from runtime.contracts import MetadataStore, PublishOutcome, SinkCoordinator, SplitEnumerator
+from runtime.errors import (
+    SourceChangedError,
+    StorageError,
+    StreamError,
+    TransactionLostError,
+    UnreachableError,
+)
+from runtime.model import SplitRange, StateEntry
 
 __all__ = ["Repaired", "Repairer", "Repairs", "discard"]
 
@@ -50,6 +56,9 @@ class Repairs:
     What was written again is kept until its record is durable: a second try publishes the same
     work, for another copy of it would stay open, and hold back readers, until the next run.
 
+    A name may stand for another log by now: it is asked for behind the reading, by which it is
+    known what was read.
+
     ``is_taken_over``: whether another run has sealed behind this one; asked behind the writing,
     which may take long.
     """
@@ -60,6 +69,7 @@ class Repairs:
         store: MetadataStore,
         *,
         sinks: Mapping[str, SinkCoordinator],
+        sources: Mapping[str, SplitEnumerator],
         session: str,
         job_uid: str,
         generation: int,
@@ -70,6 +80,7 @@ class Repairs:
         self._repairer = repairer
         self._store = store
         self._sinks = sinks
+        self._sources = sources
         self._session = session
         self._job_uid = job_uid
         self._generation = generation
@@ -113,10 +124,40 @@ class Repairs:
                     generation=max(self._generation, lost.region.generation),
                     timeout_s=self._timeout_s,
                 )
+                self._require_readable(action.checkpoint_id, lost)
         except BaseException:
             discard(self._sinks, replaced.values(), timeout_s=self._timeout_s)
             raise
         return replaced
+
+    def _require_readable(self, checkpoint_id: int, lost: LostCommittables) -> None:
+        """Raises TransactionLostError where what was read was not what the ranges were cut from."""
+        read = [split for split in lost.region.splits if not split.is_empty]
+        for source_id in dict.fromkeys(split.source_id for split in read):
+            mine = [split for split in read if split.source_id == source_id]
+            source = self._sources.get(source_id)
+            if source is None:
+                raise _gone(checkpoint_id, mine, "the job reads it no more")
+            try:
+                found = source.readable(mine, timeout_s=self._timeout_s)
+            except SourceChangedError as err:
+                raise _gone(checkpoint_id, mine, err) from err
+            gone = [split for split in mine if split not in found]
+            if gone:
+                raise _gone(checkpoint_id, gone, "it is not there any more")
+
+
+def _gone(checkpoint_id: int, ranges: Iterable[SplitRange], why: object) -> TransactionLostError:
+    return TransactionLostError(
+        "a lost transaction cannot be written again: its input is not what it was",
+        {
+            "checkpoint_id": checkpoint_id,
+            "ranges": " ".join(f"{s.name}:[{s.start_offset},{s.end_offset})" for s in ranges),
+            "reason": why,
+        },
+        "Nothing of it was committed. 'sluice checkpoint accept-loss' lets the job start; write "
+        "what is missing by hand before that.",
+    )
 
 
 def discard(

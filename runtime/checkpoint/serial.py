@@ -37,6 +37,11 @@ class SerialSource:
         with self._lock:
             self._source.restore(positions, timeout_s=timeout_s)
 
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.readable`."""
+        with self._lock:
+            return self._source.readable(ranges, timeout_s=timeout_s)
+
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""
         with self._lock:

@@ -379,6 +379,7 @@ class StartSequence:
                 self._repairer,
                 self._store,
                 sinks=self._sinks,
+                sources=self._sources,
                 session=self._session,
                 job_uid=job_uid,
                 generation=generation,

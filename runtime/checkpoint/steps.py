@@ -274,6 +274,7 @@ class Hands:
             repairer,
             store,
             sinks=sinks,
+            sources=sources,
             session=identity.session,
             job_uid=identity.job_uid,
             generation=identity.generation,

@@ -54,6 +54,15 @@ class SplitEnumerator(Protocol):
         """Go on at the ends of ``positions``; SourceChangedError, DataLostError by name."""
         ...
 
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """Of ranges that were cut once, those whose records are still there to be read: asked for
+        now, so that who has read them knows by it whose they were. May come before `restore`.
+
+        Raises:
+            SourceChangedError: a name stands for something else now.
+        """
+        ...
+
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """Splits that are new since the last call, as empty ranges at their first record, or at the
         first that is left of those that may be older than the source's look at them."""

@@ -19,7 +19,15 @@ from tests.chaos.beds import LOSSES, REPAIR, kills
 from tests.chaos.dropped import require_all_but
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
-from tests.kafka_records import await_stable
+from tests.kafka_records import (
+    Record,
+    await_stable,
+    create_topic,
+    delete_topic,
+    partition_count,
+    produce,
+    read,
+)
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
@@ -58,6 +66,36 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
         for failpoint in ("after-rewrite", "after-repair"):
             scenario.kill_at(Kill(failpoint=failpoint))
         scenario.finish()
+
+
+def test_rule_11_nothing_is_written_again_from_a_topic_that_was_made_again(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """While the job was away; it holds as many records at the same offsets, and they are others."""
+    setting = Setting(environment={**_FAIL, "ON_LOST": "repair"})
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        for kill in kills(("after-decision",)):
+            scenario.kill_at(kill)
+        scenario.feeder.stop()
+        source, output = scenario.topics.source, scenario.topics.output
+        await_stable(kafka.bootstrap, output, timeout_s=_TIMEOUT_S * 5)  # the broker has aborted
+        seen = read(kafka.bootstrap, output)
+        partitions = partition_count(kafka.bootstrap, source)
+        delete_topic(kafka.bootstrap, source)
+        assert create_topic(kafka.bootstrap, source, partitions=partitions) == source
+        others = [
+            Record(value=b"other", partition=number)
+            for number in range(partitions)
+            for _ in range(scenario.feeder.sent)
+        ]
+        produce(kafka.bootstrap, source, others)
+
+        program = scenario.start()
+        assert program.await_exit(timeout_s=START_S) not in (0, None)
+        assert program.await_gone(timeout_s=PATIENCE_S)
+        assert "its input is not what it was" in program.log(), program.log_tail()
+        await_stable(kafka.bootstrap, output)
+        assert read(kafka.bootstrap, output) == seen
 
 
 def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(

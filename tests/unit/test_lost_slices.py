@@ -22,6 +22,7 @@ from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from runtime.errors import (
     DataLostError,
     FencedError,
+    SourceChangedError,
     TransactionLostError,
     TransactionUnknownError,
 )
@@ -355,6 +356,7 @@ def test_rule_11_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_
         HalfAble(job),
         job.store,
         sinks={"sink": job.sink},
+        sources={"source": job.source},
         session="s",
         job_uid="uid",
         generation=2,
@@ -495,3 +497,56 @@ def test_rule_11_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended()
     assert "main,side" in str(why_lost(1, parts, (), {"main": refused, "side": refused}))
     assert why_lost(1, parts, (), {"main": refused, "side": gone}) is gone
     assert "regions=side" in str(why_lost(1, parts[1:], (), {"main": gone}))
+
+
+class _OtherLog(Rewriter):
+    """Reads by name, and finds as many records as were lost, of a log that was made again."""
+
+    def repair(self, *args: Any, **limits: Any) -> dict[bytes, StateEntry]:
+        written = super().repair(*args, **limits)
+        self.job.source.changed = SourceChangedError("a topic was made again", {}, "Look.")
+        return written
+
+
+class _ShorterLog(Rewriter):
+    """Of a source that goes on without what is gone (``failOnDataLoss=false``)."""
+
+    def repair(self, *args: Any, **limits: Any) -> dict[bytes, StateEntry]:
+        written = super().repair(*args, **limits)
+        self.job.source.ends.clear()
+        return written
+
+
+@pytest.mark.parametrize("repairer", [_OtherLog, _ShorterLog])
+def test_rule_11_nothing_is_written_again_from_another_log_of_the_same_name(
+    repairer: type[Rewriter],
+) -> None:
+    """It may hold as many records; what was lost is named instead, and the rest is settled."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = repairer(job)
+    with pytest.raises(TransactionLostError, match=r"input-\d:\[\d+,\d+\)"):
+        job.start(plan=two_regions())
+    assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
+    assert job.broker.ongoing() == []
+    assert not job.store.is_committed(1)
+    assert sorted(work.region for work in job.store.unsettled(1)) == ["main", "side"]
+
+
+def test_rule_11_a_loss_of_a_source_that_the_job_left_is_named() -> None:
+    """Nobody can say whose log it is that was read."""
+    job = half_lost()
+    (lost, _) = job.store.records[1].regions
+    part = LostCommittables(region=lost, committables=lost.committables[:1])
+    repairs = Repairs(
+        Rewriter(job),
+        job.store,
+        sinks={"sink": job.sink},
+        sources={},
+        session="s",
+        job_uid="uid",
+        generation=2,
+        timeout_s=1.0,
+    )
+    with pytest.raises(TransactionLostError, match="reads it no more"):
+        drive(repairs.run(Repair(checkpoint_id=1, lost=(part,))))

@@ -38,7 +38,14 @@ def _written_under(generation: int) -> int:
     """By a run of generation 3, for a batch of this one."""
     repairer = _Repairer()
     repairs = Repairs(
-        repairer, FakeStore(), sinks={}, session="s", job_uid="uid", generation=_RUN, timeout_s=1.0
+        repairer,
+        FakeStore(),
+        sinks={},
+        sources={},
+        session="s",
+        job_uid="uid",
+        generation=_RUN,
+        timeout_s=1.0,
     )
     entry = committable("lost")
     region = RegionRecord(region="main", generation=generation, batch_id=1, committables=(entry,))

@@ -50,6 +50,15 @@ def test_who_cuts_again_looks_again() -> None:
     assert bench.cut(0).latest[ALL[0]].offset == 120
 
 
+def test_who_asks_what_is_there_now_looks_again() -> None:
+    """Also at what another region's look has in store for it."""
+    bench = Bench()
+    bench.cut(0)
+    bench.shared.forget()
+    bench.cut(1)
+    assert len(bench.asked) == 2
+
+
 def test_a_look_is_shared_for_a_moment_only() -> None:
     bench = Bench()
     bench.cut(0)
