@@ -284,5 +284,5 @@ class _InstantSink:
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
         return [CommitReport(outcome=CommitOutcome.ABORTED) for _ in committables]
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         return True

@@ -367,7 +367,7 @@ class FakeWire:
         return self.faults.pop(0) if self.faults else None
 
     def list_transactions(
-        self, prefix: str, *, timeout_s: float, open_only: bool = False
+        self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
     ) -> Listing:
         """See `Wire.list_transactions`."""
         if self.unreachable:
@@ -379,7 +379,7 @@ class FakeWire:
             for name, known in self.broker.ids.items()
             if name.startswith(prefix)
             and name not in self.absent_ids
-            and (known.state is _S.ONGOING or not open_only)
+            and (known.state in states or not states)
         )
         return Listing(transactions=rows, missing=self.absent)
 

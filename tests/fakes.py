@@ -202,7 +202,7 @@ class _FakeCommitter:
         self._sink.calls.append("abort")
         return [self._end(entry, commit=False) for entry in committables]
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         self._sink.calls.append("await_visible")
         return True
 

@@ -108,9 +108,9 @@ class Coordinators:
         """See `Committer.abort`."""
         return self._committer.abort(committables, timeout_s=timeout_s)
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         """See `Committer.await_visible`."""
-        return self._committer.await_visible(committables, timeout_s=timeout_s)
+        return self._committer.await_visible(timeout_s=timeout_s)
 
 
 def away(job: Job, *names: str) -> Coordinators:

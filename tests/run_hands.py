@@ -5,7 +5,7 @@ from typing import Any
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.steps import Hands, RunIdentity
 from runtime.contracts import MetadataStore
-from tests.fakes import ManualClock
+from tests.fakes import FakeSource, ManualClock
 
 __all__ = ["hands_of"]
 
@@ -24,7 +24,7 @@ def hands_of(
         **{
             "store": store,
             "sinks": {},
-            "sources": {},
+            "sources": {"source": FakeSource("source", {0: 100})},
             "identity": RunIdentity(
                 plan=plan or JobPlan(name="job", regions=(RegionPlan(name="main"),)),
                 job_uid=job_uid,

@@ -102,9 +102,9 @@ class FileCommitter:
         discard = partial(self._discard, deadline_s=deadline_s)
         return [_guarded(partial(discard, decode_file_set(entry))) for entry in committables]
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         """See `runtime.contracts.Committer.await_visible`: a renamed file is there at once."""
-        del committables, timeout_s
+        del timeout_s
         return True
 
     def close(self) -> None:

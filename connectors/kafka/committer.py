@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from connectors.kafka.handles import TransactionHandle, TransactionIdentity, decode_handle
-from connectors.kafka.verdicts import Judgement, is_visible, judge
-from connectors.kafka.wire import EndOutcome, TransactionDescription, Wire
+from connectors.kafka.verdicts import Judgement, judge
+from connectors.kafka.wire import EndOutcome, TransactionDescription, TransactionState, Wire
 from runtime.contracts import Clock, CommitOutcome, CommitReport
 from runtime.errors import StreamError
 from runtime.model import StateEntry
@@ -31,16 +31,24 @@ class KafkaCommitter:
     the transaction as Ongoing with exactly the handle's producer id and epoch. Otherwise the
     writers are alive, their ids are not initialised before the committed mark, and EndTxn may go
     straight; but only its clean success counts, any other answer is settled by the verdict.
+
+    Args:
+        wire: asks the cluster; from one thread.
+        ids: what all of the sink's transactional ids begin with; for who waits until readers see
+            what was committed.
+        clock, sleep: monotonic seconds.
     """
 
     def __init__(
         self,
         wire: Wire,
         *,
+        ids: str = "",
         clock: Clock = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._wire = wire
+        self._ids = ids
         self._clock = clock
         self._sleep = sleep
 
@@ -88,23 +96,23 @@ class KafkaCommitter:
             deadline=self._clock() + timeout_s,
         )
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
-        """See `Committer.await_visible`."""
-        open_ones = [decode_handle(entry).identity for entry in committables]
+    def await_visible(self, *, timeout_s: float) -> bool:
+        """See `Committer.await_visible`: none of the ids has markers on their way."""
         deadline = self._clock() + timeout_s
         wait_s = _FIRST_WAIT_S
-        while open_ones:
-            found = self._describe(open_ones, deadline)
-            open_ones = [
-                identity
-                for identity in open_ones
-                if identity.transactional_id not in found
-                or not is_visible(identity, found[identity.transactional_id])
-            ]
-            if open_ones and not self._wait(wait_s, deadline):
+        while not self._is_all_visible(deadline):
+            if not self._wait(wait_s, deadline):
                 return False
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         return True
+
+    def _is_all_visible(self, deadline: float) -> bool:
+        found = self._wire.list_transactions(
+            self._ids,
+            timeout_s=max(0.0, deadline - self._clock()),
+            states=(TransactionState.PREPARE_COMMIT,),
+        )
+        return not (found.transactions or found.missing)
 
     def _finish(
         self,

@@ -87,7 +87,9 @@ class KafkaSinkCoordinator:
         self._has_swept = False
         self._unfinished: SweepView | None = None
         self._sweeping = threading.Lock()
-        self.committer = KafkaCommitter(self._wire, clock=clock, sleep=sleep)
+        self.committer = KafkaCommitter(
+            self._wire, ids=f"{transactional_id_prefix}/", clock=clock, sleep=sleep
+        )
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`. Facts: cluster_id, transaction_version, timeout."""

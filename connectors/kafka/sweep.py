@@ -134,7 +134,9 @@ class Sweeper:
         deadline = self._clock() + timeout_s
         try:
             listing = self._wire.list_transactions(
-                f"{self._prefix}/{view.job_uid}/", timeout_s=timeout_s, open_only=True
+                f"{self._prefix}/{view.job_uid}/",
+                timeout_s=timeout_s,
+                states=(TransactionState.ONGOING,),
             )
             described = self._wire.describe(
                 [row.transactional_id for row in listing.transactions],

@@ -94,12 +94,12 @@ class TransactionWire:
         return [answered.get(transaction, _NEVER_SENT) for transaction in transactions]
 
     def list_transactions(
-        self, prefix: str, *, timeout_s: float, open_only: bool = False
+        self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
     ) -> Listing:
         """See `Wire.list_transactions`."""
-        states = [TransactionState.ONGOING.value] if open_only else []
+        names = [state.value for state in states]
         try:
-            return self._call(lambda net: _list(net, prefix, states), timeout_s)
+            return self._call(lambda net: _list(net, prefix, names), timeout_s)
         except UnreachableError as err:
             log.debug("listing transactions: error=%s", err)
             return Listing(transactions=(), missing=("the cluster",))

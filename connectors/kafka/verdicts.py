@@ -13,7 +13,7 @@ from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.wire import TransactionDescription, TransactionState
 from runtime.contracts import CommitOutcome
 
-__all__ = ["TABLE", "EpochStep", "Judgement", "is_visible", "judge"]
+__all__ = ["TABLE", "EpochStep", "Judgement", "judge"]
 
 
 class EpochStep(enum.Enum):
@@ -76,25 +76,6 @@ def judge(handle: TransactionIdentity, described: TransactionDescription | None)
             f"epoch {described.producer_epoch}"
         ),
     )
-
-
-def is_visible(handle: TransactionIdentity, described: TransactionDescription | None) -> bool:
-    """Whether readers can see a transaction **whose commit was accepted** (rule 24).
-
-    An id is not initialised again before its markers are written, so any later attempt, and an id
-    that has expired, mean that the markers are out.
-    """
-    if described is None:
-        return True
-    step = _step(handle, described)
-    if step is EpochStep.OTHER and described.producer_id != handle.producer_id:
-        return True
-    if step is EpochStep.OTHER:
-        return described.producer_epoch > handle.producer_epoch
-    if step is EpochStep.SAME:
-        return described.state is TransactionState.COMPLETE_COMMIT
-    # e+1 is ours after EndTxn version 5, or a later attempt's after a native commit: in doubt wait.
-    return described.state is not TransactionState.PREPARE_COMMIT
 
 
 def _step(handle: TransactionIdentity, described: TransactionDescription) -> EpochStep:

@@ -145,9 +145,10 @@ class Wire(Protocol):
         ...
 
     def list_transactions(
-        self, prefix: str, *, timeout_s: float, open_only: bool = False
+        self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
     ) -> Listing:
-        """Transactions whose id begins with ``prefix``; raises AuthenticationError."""
+        """Transactions whose id begins with ``prefix``, in one of ``states``, or in any if none is
+        given; raises AuthenticationError."""
         ...
 
     def cluster(self, *, timeout_s: float) -> Cluster:

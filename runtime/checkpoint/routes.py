@@ -34,13 +34,12 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.plan import RestartedRegion
 from runtime.checkpoint.progress import ListenerThread
 from runtime.checkpoint.states import State
-from runtime.checkpoint.steps import by_sink
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import Clock, SinkCoordinator
 from runtime.drops import named, offsets_in
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.failpoints import failpoint
-from runtime.model import CheckpointKind, StateEntry
+from runtime.model import CheckpointKind
 
 __all__ = ["ActionRoutes"]
 
@@ -57,7 +56,6 @@ _REMOTE = (
     NoteUnsettled,
 )
 _ANSWERS = (AskCut, GiveBarrier, NothingDue)
-_WATCHED = 3
 _LOOK_S = 1.0
 
 
@@ -87,7 +85,6 @@ class ActionRoutes:
         self._lock = threading.Lock()
         self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
         self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
-        self._recent: dict[int, tuple[StateEntry, ...]] = {}
         self._done = threading.Event()
         self._given_up = threading.Event()
         self._error: BaseException | None = None
@@ -132,8 +129,6 @@ class ActionRoutes:
 
     def _route(self, action: Action) -> None:
         if isinstance(action, _REMOTE):
-            if isinstance(action, Commit):
-                self._remember(action)
             self._steps.put(action)
             return
         match action:
@@ -155,14 +150,6 @@ class ActionRoutes:
                 self._report(action)
             case EndJob():
                 self._end(action)
-
-    def _remember(self, action: Commit) -> None:
-        """The last checkpoints' committables, for the wait until readers see them."""
-        known = self._recent.get(action.checkpoint_id, ())
-        new = tuple(entry for entry in action.committables if entry not in known)
-        self._recent[action.checkpoint_id] = known + new
-        while len(self._recent) > _WATCHED:
-            del self._recent[min(self._recent)]
 
     def _answer(self, action: Triggered | RegionRestarted) -> None:
         if isinstance(action, Triggered):
@@ -247,11 +234,8 @@ class ActionRoutes:
 
     def _await_visible(self) -> StreamError | None:
         deadline_s = self._clock() + self._visible_timeout_s
-        entries = [entry for found in self._recent.values() for entry in found]
-        for operator_id, positions in by_sink(self._sinks, entries).items():
-            mine = [entries[position] for position in positions]
-            committer = self._sinks[operator_id].committer
-            while not committer.await_visible(mine, timeout_s=_LOOK_S):
+        for operator_id, sink in self._sinks.items():
+            while not sink.committer.await_visible(timeout_s=_LOOK_S):
                 if self._given_up.is_set() or self._clock() >= deadline_s:
                     return UnreachableError(
                         "the last transactions are committed, but readers cannot see them yet",

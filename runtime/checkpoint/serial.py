@@ -104,9 +104,9 @@ class _SerialCommitter:
         with self._lock:
             return self._sink.committer.abort(committables, timeout_s=timeout_s)
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         with self._lock:
-            return self._sink.committer.await_visible(committables, timeout_s=timeout_s)
+            return self._sink.committer.await_visible(timeout_s=timeout_s)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float

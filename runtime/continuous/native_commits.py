@@ -235,9 +235,9 @@ class TasksFirst:
         """See `Committer.abort`."""
         return self._by_hand().abort(committables, timeout_s=timeout_s)
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         """See `Committer.await_visible`."""
-        return self._by_hand().await_visible(committables, timeout_s=timeout_s)
+        return self._by_hand().await_visible(timeout_s=timeout_s)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float

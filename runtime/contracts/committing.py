@@ -65,8 +65,9 @@ class Committer(Protocol):
         """Discard each; ABORTED when certainly gone."""
         ...
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
-        """Wait until readers can see every committed entry (rule 24); False when time ran out."""
+    def await_visible(self, *, timeout_s: float) -> bool:
+        """Wait until readers can see all that was ever committed (rule 24), also by earlier runs;
+        False when time ran out, or when it cannot be told."""
         ...
 
 

@@ -77,7 +77,9 @@ class _Absence(Scenario):
         prefix = f"{self.subject.name}-{self.topics.output}"
 
         def none_open() -> bool:
-            found = self._wire.list_transactions(prefix, timeout_s=PATIENCE_S, open_only=True)
+            found = self._wire.list_transactions(
+                prefix, timeout_s=PATIENCE_S, states=(TransactionState.ONGOING,)
+            )
             return not (found.transactions or found.missing)
 
         wait_for(none_open, what="the end of every transaction")

@@ -108,7 +108,7 @@ def outcomes(reports: list[CommitReport]) -> list[CommitOutcome]:
 def test_it_fulfils_the_contract(place: Place) -> None:
     """The class is what the coordinator was written against."""
     committer: Committer = FileCommitter(place.open)
-    assert committer.await_visible([], timeout_s=0)
+    assert committer.await_visible(timeout_s=0)
 
 
 def test_nothing_is_seen_before_the_commit_and_everything_after(place: Place) -> None:

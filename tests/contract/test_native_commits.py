@@ -47,7 +47,7 @@ def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) ->
     committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, answer_s=0.2)
     (report,) = committer.commit([entry], timeout_s=300, after_crash=False)
     assert report.outcome is CommitOutcome.COMMITTED
-    assert committer.await_visible([entry], timeout_s=300)
+    assert committer.await_visible(timeout_s=300)
     return attempt
 
 

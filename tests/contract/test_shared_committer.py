@@ -179,9 +179,9 @@ class Counted:
         self.asked.append(("abort", len(committables)))
         return self._inner.abort(committables, timeout_s=timeout_s)
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         """See `Committer.await_visible`."""
-        return self._inner.await_visible(committables, timeout_s=timeout_s)
+        return self._inner.await_visible(timeout_s=timeout_s)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float

@@ -117,7 +117,9 @@ def test_list_gives_the_prefix_only_and_the_open_ones_on_request(real: RealHarne
     other.produce(1)
 
     everything = real.wire.list_transactions(real.prefix, timeout_s=300)
-    only_open = real.wire.list_transactions(real.prefix, timeout_s=300, open_only=True)
+    only_open = real.wire.list_transactions(
+        real.prefix, timeout_s=300, states=(TransactionState.ONGOING,)
+    )
 
     ids = {row.transactional_id for row in everything.transactions}
     assert ids == {open_one.identity.transactional_id, ended.identity.transactional_id}

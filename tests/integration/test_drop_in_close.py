@@ -12,6 +12,7 @@ from connectors._install import Installation
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.wire import TransactionState
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import await_stable, produce, values
 from tests.waiting import wait_for
@@ -59,7 +60,9 @@ def test_closing_stops_the_queries_and_leaves_no_transaction_open(
     installed.close()
     assert not query.isActive
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
-    found = wire.list_transactions(f"copy-{sink}/", timeout_s=120.0, open_only=True)
+    found = wire.list_transactions(
+        f"copy-{sink}/", timeout_s=120.0, states=(TransactionState.ONGOING,)
+    )
     wire.close()
     assert not found.transactions
 

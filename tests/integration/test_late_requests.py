@@ -117,7 +117,7 @@ def test_rule_5_an_endtxn_that_comes_twice_changes_no_later_transaction(
     assert noted.errors() == (0,)
     before = 0 if who == "abort by hand" else 3
     if before:
-        assert bed.committer.await_visible([entry], timeout_s=PATIENCE_S)
+        assert bed.committer.await_visible(timeout_s=PATIENCE_S)
     later = bed.harness.open(first.transactional_id)
     assert set(noted.repeat()) <= FENCED
     later.produce(5)

@@ -12,6 +12,7 @@ import pytest
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.wire import TransactionState
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import produce, values
 from tests.waiting import wait_for
@@ -40,7 +41,9 @@ def copying(
 def open_transactions(kafka: EmbeddedKafka, sink: str) -> list[str]:
     wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
     try:
-        found = wire.list_transactions(f"kafka-to-kafka-{sink}/", timeout_s=120.0, open_only=True)
+        found = wire.list_transactions(
+            f"kafka-to-kafka-{sink}/", timeout_s=120.0, states=(TransactionState.ONGOING,)
+        )
         return [row.transactional_id for row in found.transactions]
     finally:
         wire.close()

@@ -17,7 +17,7 @@ from connectors.kafka.handles import (
 )
 from connectors.kafka.owner import OwnerRecord
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.wire import Listing, TransactionDescription
+from connectors.kafka.wire import Listing, TransactionDescription, TransactionState
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import UnreachableError
 from runtime.model import BatchKey, SplitRange, StateEntry
@@ -74,10 +74,10 @@ class _Wire(FakeWire):
         return super().describe(transactional_ids, timeout_s=timeout_s)
 
     def list_transactions(
-        self, prefix: str, *, timeout_s: float, open_only: bool = False
+        self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
     ) -> Listing:
         """See `Wire.list_transactions`."""
-        found = super().list_transactions(prefix, timeout_s=timeout_s, open_only=open_only)
+        found = super().list_transactions(prefix, timeout_s=timeout_s, states=states)
         if self._world.fault(self._world.profile.unreached, "a broker is missing in a sweep"):
             return Listing(transactions=found.transactions[1:], missing=("broker 2",))
         return found

@@ -206,10 +206,10 @@ def test_rule_24_an_acknowledged_commit_counts_before_its_markers_are_written() 
     committer = _committer(harness.wire)
 
     assert _commit(committer, entry, after_crash=False).outcome is CommitOutcome.COMMITTED
-    assert not committer.await_visible([entry], timeout_s=2)
+    assert not committer.await_visible(timeout_s=2)
 
     harness.await_state(attempt.identity, TransactionState.COMPLETE_COMMIT)
-    assert committer.await_visible([entry], timeout_s=2)
+    assert committer.await_visible(timeout_s=2)
 
 
 def test_rule_24_waiting_ends_when_the_markers_come() -> None:
@@ -221,8 +221,33 @@ def test_rule_24_waiting_ends_when_the_markers_come() -> None:
     committer = _committer(harness.wire, time)
     _commit(committer, entry, after_crash=False)
 
-    assert committer.await_visible([entry], timeout_s=60)
+    assert committer.await_visible(timeout_s=60)
     assert len(time.slept) == 7
+
+
+def test_rule_24_every_transaction_of_the_sink_is_waited_for_and_no_other() -> None:
+    """Also one whose epoch lies far behind, or that an earlier run has put on record."""
+    harness = FakeHarness(2)
+    _, ours = _open(harness)
+    committer = KafkaCommitter(harness.wire, ids=f"{harness.prefix}/")
+    others = KafkaCommitter(harness.wire, ids=f"{harness.prefix}-of-another-job/")
+    harness.broker.hold_markers = True
+    _commit(committer, ours, after_crash=False)
+    harness.broker.hold_markers = False
+    for _ in range(5):
+        _, entry = _open(harness)
+        _commit(committer, entry, after_crash=False)
+    assert others.await_visible(timeout_s=0)
+    assert not committer.await_visible(timeout_s=0)
+    harness.broker.write_markers()
+    assert committer.await_visible(timeout_s=0)
+
+
+def test_rule_24_a_broker_that_cannot_be_asked_is_waited_for() -> None:
+    """It may be the one that has markers to write."""
+    harness = FakeHarness(2)
+    harness.wire.absent = ("broker 2",)
+    assert not _committer(harness.wire).await_visible(timeout_s=0)
 
 
 def test_an_abort_whose_answer_is_lost_is_settled_by_looking() -> None:

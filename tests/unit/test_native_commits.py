@@ -34,8 +34,8 @@ class ByHand:
         self.aborted += committables
         return [CommitReport(outcome=CommitOutcome.ABORTED)] * len(committables)
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
-        return bool(committables)
+    def await_visible(self, *, timeout_s: float) -> bool:
+        return timeout_s > 0
 
 
 class Rig:

@@ -1,13 +1,12 @@
 """The coordinator while a remote is slow: what may not wait for it, and what may be stopped."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.contracts import CommitOutcome, Committer, SweepView
-from runtime.model import StateEntry
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.unit.test_coordinator import Job
 from tests.waiting import wait_for
@@ -61,7 +60,7 @@ class _NeverVisible:
         self.commit, self.abort = committer.commit, committer.abort
         self.asked = threading.Event()
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         self.asked.set()
         threading.Event().wait(timeout_s)
         return False

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.verdicts import TABLE, EpochStep, is_visible, judge
+from connectors.kafka.verdicts import TABLE, EpochStep, judge
 from connectors.kafka.wire import TransactionDescription, TransactionState
 from runtime.contracts import CommitOutcome
 
@@ -86,37 +86,6 @@ def test_rule_5_only_aborts_of_our_own_epochs_may_be_repaired() -> None:
     assert aborted == set(
         itertools.product((_S.PREPARE_ABORT, _S.COMPLETE_ABORT), (_E.SAME, _E.NEXT))
     )
-
-
-@pytest.mark.parametrize(
-    ("state", "epoch", "visible"),
-    [
-        (_S.COMPLETE_COMMIT, 4, True),
-        (_S.COMPLETE_COMMIT, 5, True),
-        (_S.PREPARE_COMMIT, 4, False),
-        (_S.PREPARE_COMMIT, 5, False),
-        (_S.ONGOING, 4, False),
-        (_S.EMPTY, 4, False),
-        (_S.COMPLETE_ABORT, 4, False),
-        (_S.EMPTY, 5, True),  # committed natively, then initialised again
-        (_S.ONGOING, 5, True),
-        (_S.EMPTY, 6, True),
-        (_S.ONGOING, 6, True),
-        (_S.PREPARE_COMMIT, 6, True),
-        (_S.EMPTY, 3, False),
-    ],
-)
-def test_rule_24_visible_means_the_markers_are_written(
-    state: TransactionState, epoch: int, visible: bool
-) -> None:
-    """Rule 24: CompleteCommit, or any later attempt, which had to wait for the markers."""
-    assert is_visible(HANDLE, _described(state, epoch)) is visible
-
-
-def test_rule_24_an_expired_or_renewed_id_was_completed() -> None:
-    """Rule 24: ids expire, and change their producer id, only when nothing is open."""
-    assert is_visible(HANDLE, None)
-    assert is_visible(HANDLE, _described(_S.EMPTY, 0, producer_id=91))
 
 
 @pytest.mark.parametrize(

@@ -177,9 +177,9 @@ class MarkingCommitter:
         """See `runtime.contracts.Committer.abort`."""
         return self._inner.abort(committables, timeout_s=timeout_s)
 
-    def await_visible(self, committables: Sequence[StateEntry], *, timeout_s: float) -> bool:
+    def await_visible(self, *, timeout_s: float) -> bool:
         """See `runtime.contracts.Committer.await_visible`."""
-        return self._inner.await_visible(committables, timeout_s=timeout_s)
+        return self._inner.await_visible(timeout_s=timeout_s)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
