@@ -141,7 +141,9 @@ PROFILES: Mapping[str, Profile] = {
     "batches of a drop-in grow old": Profile(
         old=0.4, external=True, disk=True, late=0.1, lost_answer=0.2, refused=0.2, kill=0.02
     ),
-    "drop-in transactions expire": Profile(external=True, expire=0.05, kill=0.03, processes=8),
+    "drop-in transactions expire": Profile(
+        external=True, expire=0.05, lost_stops=True, accepted=True, kill=0.03, processes=8
+    ),
     "continuous tasks": Profile(**_TASKS),
     "continuous tasks, many kills": Profile(**_TASKS, kill=0.05, start=0.1, processes=12),
     "continuous tasks, paused coordinators wake up": Profile(
