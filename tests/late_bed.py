@@ -62,7 +62,7 @@ class LateBed:
         entry = committable(transaction)
         (report,) = self.committer.commit([entry], timeout_s=PATIENCE_S, after_crash=True)
         assert report.outcome is CommitOutcome.COMMITTED
-        assert self.committer.await_visible([entry], timeout_s=PATIENCE_S)
+        assert self.committer.await_visible(timeout_s=PATIENCE_S)
 
     def discard(self, transaction: TransactionIdentity) -> None:
         """What the sweep does with what no decision names."""

@@ -102,7 +102,7 @@ def commit(kafka: EmbeddedKafka, entries: list[StateEntry]) -> None:
     coordinator = sink_to(kafka, None).coordinator()
     reports = coordinator.committer.commit(entries, timeout_s=300, after_crash=False)
     assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED] * len(entries)
-    assert coordinator.committer.await_visible(entries, timeout_s=300)
+    assert coordinator.committer.await_visible(timeout_s=300)
     coordinator.close()
 
 
