@@ -4,7 +4,6 @@ A region is one task at a time that sleeps for its records, so that speeds are t
 not of the machine's cores: what is compared is the assignment alone.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,10 +58,7 @@ def _seconds(
     common += ["--speed", str(_PER_S), "--slow", str(_PER_S / _SLOWER)]
     longest_s = _START_S + 2 * records / _REGIONS / (_PER_S / _SLOWER)
     with rig.run("regional_pipeline", source, output, [*common, *arguments]) as running:
-        until_s = time.monotonic() + longest_s
-        while running.program.exit_code is None and time.monotonic() < until_s:
-            time.sleep(0.5)  # another process's end gives no event to wait for
-        if running.program.exit_code != 0:
+        if running.program.await_exit(timeout_s=longest_s) != 0:
             raise RuntimeError(f"not read in time, or failed:\n{running.program.log_tail()}")
         lines = [line for line in running.progress() if line["marked_s"] is not None]
         store = open_store(str(running.directory / "checkpoint"))

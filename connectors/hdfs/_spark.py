@@ -36,7 +36,6 @@ __all__ = [
 
 _ROWS = "rows"
 _TASKS = "tasks"
-_TASK = "_sluice_task"  # of a row, on its way to be observed
 _COUNT_S = 60.0
 _LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
 _OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
@@ -105,8 +104,10 @@ class SparkFrameSaver:
         if self.format_name in ROW_COUNTS:
             observed = rows.observe(counted, count)
         else:
-            told = rows.withColumn(_TASK, F.spark_partition_id())
-            observed = told.observe(counted, count, F.collect_set(_TASK).alias(_TASKS)).drop(_TASK)
+            task = "_" + "_".join(rows.columns)  # longer than each, so none of theirs
+            told = rows.withColumn(task, F.spark_partition_id())
+            tasks = F.collect_set(_quoted(task)).alias(_TASKS)
+            observed = told.observe(counted, count, tasks).drop(F.col(_quoted(task)))
         writer = observed.write.format(self.format_name).options(**self.options)
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)

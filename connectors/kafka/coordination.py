@@ -87,9 +87,10 @@ class KafkaSinkCoordinator:
         self._has_swept = False
         self._unfinished: SweepView | None = None
         self._sweeping = threading.Lock()
-        self.committer = KafkaCommitter(
-            self._wire, ids=f"{transactional_id_prefix}/", clock=clock, sleep=sleep
-        )
+        self.committer = self._committer_of(f"{transactional_id_prefix}/")
+
+    def _committer_of(self, ids: str) -> Committer:
+        return KafkaCommitter(self._wire, ids=ids, clock=self._clock, sleep=self._sleep)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`. Facts: cluster_id, transaction_version, timeout."""
@@ -116,6 +117,8 @@ class KafkaSinkCoordinator:
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """See `SinkCoordinator.claim`. Watching another job's record takes 15 s."""
         self._operator_id = context.operator_id
+        # A prefix may hold slashes: another job's may begin with all of ours.
+        self.committer = self._committer_of(f"{self._prefix}/{context.job_uid}/")
         store = self._open_owner_store(
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
         )

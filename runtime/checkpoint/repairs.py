@@ -21,6 +21,8 @@ __all__ = ["Repaired", "Repairer", "Repairs", "discard"]
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 30.0  # the brokers have just been read from
+
 Repaired = tuple[PublishOutcome, Mapping[bytes, StateEntry]]
 """Whether the repair is on record, and what replaces what: lost payload -> new committable."""
 
@@ -139,7 +141,7 @@ class Repairs:
             if source is None:
                 raise _gone(checkpoint_id, mine, "the job reads it no more")
             try:
-                found = source.readable(mine, timeout_s=self._timeout_s)
+                found = source.readable(mine, timeout_s=_LOOK_S)
             except SourceChangedError as err:
                 raise _gone(checkpoint_id, mine, err) from err
             gone = [split for split in mine if split not in found]

@@ -87,6 +87,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     Arrow alone makes an infinity of a number that is too large, takes a time's zone away or adds
     one, and leaves out the fields of a struct that it finds no place for.
     """
+    if column.type == field.type:
+        return column
     try:
         made = column.cast(field.type)
     except pa.ArrowException as err:

@@ -63,3 +63,10 @@ def test_rule_17_who_waits_for_a_sweep_goes_on_though_it_failed(
     tried = threading.Event()
     keeper.sweep_soon(tried.set)
     assert tried.wait(PATIENCE_S)
+
+
+def test_a_housekeeper_that_was_not_begun_can_be_stopped() -> None:
+    """The job was interrupted between the two."""
+    sweep = Rounds()
+    Housekeeper(sweep=sweep, interval_s=0.0, clock=time.monotonic).stop(timeout_s=PATIENCE_S)
+    assert sweep.met == 0

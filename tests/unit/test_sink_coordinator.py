@@ -6,11 +6,16 @@ from unittest.mock import patch
 
 import pytest
 
-from connectors.kafka.coordination import KafkaSinkCoordinator, check_transaction_timeout
+from connectors.kafka.coordination import (
+    KafkaSinkCoordinator,
+    OpenOwnerStore,
+    check_transaction_timeout,
+)
 from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.wire import Cluster
-from runtime.contracts import RegisteredAttempt, SweepView
+from runtime.contracts import RegisteredAttempt, SinkContext, SweepView
 from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import BatchKey
 from tests.fake_kafka import FakeWire
@@ -27,6 +32,7 @@ def _coordinator(
     topics: tuple[str, ...] = (),
     options: dict[str, str] | None = None,
     transaction_timeout_s: float | None = None,
+    open_owner_store: OpenOwnerStore = KafkaOwnerStore,
 ) -> KafkaSinkCoordinator:
     return KafkaSinkCoordinator(
         KafkaConnection(bootstrap_servers="fake:1", options=options or {}),
@@ -34,6 +40,7 @@ def _coordinator(
         transaction_timeout_s=transaction_timeout_s,
         topics=topics,
         connect=lambda _: harness.wire,
+        open_owner_store=open_owner_store,
     )
 
 
@@ -106,6 +113,44 @@ def test_rule_22_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None
         renewed.set()
         sweep.join(PATIENCE_S)
     assert identity not in harness.broker.discarded
+
+
+class NoOwner:
+    """A prefix that nobody has."""
+
+    def read(self) -> None:
+        """See `OwnerStore.read`."""
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """See `OwnerStore.write`."""
+
+    def close(self) -> None:
+        """See `OwnerStore.close`."""
+
+
+def test_rule_24_a_job_whose_prefix_begins_with_ours_is_not_waited_for() -> None:
+    """A prefix may hold slashes; the other one commits ten times a second, and is never done."""
+    harness = FakeHarness(2)
+    coordinator = _coordinator(harness, open_owner_store=lambda *_, **__: NoOwner())
+    coordinator.claim(
+        SinkContext(
+            job_uid=JOB_UID,
+            job_name="job",
+            operator_id="sink-1",
+            checkpoint_uri="file:/a",
+            leader_session_id="s",
+        ),
+        timeout_s=1.0,
+    )
+    harness.broker.hold_markers = True
+    other = harness.open(f"{harness.prefix}/other/uid-2/main.1/owner/0")
+    other.produce(1)
+    harness.wire.end([other.identity], commit=True, timeout_s=1.0)
+    assert coordinator.committer.await_visible(timeout_s=0)
+    ours = harness.open(harness.name())
+    ours.produce(1)
+    harness.wire.end([ours.identity], commit=True, timeout_s=1.0)
+    assert not coordinator.committer.await_visible(timeout_s=0)
 
 
 def test_a_complete_sweep_is_not_repeated_by_renewals() -> None:

@@ -13,12 +13,12 @@ __all__ = ["SPARKS_OWN", "Pattern", "TemporalFormat"]
 _SECONDS = {"yyyy": "%Y", "uuuu": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 # Three letters cut off an offset's seconds, as Java does: local mean times have some, and are
 # then read as other instants. Five keep them.
-_OFFSETS = {"XXX": ("Z", False), "xxx": ("+00:00", False)} | {
-    "XXXXX": ("Z", True),
+_OFFSETS = {"XXX": ("Z", False), "xxx": ("+00:00", False)} | {  # letters of Spark's patterns
+    "XXXXX": ("Z", True),  # as above
     "xxxxx": ("+00:00", True),
 }
 _LONGEST_FRACTION = 6
-_EXAMPLE = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX"
+_EXAMPLE = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX"  # a pattern of Spark's
 _TOKEN = re.compile(
     r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<other>.)", re.DOTALL
 )
@@ -87,7 +87,8 @@ def _part(match: re.Match[str]) -> "_Part":
     if set(letters) == {"S"} and len(letters) <= _LONGEST_FRACTION:
         return _Fraction(len(letters))
     raise ValueError(
-        "a pattern of yyyy, MM, dd, HH, mm, ss, S to SSSSSS, XXX, XXXXX, xxx, xxxxx and quoted "
+        "a pattern of yyyy, MM, dd, HH, mm, ss, S to SSSSSS, "
+        "XXX, XXXXX, xxx, xxxxx and quoted "  # Spark's letters
         f"text; {letters} is not known here"
     )
 
@@ -111,7 +112,7 @@ def _merged(parts: Sequence["_Part"]) -> "tuple[_Part, ...]":
 
 
 _DAY = Pattern.of("yyyy-MM-dd")
-_MILLIS_AND_OFFSET = Pattern.of("yyyy-MM-dd'T'HH:mm:ss.SSSXXXXX")
+_MILLIS_AND_OFFSET = Pattern.of("yyyy-MM-dd'T'HH:mm:ss.SSSXXXXX")  # Spark's default
 _LOCAL_MILLIS = _MILLIS_AND_OFFSET.of_local()
 
 
