@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from runtime.checkpoint.acceptance import accepted_as, in_effect
+from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import AcceptedAs, CommitOutcome, CommitReport, Committer, UnsettledWork
-from runtime.model import StateEntry
+from runtime.model import SplitRange, StateEntry
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import TransactionState, entry_of, identity_of
@@ -30,6 +31,10 @@ class Rewriter:
         assert isinstance(generation, int)
         entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
         return {e.payload: entry for e in lost.committables}  # type: ignore[attr-defined]
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """All that the region read: one task read it."""
+        return lost.region.splits
 
 
 def two_regions(*, deterministic: bool = True) -> JobPlan:

@@ -1,7 +1,7 @@
 """Writing decided work again that a broker has aborted: ``on_lost="repair"`` (rule 11)."""
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
@@ -49,6 +49,10 @@ class Repairer(Protocol):
         Raises:
             Exception: it cannot be written again exactly, and nothing that was written is open.
         """
+        ...
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """What is read for it: of all that the region read, what the lost work was made of."""
         ...
 
 
@@ -113,12 +117,13 @@ class Repairs:
         return outcome, replaced
 
     def _write(self, action: Repair) -> dict[bytes, StateEntry]:
-        if self._repairer is None:
+        repairer = self._repairer
+        if repairer is None:
             raise lost_error(action.checkpoint_id, action.lost, ())
         replaced: dict[bytes, StateEntry] = {}
         try:
             for lost in action.lost:
-                replaced |= self._repairer.repair(
+                replaced |= repairer.repair(
                     action.checkpoint_id,
                     lost,
                     job_uid=self._job_uid,
@@ -126,15 +131,15 @@ class Repairs:
                     generation=max(self._generation, lost.region.generation),
                     timeout_s=self._timeout_s,
                 )
-                self._require_readable(action.checkpoint_id, lost)
+                self._require_readable(action.checkpoint_id, repairer.ranges(lost))
         except BaseException:
             discard(self._sinks, replaced.values(), timeout_s=self._timeout_s)
             raise
         return replaced
 
-    def _require_readable(self, checkpoint_id: int, lost: LostCommittables) -> None:
+    def _require_readable(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
         """Raises TransactionLostError where what was read was not what the ranges were cut from."""
-        read = [split for split in lost.region.splits if not split.is_empty]
+        read = [split for split in ranges if not split.is_empty]
         for source_id in dict.fromkeys(split.source_id for split in read):
             mine = [split for split in read if split.source_id == source_id]
             source = self._sources.get(source_id)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 
@@ -111,7 +112,7 @@ class ChainRepairer:
         try:
             for number, entry in enumerate(lost.committables):
                 sink = region.task_sinks[entry.operator_id]
-                splits = ranges_to_replay(lost.region.splits, sink.source_ranges(entry))
+                splits = _ranges_of(sink, entry, lost)
                 scope = TaskScope(
                     job_uid=job_uid,
                     operator_id=entry.operator_id,
@@ -134,6 +135,12 @@ class ChainRepairer:
         lost_payloads = (entry.payload for entry in lost.committables)
         return dict(zip(lost_payloads, written, strict=True))
 
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        sinks = self._region(lost.region).task_sinks
+        found = (_ranges_of(sinks[e.operator_id], e, lost) for e in lost.committables)
+        return tuple(dict.fromkeys(chain.from_iterable(found)))
+
     def _written(self, region: Region, scope: TaskScope) -> Sequence[StateEntry]:
         """What the ranges of ``scope`` come to today, pre-committed."""
         writer = region.task_sinks[scope.operator_id].writer_factory().open(scope, _Unregistered())
@@ -148,6 +155,10 @@ class ChainRepairer:
         sources = {split.source_id for split in record.splits}
         readers = (each for each in self.regions.values() if each.source_id in sources)
         return self.regions.get(record.region) or next(readers)
+
+
+def _ranges_of(sink: Sink, entry: StateEntry, lost: LostCommittables) -> tuple[SplitRange, ...]:
+    return ranges_to_replay(lost.region.splits, sink.source_ranges(entry))
 
 
 def _require_same(

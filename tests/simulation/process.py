@@ -40,7 +40,7 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from runtime.model import BatchKey, RegionRecord, StateEntry
+from runtime.model import BatchKey, RegionRecord, SplitRange, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
 from tests.simulation.continuous import ContinuousLife, Engine
@@ -377,6 +377,10 @@ class Process:
             replaced[entry.payload] = entry_of(transaction, checkpoint_id, lost.region.splits)
         self.world.repairs += 1
         return replaced
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        return lost.region.splits
 
     def is_stuck(self) -> bool:
         """Nothing of it moves any more."""

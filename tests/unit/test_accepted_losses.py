@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.checkpoint.losses import digest_of
+from runtime.checkpoint.losses import LostCommittables, digest_of
 from runtime.checkpoint.messages import EndJob, NoteUnsettled
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.checkpoint.startup import Found
@@ -19,7 +19,7 @@ from runtime.errors import (
     TransactionLostError,
     TransactionUnknownError,
 )
-from runtime.model import StateEntry
+from runtime.model import SplitRange, StateEntry
 from tests.core_driver import FAST, CoreDriver, committable
 from tests.fakes import Transaction, TransactionState, entry_of
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
@@ -270,6 +270,10 @@ class _Unable:
         """See `runtime.checkpoint.repairs.Repairer`."""
         self.calls += 1
         raise self._error
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """Never asked: nothing was read."""
+        raise AssertionError(lost)
 
 
 def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:

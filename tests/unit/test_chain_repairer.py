@@ -210,6 +210,9 @@ def test_one_heir_has_an_id_for_each_lost_transaction_of_many_regions() -> None:
         )
         lost = LostCommittables(region=gone, committables=(LOST,))
         repairer.repair(7, lost, job_uid="j", generation=2, timeout_s=5)
+        other = replace(SPLIT, partition=1)  # that the lost transaction did not read
+        both = replace(lost, region=replace(gone, splits=(SPLIT, other)))
+        assert repairer.ranges(both) == (SPLIT,)
     book = SlotBook()
     for scope in sink.scopes:
         book.enter(scope)

@@ -10,11 +10,25 @@ from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.steps import drive
+from runtime.contracts import PublishOutcome
 from runtime.errors import DataLostError, SourceChangedError, TransactionLostError
-from runtime.model import RegionRecord, StateEntry
+from runtime.model import RegionRecord, SplitRange, StateEntry
 from tests.core_driver import split
 from tests.lost_work import Rewriter, accept, away, half_lost, two_regions
 from tests.starting_job import Job, record
+
+
+def _repairs(job: Job, repairer: Rewriter) -> Repairs:
+    return Repairs(
+        repairer,
+        job.store,
+        sinks={"sink": job.sink},
+        sources={"source": job.source},
+        session="s",
+        job_uid="uid",
+        generation=2,
+        timeout_s=1.0,
+    )
 
 
 def test_rule_11_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
@@ -120,18 +134,8 @@ def test_rule_11_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_
                 raise DataLostError("retention has taken the range", {}, "Look.")
             return super().repair(checkpoint_id, lost, **limits)
 
-    repairs = Repairs(
-        HalfAble(job),
-        job.store,
-        sinks={"sink": job.sink},
-        sources={"source": job.source},
-        session="s",
-        job_uid="uid",
-        generation=2,
-        timeout_s=1.0,
-    )
     with pytest.raises(DataLostError):
-        drive(repairs.run(Repair(checkpoint_id=1, lost=parts)))
+        drive(_repairs(job, HalfAble(job)).run(Repair(checkpoint_id=1, lost=parts)))
     left = [each.transactional_id for each in job.broker.ongoing()]
     assert [name.rpartition("/")[2] for name in left] == ["side-open"]
 
@@ -265,6 +269,30 @@ def test_rule_11_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended()
     assert "main,side" in str(why_lost(1, parts, (), {"main": refused, "side": refused}))
     assert why_lost(1, parts, (), {"main": refused, "side": gone}) is gone
     assert "regions=side" in str(why_lost(1, parts[1:], (), {"main": gone}))
+
+
+class _OneOfTwo(Rewriter):
+    """What was lost was made of some of the region's ranges."""
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        return lost.region.splits[:1]
+
+
+def test_rule_11_only_what_the_lost_work_was_made_of_has_to_be_there_still() -> None:
+    """Another topic of the region has been deleted since: nobody has to give up anything."""
+    job = half_lost()
+    (main, _) = job.store.records[1].regions
+    gone = dataclasses.replace(main.splits[0], partition=7)
+    lost = LostCommittables(
+        region=dataclasses.replace(main, splits=(*main.splits, gone)),
+        committables=main.committables[:1],
+    )
+
+    action = Repair(checkpoint_id=1, lost=(lost,))
+    with pytest.raises(TransactionLostError, match=r"ranges=input-7"):
+        drive(_repairs(job, Rewriter(job)).run(action))
+    outcome, _ = drive(_repairs(job, _OneOfTwo(job)).run(action))
+    assert outcome is PublishOutcome.OURS
 
 
 class _OtherLog(Rewriter):

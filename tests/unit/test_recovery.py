@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from runtime.checkpoint import recovery
+from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.plan import CheckpointSettings, OnLost, RegionPlan
 from runtime.checkpoint.startup import Found
 from runtime.checkpoint.steps import Steps, drive
@@ -16,6 +17,7 @@ from runtime.errors import (
 )
 from runtime.model import (
     BatchKey,
+    SplitRange,
     StateEntry,
     Verdict,
 )
@@ -254,13 +256,19 @@ class _Rewriter:
         self.job = job
         self.calls = 0
 
-    def repair(self, checkpoint_id: int, lost: object, **limits: object) -> dict[bytes, StateEntry]:
+    def repair(
+        self, checkpoint_id: int, lost: LostCommittables, **limits: object
+    ) -> dict[bytes, StateEntry]:
         """See `runtime.checkpoint.repairs.Repairer`."""
         self.calls += 1
         generation = limits["generation"]
         assert isinstance(generation, int)
         entry = self.job.pre_commit(f"again-{self.calls}", generation=generation)
-        return {e.payload: entry for e in lost.committables}  # type: ignore[attr-defined]
+        return {e.payload: entry for e in lost.committables}
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """See `runtime.checkpoint.repairs.Repairer`."""
+        return lost.region.splits
 
 
 @pytest.mark.parametrize("points", range(12))

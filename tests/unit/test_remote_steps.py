@@ -428,6 +428,9 @@ def test_rule_11_lost_work_is_written_again_once_though_its_record_is_not_confir
             written.append(committable(f"again-{len(written)}"))
             return {entry.payload: written[-1] for entry in lost.committables}
 
+        def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+            return lost.region.splits
+
     entry = committable("lost")
     (region,) = record(1, entries=(entry,)).regions
     action = Repair(checkpoint_id=1, lost=(LostCommittables(region=region, committables=(entry,)),))

@@ -7,7 +7,7 @@ from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SweepView
-from runtime.model import RegionRecord, StateEntry
+from runtime.model import RegionRecord, SplitRange, StateEntry
 from tests.core_driver import committable
 from tests.fake_store import FakeStore
 
@@ -32,6 +32,10 @@ class _Repairer:
         """See `Repairer`."""
         self.generations.append(generation)
         return {entry.payload: committable("again") for entry in lost.committables}
+
+    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
+        """See `Repairer`."""
+        return lost.region.splits
 
 
 def _written_under(generation: int) -> int:
