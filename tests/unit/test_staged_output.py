@@ -68,6 +68,14 @@ def test_a_task_whose_files_are_not_here_is_named() -> None:
         found.files(rows=5, tasks={0, 2, 7}, checkpoint_id=1)
 
 
+@pytest.mark.parametrize("other", [b"", b"x"])
+def test_a_task_whose_rows_csv_leaves_out_has_an_empty_file(other: bytes) -> None:
+    """Rows of nulls in the only column: nothing of them is written, and nothing is missing."""
+    found, _ = output({HEADER: b"", ROWS: other})
+    files = found.files(rows=2, tasks={0, 1}, checkpoint_id=1)
+    assert [file.staged for file in files] == [ROWS] * bool(other)
+
+
 def test_spark_s_own_files_are_not_data() -> None:
     """Checksums, markers, and what tasks did not commit."""
     left = {f".{ROWS}.crc": b"x", "_SUCCESS": b"x", f"_temporary/0/{ROWS}": b"x", ROWS: b"x"}
