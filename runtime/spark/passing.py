@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 
-from runtime.arrow_leaves import infinite_count
+from runtime.arrow_leaves import infinite_count, leaves
 from runtime.errors import ConfigError, IllegalTransitionError
 from runtime.spark.tasks import TaskResult, without_errors
 
@@ -84,8 +84,9 @@ class Passing:
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """The same values in another type, or an error.
 
-    Arrow alone makes an infinity of a number that is too large, takes a time's zone away or adds
-    one, and leaves out the fields of a struct that it finds no place for.
+    Arrow alone makes an infinity of a number that is too large, true of any number, and a date of
+    a moment, takes a time's zone away or adds one, and leaves out the fields of a struct that it
+    finds no place for. Only a float may be rounded, to another float.
     """
     if column.type == field.type:
         return column
@@ -96,9 +97,27 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     reason = next(_differences(column.type, field.type), None)
     if reason is None and infinite_count(made) != infinite_count(column):
         reason = "a number is too large"
+    if reason is None and any(map(_is_another, leaves(column), leaves(made))):
+        reason = "a value would be another one"
     if reason is not None:
         raise _misfit(column, field, reason)
     return made
+
+
+def _is_another(now: pa.Array, then: pa.Array) -> bool:
+    """Whether numbers, or times, have become others: then they do not come back either."""
+    kinds = (now.type, then.type)
+    are_floats = all(map(pa.types.is_floating, kinds))
+    if now.type == then.type or are_floats or not all(map(_is_plain, kinds)):
+        return False
+    try:
+        return not then.cast(now.type).equals(now)
+    except pa.ArrowException:
+        return True
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _differences(now: pa.DataType, then: pa.DataType) -> Iterator[str]:
