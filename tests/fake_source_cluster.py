@@ -94,7 +94,10 @@ class FakeSourceCluster:
         logs = {key: log for key in led if (log := self._find(key)) is not None}
         return Look(
             topics=self.describe({topic for topic, _ in keys}, timeout_s=timeout_s),
-            earliest={k: OffsetFact(offset=log.earliest) for k, log in logs.items()},
+            earliest={
+                k: OffsetFact(offset=log.earliest, leader_epoch=log.leader_epoch)
+                for k, log in logs.items()
+            },
             latest={
                 k: OffsetFact(offset=log.latest, leader_epoch=log.leader_epoch)
                 for k, log in logs.items()

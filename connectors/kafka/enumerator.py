@@ -122,7 +122,7 @@ class KafkaSplitEnumerator:
             ConfigError: the source does not name a topic any more that it has read.
         """
         if positions:
-            look = self._look(positions, timeout_s)
+            look = self._losses.of_no_earlier_leader(positions, self._look(positions, timeout_s))
             self._refuse_unnamed(positions)
             self._losses.behind_retention(positions, look)
         self._known = {key_of(split) for split in positions}
@@ -277,7 +277,8 @@ class KafkaSplitEnumerator:
 
         def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
             found = self._cluster.describe(wanted, timeout_s=timeout_s)
-            return found, subscription.missing(found)
+            # What is read already is judged by its own cut: another region may be looking here.
+            return found, subscription.missing(found, self._known)
 
         found, missing = self._unless_lasting(find)
         if missing and (all_must_exist or self._options.fail_on_data_loss):

@@ -76,12 +76,12 @@ class LossWatch:
         return starts | self._cut_off(starts, look.latest, patience_s, told=ends.keys())
 
     def of_no_earlier_leader(self, positions: Sequence[SplitRange], look: Look) -> Look:
-        """Without what an earlier leader than a position's tells of its end: a broker that is cut
-        off from the others does so, and of its log nothing more counts."""
+        """Without what an earlier leader than a position's tells of a log: a broker that is cut
+        off from the others does so, and of its log nothing more counts, nor what it has deleted."""
         known = {key_of(split): split.leader_epoch for split in positions}
         outdated = {
             key
-            for key, fact in look.latest.items()
+            for key, fact in (*look.latest.items(), *look.earliest.items())
             if (epoch := known.get(key)) is not None
             and fact.leader_epoch is not None
             and fact.leader_epoch < epoch
@@ -93,8 +93,11 @@ class LossWatch:
                 partition,
             )
         self._outdated = self._outdated - known.keys() | outdated  # other regions' stay noted
-        latest = {key: fact for key, fact in look.latest.items() if key not in outdated}
-        return replace(look, latest=latest)
+        return replace(
+            look,
+            earliest={key: fact for key, fact in look.earliest.items() if key not in outdated},
+            latest={key: fact for key, fact in look.latest.items() if key not in outdated},
+        )
 
     def behind_retention(
         self, positions: Sequence[SplitRange], look: Look

@@ -35,9 +35,11 @@ class Topics:
         """What of the described topics is read."""
         return dict(found)
 
-    def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
-        """What is named and does not exist."""
-        return frozenset(self.names) - set(found)
+    def missing(
+        self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
+    ) -> frozenset[str]:
+        """What is named, does not exist and is not read yet."""
+        return frozenset(self.names) - set(found) - {topic for topic, _ in read}
 
     def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
         """Whether a partition that appears in a topic was made just now, given what was read.
@@ -86,9 +88,11 @@ class Pattern:
         """What of the described topics is read."""
         return dict(found)
 
-    def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
-        """What is named and does not exist."""
-        del found
+    def missing(
+        self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
+    ) -> frozenset[str]:
+        """What is named, does not exist and is not read yet."""
+        del found, read
         return frozenset()
 
     def grows_by(self, topic: str, known: Collection[str], *, was_absent: bool) -> bool:
@@ -127,11 +131,13 @@ class Assigned:
             for name, facts in found.items()
         }
 
-    def missing(self, found: Mapping[str, TopicFacts]) -> frozenset[str]:
-        """What is named and does not exist."""
+    def missing(
+        self, found: Mapping[str, TopicFacts], read: Collection[PartitionKey]
+    ) -> frozenset[str]:
+        """What is named, does not exist and is not read yet."""
         return frozenset(
             f"{topic}-{number}"
-            for topic, number in self.keys
+            for topic, number in self.keys.difference(read)
             if topic not in found or number not in found[topic].partitions
         )
 

@@ -339,6 +339,41 @@ def test_a_former_leader_that_answers_once_more_is_not_believed(
     assert bounds(bench.cut(position))["orders-0"] == (9, 12)
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_what_a_former_leader_has_deleted_is_not_lost(fails: str) -> None:
+    """Its retention has gone further than the present one's; at a start, too."""
+    bench = Bench(failOnDataLoss=fails)
+    log = bench.cluster.log("orders", 0)
+    log.elect()
+    position = bench.cut(bench.start())
+    log.leader_epoch, log.earliest, log.latest = 0, 80, 90
+    assert bounds(bench.cut(position))["orders-0"] == (10, 10)
+    bench.enumerator.restore(position, timeout_s=TIMEOUT_S)
+    log.leader_epoch, log.earliest, log.latest = 1, 0, 12
+    assert bounds(bench.cut(position))["orders-0"] == (10, 12)
+    assert bench.enumerator.lost_records == 0
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"subscribe": "orders,other"}, {"assign": '{"orders": [0, 1], "other": [0]}'}],
+)
+def test_what_is_gone_of_one_region_is_not_anothers(named: dict[str, str]) -> None:
+    """Whoever looks for new partitions may read none of it: its own cut says what is gone."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
+    cluster.create("other", FakeLog(latest=5))
+    bench = Bench(cluster, **named)
+    position = bench.start()
+    del cluster.topics["other"]
+    bench.clock.pass_time(3600)
+    mine = tuple(split for split in position if split.topic == "orders")
+    assert bench.enumerator.discover(timeout_s=TIMEOUT_S) == ()
+    assert bounds(bench.cut(mine))["orders-1"] == (0, 20)
+    with pytest.raises(SourceChangedError, match="other-0"):
+        bench.cut(tuple(split for split in position if split.topic == "other"))
+
+
 def test_retention_may_have_passed_what_was_cut_off() -> None:
     bench = Bench(failOnDataLoss="false")
     position = bench.cut(bench.start())
