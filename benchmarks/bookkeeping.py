@@ -26,6 +26,7 @@ from runtime.contracts import (
     Committer,
     RegisteredAttempt,
     SinkContext,
+    SweepReport,
     SweepView,
 )
 from runtime.errors import StreamError
@@ -267,8 +268,8 @@ class _InstantSink:
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         pass
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
-        return 0
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
+        return SweepReport(aborted=0)
 
     def renew(self) -> None:
         pass

@@ -15,6 +15,7 @@ from runtime.contracts import (
     Committer,
     RegisteredAttempt,
     SinkContext,
+    SweepReport,
     SweepView,
 )
 from runtime.errors import FencedError, SourceChangedError
@@ -251,7 +252,7 @@ class FakeSink:
         owner = (context.job_uid, context.checkpoint_uri, context.leader_session_id)
         self.broker.owners["fake"] = owner
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """By the rules of the real one (rule 4)."""
         self.calls.append("sweep")
         protected = {_identity(entry.payload)[0] for entry in view.protected}
@@ -266,7 +267,7 @@ class FakeSink:
             if is_old or transaction.identity in declared:
                 transaction.state = TransactionState.ABORTED
                 swept += 1
-        return swept
+        return SweepReport(aborted=swept)
 
     def renew(self) -> None:
         """FencedError when another session is in the record."""

@@ -9,7 +9,7 @@ from connectors.hdfs.committer import RENAMES_AT_ONCE, FileCommitter, OpenFileSy
 from connectors.hdfs.partition_commit.marks import MarkedRun, MarkingCommitter, PartitionMarks
 from connectors.hdfs.staging import split_target, staging_root
 from connectors.hdfs.sweep import StagingSweeper
-from runtime.contracts import Clock, Committer, RegionProgress, SinkContext, SweepView
+from runtime.contracts import Clock, Committer, RegionProgress, SinkContext, SweepReport, SweepView
 from runtime.errors import (
     ConfigError,
     IllegalTransitionError,
@@ -112,7 +112,7 @@ class FileSinkCoordinator:
             "encryption zone, within their quotas, and be writable.",
         )
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`."""
         del timeout_s
         if self._sweeper is None:
@@ -121,7 +121,7 @@ class FileSinkCoordinator:
                 {"path": self._target},
                 "This is a bug: please report it.",
             )
-        return self._sweeper.sweep(view)
+        return SweepReport(aborted=self._sweeper.sweep(view))  # what is left hides nothing
 
     def _published(self, regions: Sequence[RegionProgress], timeout_s: float) -> None:
         if self._marked is not None:

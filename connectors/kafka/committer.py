@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.25
+_SHORTEST_LOOK_S = 0.5
 _ATTEMPT_S = 10.0  # of one request round inside a longer commit
 
 
@@ -101,8 +102,11 @@ class KafkaCommitter:
         deadline = self._clock() + timeout_s
         wait_s = _FIRST_WAIT_S
         while not self._is_all_visible(deadline):
-            if not self._wait(wait_s, deadline):
+            # A look that is cut off costs its connection.
+            if deadline - self._clock() < wait_s + _SHORTEST_LOOK_S:
+                self._wait(wait_s, deadline)
                 return False
+            self._wait(wait_s, deadline)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         return True
 
@@ -110,7 +114,8 @@ class KafkaCommitter:
         found = self._wire.list_transactions(
             self._ids,
             timeout_s=max(0.0, deadline - self._clock()),
-            states=(TransactionState.PREPARE_COMMIT,),
+            # Readers stop in front of one that is being aborted, too.
+            states=(TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT),
         )
         return not (found.transactions or found.missing)
 

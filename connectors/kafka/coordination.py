@@ -13,7 +13,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sweep import Sweeper, SweepResult
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import Cluster, Wire
-from runtime.contracts import Clock, Committer, SinkContext, SweepView
+from runtime.contracts import Clock, Committer, SinkContext, SweepReport, SweepView
 from runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
 
 __all__ = [
@@ -106,8 +106,9 @@ class KafkaSinkCoordinator:
         chosen_s = check_transaction_timeout(
             self._timeout_s, cluster, restart_budget_s=self._restart_budget_s
         )
-        # Asks for the permission that a recovery needs, of an id that nobody has.
+        # Asks for the permissions that a recovery and a sweep need, of an id that nobody has.
         self._wire.describe([f"{self._prefix}/check"], timeout_s=timeout_s)
+        self._wire.list_transactions(f"{self._prefix}/check", timeout_s=timeout_s)
         return {
             "cluster_id": cluster.cluster_id,
             "transaction_version": str(cluster.transaction_version),
@@ -132,7 +133,7 @@ class KafkaSinkCoordinator:
             raise
         self._claim = claim
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`; the first one waits a little for every broker (rule 28)."""
         with self._sweeping:
             view = self._with_unfinished(view)
@@ -162,12 +163,13 @@ class KafkaSinkCoordinator:
             finally:
                 self._sweeping.release()
 
-    def _swept(self, sweep: _Sweep, view: SweepView, timeout_s: float) -> int:
+    def _swept(self, sweep: _Sweep, view: SweepView, timeout_s: float) -> SweepReport:
         result = sweep(view, operator_id=self._operator_id, timeout_s=timeout_s)
         # An old view may be swept again: what is an orphan stays one, and what it protects or
         # does not know is left alone.
-        self._unfinished = view if result.missing or result.remaining else None
-        return result.aborted
+        is_complete = not (result.missing or result.remaining)
+        self._unfinished = None if is_complete else view
+        return SweepReport(aborted=result.aborted, is_complete=is_complete)
 
     def _with_unfinished(self, view: SweepView) -> SweepView:
         """``view``, and the orphans of a sweep that could not see every broker."""

@@ -9,6 +9,7 @@ from runtime.contracts import (
     CommitReport,
     Committer,
     SinkContext,
+    SweepReport,
     SweepView,
 )
 from runtime.errors import SourceChangedError
@@ -79,10 +80,10 @@ class PlainSinkCoordinator:
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """Nothing to own."""
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """Nothing to abort."""
         del view, timeout_s
-        return 0
+        return SweepReport(aborted=0)
 
     def renew(self) -> None:
         """Nothing to renew."""

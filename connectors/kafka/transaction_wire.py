@@ -405,6 +405,11 @@ async def _list_at(
 async def _log_leaders(net: Net) -> tuple[dict[int, int], list[int]]:
     """The leader of each partition of the transaction log, and all brokers."""
     response = await net.send(_metadata_request([STATE_TOPIC]))
+    for topic in response.topics:
+        error = kafka_errors.for_code(topic.error_code)
+        # Without its partitions a listing that leaves some out would pass for a whole one.
+        if error not in (kafka_errors.NoError, kafka_errors.UnknownTopicOrPartitionError):
+            raise error(f"describe topic {STATE_TOPIC}")
     leaders = {
         partition.partition_index: partition.leader_id
         for topic in response.topics

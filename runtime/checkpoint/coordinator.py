@@ -105,9 +105,7 @@ class BarrierCoordinator:
         self._sinks: dict[str, SinkCoordinator] = {
             key: SerialSink(sink) for key, sink in sinks.items()
         }
-        self._sources: dict[str, SplitEnumerator] = {
-            key: SerialSource(source) for key, source in sources.items()
-        }
+        self._sources = {key: SerialSource(source) for key, source in sources.items()}
         self._settings = settings or CheckpointSettings()
         self._clock = clock
         self._repairer = repairer
@@ -306,7 +304,7 @@ class BarrierCoordinator:
             version = self._wake.version
             if until():
                 return None
-            answer = self._poll(threads, polled)
+            answer = self._poll(threads, polled, self._desk.deadline_s())
             if isinstance(answer, Barrier):
                 return answer
             left_s = deadline_s - time.monotonic()
@@ -318,16 +316,16 @@ class BarrierCoordinator:
         """See `runtime.contracts.Coordinator.look_again`."""
         self._wake.notify()
 
-    def _poll(self, threads: RunThreads, polled: BarrierPolled) -> Barrier | float:
+    def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """One look: the barrier, or in how many seconds to look again unless something changes."""
         answer = answer_in(threads.step(polled))
         if not isinstance(answer, AskCut):
             return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
-            if self._desk.discover(sources, threads.step):
-                return self._poll(threads, polled)  # the new splits are in the next cut
-            cut = self._desk.cut(answer, sources)
+            if self._desk.discover(sources, threads.step, until_s=until_s):
+                return self._poll(threads, polled, until_s)  # the new splits are in the next cut
+            cut = self._desk.cut(answer, sources, until_s=until_s)
         except PERMANENT_ERRORS as err:
             self.fail(polled.region, polled.generation, err)
             raise

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runtime.checkpoint.messages import AskCut, RegionCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.serial import SerialSource
 from runtime.contracts import Clock, SplitEnumerator
 from runtime.errors import UnreachableError
 from runtime.failpoints import failpoint
@@ -15,6 +16,11 @@ from runtime.model import SplitKey, SplitRange
 __all__ = ["SourceDesk"]
 
 log = logging.getLogger(__name__)
+
+_LIMIT_S = 9.0
+"""For all that one poll asks: a task takes a coordinator that is 10 s late for a silent one."""
+_HELD = 0.5
+"""How much of that one look may hold a source: whoever waits behind it has the rest."""
 
 
 @dataclass(slots=True)
@@ -41,7 +47,7 @@ class SourceDesk:
 
     def __init__(
         self,
-        sources: Mapping[str, SplitEnumerator],
+        sources: Mapping[str, SerialSource],
         *,
         settings: CheckpointSettings,
         clock: Clock,
@@ -49,17 +55,29 @@ class SourceDesk:
         self._sources = sources
         self._settings = settings
         self._clock = clock
+        self._limit_s = min(settings.call_timeout_s, _LIMIT_S)
         self._lock = threading.Lock()
         self._looks = {source_id: _Looks() for source_id in sources}
 
+    def deadline_s(self) -> float:
+        """Until when whoever polls now is to be answered."""
+        return self._clock() + self._limit_s
+
     def discover(
-        self, source_ids: Sequence[str], tell: Callable[[SplitsDiscovered], object]
+        self,
+        source_ids: Sequence[str],
+        tell: Callable[[SplitsDiscovered], object],
+        *,
+        until_s: float,
     ) -> bool:
-        """Ask sources for new splits when their time has come; whether there were any."""
+        """Ask sources for new splits when their time has come; whether there were any. Takes half
+        of the time at most: the other one is the cut's."""
         found = False
+        held_s = self._limit_s * _HELD
         for source_id in source_ids:
             if source_id in self._sources and self._is_due(source_id):
-                splits = self._discover(source_id)
+                left_s = max(0.0, until_s - held_s - self._clock())
+                splits = self._discover(source_id, timeout_s=left_s)
                 if splits:
                     tell(SplitsDiscovered(source_id=source_id, splits=splits))
                     found = True
@@ -78,11 +96,11 @@ class SourceDesk:
             look.due_s, look.is_open = now_s + interval_s, True
             return True
 
-    def _discover(self, source_id: str) -> tuple[SplitRange, ...] | None:
+    def _discover(self, source_id: str, *, timeout_s: float) -> tuple[SplitRange, ...] | None:
         """What is new; None: not answered."""
         look = self._looks[source_id]
         try:
-            found = self._sources[source_id].discover(timeout_s=self._settings.call_timeout_s)
+            found = self._sources[source_id].discover(timeout_s=timeout_s)
         except UnreachableError as err:
             with self._lock:
                 first_s, longest_s = self._settings.retry_s, self._settings.max_retry_s
@@ -93,7 +111,7 @@ class SourceDesk:
         look.pause_s = 0.0
         return found
 
-    def cut(self, asked: AskCut, source_ids: Sequence[str]) -> RegionCut | None:
+    def cut(self, asked: AskCut, source_ids: Sequence[str], *, until_s: float) -> RegionCut | None:
         """Cut a region's sources; None when one did not answer: the next poll tries again.
 
         Raises:
@@ -101,34 +119,38 @@ class SourceDesk:
         """
         failpoint("before-cut")
         splits: list[SplitRange] = []
+        waiting: dict[SplitKey, int] = {}
         finished = bool(source_ids)
         for source_id in source_ids:
-            source = self._sources[source_id]
             mine = [split for split in asked.positions if split.source_id == source_id]
             try:
-                cut = source.cut(
-                    mine, max_records=asked.max_records, timeout_s=self._settings.call_timeout_s
-                )
-                is_known = not self._looks[source_id].is_open
-                finished = finished and is_known and source.is_finished(cut)
+                with self._sources[source_id].held(until_s - self._clock()) as (source, left_s):
+                    limit_s = min(left_s, self._limit_s * _HELD)
+                    cut = source.cut(mine, max_records=asked.max_records, timeout_s=limit_s)
+                    is_known = not self._looks[source_id].is_open
+                    finished = finished and is_known and source.is_finished(cut)
+                    waiting |= self._waiting(source, cut)
             except UnreachableError as err:
                 log.warning("barrier was not cut: region=%s error=%s", asked.region, err)
                 return None
             splits.extend(cut)
         failpoint("after-cut")
-        is_balanced = self._settings.balancer is not None
         return RegionCut(
             checkpoint_id=asked.checkpoint_id,
             region=asked.region,
             generation=asked.generation,
             splits=tuple(splits),
             finished=finished,
-            waiting=self._waiting(splits) if is_balanced else {},
+            waiting=waiting,
             asked=frozenset(split.key for split in asked.positions),
             has_read=asked.has_read,
         )
 
-    def _waiting(self, splits: Sequence[SplitRange]) -> dict[SplitKey, int]:
-        """Records behind a cut, of each split whose source knows."""
-        lags = {split.key: self._sources[split.source_id].lag_records([split]) for split in splits}
+    def _waiting(
+        self, source: SplitEnumerator, splits: Sequence[SplitRange]
+    ) -> dict[SplitKey, int]:
+        """Records behind a cut, of each split whose source knows, where splits may move."""
+        if self._settings.balancer is None:
+            return {}
+        lags = {split.key: source.lag_records([split]) for split in splits}
         return {key: lag for key, lag in lags.items() if lag is not None}

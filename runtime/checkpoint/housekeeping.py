@@ -22,7 +22,7 @@ class Housekeeper:
         clock: monotonic seconds.
     """
 
-    def __init__(self, *, sweep: Callable[[], None], interval_s: float, clock: Clock) -> None:
+    def __init__(self, *, sweep: Callable[[], object], interval_s: float, clock: Clock) -> None:
         self._sweep = sweep
         self._interval_s = interval_s
         self._clock = clock

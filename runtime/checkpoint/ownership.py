@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from runtime.contracts import Clock, SinkCoordinator
@@ -18,8 +19,8 @@ _FRESH_INTERVALS = 2
 class OwnerWatch:
     """Renews the owner records, and knows whether they are still ours (rule 22). Thread-safe.
 
-    In a thread of its own: a start that repairs, a sweep that waits for a broker and a commit that
-    is not answered must not let another job take this one for dead.
+    In a thread for each: a start that repairs, a sweep that waits for a broker, a commit that is
+    not answered and another sink's cluster must not let another job take this one for dead.
 
     Args:
         sinks: by operator id; one that has not claimed anything yet has nothing to renew.
@@ -30,72 +31,111 @@ class OwnerWatch:
     def __init__(
         self, sinks: Mapping[str, SinkCoordinator], *, interval_s: float, clock: Clock
     ) -> None:
-        self._sinks = sinks
-        self._interval_s = interval_s
-        self._clock = clock
-        self._looking = threading.Lock()
-        self._looked_s = clock()  # when the last look that has ended began
+        self._telling = threading.Lock()
         self._lost: FencedError | None = None
         self._tell: Callable[[FencedError], None] = lambda _: None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sluice-owner", daemon=True)
+        self._records = [
+            _Record(name, sink, interval_s=interval_s, clock=clock) for name, sink in sinks.items()
+        ]
+        self._threads = [
+            threading.Thread(target=self._run, args=[one], name=f"sluice-owner-{at}", daemon=True)
+            for at, one in enumerate(self._records)
+        ]
 
     def start(self) -> None:
         """Begin to renew."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def tell(self, fenced: Callable[[FencedError], None]) -> None:
-        """Call ``fenced`` when a record names another session; at once when one has."""
-        with self._looking:
+        """Call ``fenced``, once, when a record names another session; at once when one has."""
+        with self._telling:
             self._tell = fenced
             lost = self._lost
         if lost is not None:
             fenced(lost)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the thread. Repeatable."""
+        """End the threads. Repeatable."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def require(self) -> None:
         """Before a decision: a record not looked at for too long is looked at first.
 
         A process that was paused finds out here that another one has taken over. One that goes on
-        never waits: the thread looks in time.
+        never waits: the threads look in time.
 
         Raises:
             FencedError: another session is found in a record, now or before.
         """
-        if self._is_due():
-            with self._looking:
-                if self._is_due():  # a look that was under way may have begun before the pause
-                    self._look()
+        for record in self._records:
+            if self._lost is not None:
+                break
+            lost = record.look_if_due()
+            if lost is not None:
+                self._lose(lost)
         if self._lost is not None:
             raise self._lost
 
-    def _is_due(self) -> bool:
-        return self._clock() - self._looked_s > _FRESH_INTERVALS * self._interval_s
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._interval_s):
-            with self._looking:
-                self._look()
-                lost, tell = self._lost, self._tell
+    def _run(self, record: "_Record") -> None:
+        while not self._stopping.wait(record.interval_s) and self._lost is None:
+            lost = record.look()
             if lost is not None:
-                tell(lost)
-                return
+                self._lose(lost)
 
-    def _look(self) -> None:
-        """Renew every record; an unanswered renewal fences nobody."""
+    def _lose(self, lost: FencedError) -> None:
+        with self._telling:
+            if self._lost is not None:
+                return
+            self._lost, tell = lost, self._tell
+        tell(lost)
+
+
+class _Record:
+    """One sink's: one look at a time, and when the last one that has ended began."""
+
+    def __init__(
+        self, name: str, sink: SinkCoordinator, *, interval_s: float, clock: Clock
+    ) -> None:
+        self.interval_s = interval_s
+        self._name = name
+        self._sink = sink
+        self._clock = clock
+        self._looking = threading.Lock()
+        self._looked_s = clock()
+
+    def look_if_due(self) -> FencedError | None:
+        """See `OwnerWatch.require`."""
+        if self._is_due():
+            with self._looking:
+                if self._is_due():  # a look that was under way may have begun before the pause
+                    return self._renewed()
+        return None
+
+    def look(self) -> FencedError | None:
+        """Renew it; who has it where another session does."""
+        with self._looking:
+            return self._renewed()
+
+    def _is_due(self) -> bool:
+        return self._clock() - self._looked_s > _FRESH_INTERVALS * self.interval_s
+
+    def _renewed(self) -> FencedError | None:
+        """An unanswered renewal fences nobody."""
         began_s = self._clock()
-        for name, sink in self._sinks.items():
-            try:
-                sink.renew()
-            except FencedError as err:
-                self._lost = err
-            except StreamError as err:
-                log.warning("owner record was not renewed: sink=%s error=%s", name, err)
-            except Exception:  # a client's own bug must not end renewing for the rest of the run
-                log.exception("owner record was not renewed; tried again: sink=%s", name)
+        lost: FencedError | None = None
+        try:
+            self._sink.renew()
+        except FencedError as err:
+            lost = err
+        except StreamError as err:
+            log.warning("owner record was not renewed: sink=%s error=%s", self._name, err)
+        except Exception:  # a client's own bug must not end renewing for the rest of the run
+            log.exception("owner record was not renewed; tried again: sink=%s", self._name)
         self._looked_s = began_s
+        return lost

@@ -3,8 +3,9 @@
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from runtime.checkpoint.loop import StepThread
 from runtime.checkpoint.messages import (
@@ -37,7 +38,7 @@ from runtime.checkpoint.states import State
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import Clock, SinkCoordinator
 from runtime.drops import named, offsets_in
-from runtime.errors import FencedError, StreamError, UnreachableError
+from runtime.errors import FencedError, StorageError, StreamError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointKind
 
@@ -56,7 +57,9 @@ _REMOTE = (
     NoteUnsettled,
 )
 _ANSWERS = (AskCut, GiveBarrier, NothingDue)
-_LOOK_S = 1.0
+_LOOK_S = 5.0  # also for a new connection
+_SWEEP_AGAIN_S = 1.0
+_TOLD_EVERY_S = 30.0
 
 
 class ActionRoutes:
@@ -71,6 +74,7 @@ class ActionRoutes:
         listeners: ListenerThread,
         sinks: Mapping[str, SinkCoordinator],
         sweep: Callable[[int], None],
+        sweep_whole: Callable[[], bool],
         visible_timeout_s: float,
         clock: Clock,
     ) -> None:
@@ -80,6 +84,7 @@ class ActionRoutes:
         self._listeners = listeners
         self._sinks = sinks
         self._sweep = sweep
+        self._sweep_whole = sweep_whole
         self._visible_timeout_s = visible_timeout_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -233,16 +238,43 @@ class ActionRoutes:
         self._finish(error or invisible)
 
     def _await_visible(self) -> StreamError | None:
-        deadline_s = self._clock() + self._visible_timeout_s
-        for operator_id, sink in self._sinks.items():
-            while not sink.committer.await_visible(timeout_s=_LOOK_S):
-                if self._given_up.is_set() or self._clock() >= deadline_s:
+        began_s = told_s = self._clock()
+        for what, is_done in self._last_looks():
+            while not is_done():
+                now_s = self._clock()
+                if self._given_up.is_set() or now_s >= began_s + self._visible_timeout_s:
                     return UnreachableError(
                         "the last transactions are committed, but readers cannot see them yet",
-                        {"operator_id": operator_id, "timeout_s": self._visible_timeout_s},
+                        {"missing": what, "timeout_s": self._visible_timeout_s},
                         "Nothing is lost. Are all brokers of the output's partitions up?",
                     )
+                if now_s >= told_s + _TOLD_EVERY_S:
+                    told_s = now_s
+                    log.warning(
+                        "the job has ended and waits until readers see all of it: missing=%s "
+                        "waited_s=%.0f timeout_s=%.0f",
+                        what,
+                        now_s - began_s,
+                        self._visible_timeout_s,
+                    )
         return None
+
+    def _last_looks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
+        """What a good end asks for, and how; each waits a little when the answer is no."""
+        # First what failed attempts left open: readers stop in front of it.
+        yield "orphans", self._is_swept
+        for operator_id, sink in self._sinks.items():
+            committer = sink.committer
+            yield operator_id, partial(committer.await_visible, timeout_s=_LOOK_S)
+
+    def _is_swept(self) -> bool:
+        try:
+            if self._sweep_whole():
+                return True
+        except (StorageError, UnreachableError) as err:
+            log.warning("the last sweep failed, it is tried again: error=%s", err)
+        self._given_up.wait(_SWEEP_AGAIN_S)
+        return False
 
 
 def _log_parked(action: RegionParked) -> None:

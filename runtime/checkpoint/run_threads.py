@@ -17,7 +17,7 @@ from runtime.checkpoint.progress import ListenerThread
 from runtime.checkpoint.routes import ActionRoutes
 from runtime.checkpoint.steps import Hands, drive
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
-from runtime.contracts import Clock, SinkCoordinator
+from runtime.contracts import Clock, SinkCoordinator, SweepReport
 
 __all__ = ["RunThreads"]
 
@@ -77,6 +77,7 @@ class RunThreads:
             listeners=listeners,
             sinks=sinks,
             sweep=self._sweep_for,
+            sweep_whole=self._sweep_whole,
             visible_timeout_s=settings.settle_timeout_s,
             clock=clock,
         )
@@ -147,10 +148,15 @@ class RunThreads:
         swept = OrphansSwept(checkpoint_id=checkpoint_id)
         self._housekeeper.sweep_soon(lambda: self._post(swept))
 
-    def _sweep(self) -> None:
+    def _sweep_whole(self) -> bool:
+        """Whether nothing is open any more that holds back readers. Raises as a sweep does."""
+        return self.ask(lambda core: core.is_fenced) or self._sweep().is_complete
+
+    def _sweep(self) -> SweepReport:
         view = self.ask(
             lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
         )
         swept = drive(self._hands.sweep(view))
-        if swept:
-            log.info("orphans aborted: job=%s swept=%d", self._job, swept)
+        if swept.aborted:
+            log.info("orphans aborted: job=%s swept=%d", self._job, swept.aborted)
+        return swept

@@ -1,7 +1,10 @@
 """Sinks and sources of the driver, each called by one thread at a time as its contract says."""
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from runtime.contracts import (
     Backlog,
@@ -13,46 +16,77 @@ from runtime.contracts import (
     SinkContext,
     SinkCoordinator,
     SplitEnumerator,
+    SweepReport,
     SweepView,
 )
+from runtime.errors import UnreachableError
 from runtime.model import SplitKey, SplitRange, StateEntry
 
 __all__ = ["SerialSink", "SerialSource"]
 
+log = logging.getLogger(__name__)
+
+_COURTESY_S = 0.2
+
 
 class SerialSource:
-    """A `SplitEnumerator` behind a lock: barriers are cut by many threads, one at a time."""
+    """A `SplitEnumerator` behind a lock: barriers are cut by many threads, one at a time.
+
+    Whoever waits for the lock waits no longer than the call may take: a source whose brokers are
+    away holds it for as long as that.
+    """
 
     def __init__(self, source: SplitEnumerator) -> None:
         self._source = source
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def held(self, timeout_s: float) -> Iterator[tuple[SplitEnumerator, float]]:
+        """The source for this thread alone, for several calls, and what is left of the time.
+
+        Raises:
+            UnreachableError: others have held it all the time.
+        """
+        began_s = time.monotonic()
+        is_free = self._lock.acquire(blocking=False)
+        if not (is_free or self._lock.acquire(timeout=max(0.0, timeout_s))):
+            raise UnreachableError(
+                "the source is busy answering others",
+                {"waited_s": round(timeout_s, 1)},
+                "It is asked again. Are all brokers of its partitions up?",
+            )
+        try:
+            waited_s = 0.0 if is_free else time.monotonic() - began_s
+            yield self._source, max(0.0, timeout_s - waited_s)
+        finally:
+            self._lock.release()
 
     def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.resolve_start`."""
-        with self._lock:
-            return self._source.resolve_start(timeout_s=timeout_s)
+        with self.held(timeout_s) as (source, left_s):
+            return source.resolve_start(timeout_s=left_s)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
         """See `SplitEnumerator.restore`."""
-        with self._lock:
-            self._source.restore(positions, timeout_s=timeout_s)
+        with self.held(timeout_s) as (source, left_s):
+            source.restore(positions, timeout_s=left_s)
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.readable`."""
-        with self._lock:
-            return self._source.readable(ranges, timeout_s=timeout_s)
+        with self.held(timeout_s) as (source, left_s):
+            return source.readable(ranges, timeout_s=left_s)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""
-        with self._lock:
-            return self._source.discover(timeout_s=timeout_s)
+        with self.held(timeout_s) as (source, left_s):
+            return source.discover(timeout_s=left_s)
 
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.cut`."""
-        with self._lock:
-            return self._source.cut(positions, max_records=max_records, timeout_s=timeout_s)
+        with self.held(timeout_s) as (source, left_s):
+            return source.cut(positions, max_records=max_records, timeout_s=left_s)
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """See `SplitEnumerator.is_finished`."""
@@ -65,9 +99,13 @@ class SerialSource:
             return self._source.fixed_ends()
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
-        """See `SplitEnumerator.committed`."""
-        with self._lock:
-            self._source.committed(positions)
+        """See `SplitEnumerator.committed`. While others wait for brokers it is left to the next
+        time: only lag tools read it, and commits wait for it."""
+        try:
+            with self.held(_COURTESY_S) as (source, _):
+                source.committed(positions)
+        except UnreachableError as err:
+            log.debug("committed positions are not told: error=%s", err)
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """See `SplitEnumerator.lag_records`."""
@@ -78,8 +116,8 @@ class SerialSource:
         self, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> Mapping[SplitKey, Backlog]:
         """See `SplitEnumerator.measure`."""
-        with self._lock:
-            return self._source.measure(positions, timeout_s=timeout_s)
+        with self.held(timeout_s) as (source, left_s):
+            return source.measure(positions, timeout_s=left_s)
 
     def close(self) -> None:
         """See `SplitEnumerator.close`."""
@@ -142,7 +180,7 @@ class SerialSink:
         with self._lock:
             self._sink.claim(context, timeout_s=timeout_s)
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`."""
         with self._lock:
             return self._sink.sweep(view, timeout_s=timeout_s)

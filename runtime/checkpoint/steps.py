@@ -48,6 +48,7 @@ from runtime.contracts import (
     PublishOutcome,
     SinkCoordinator,
     SplitEnumerator,
+    SweepReport,
     SweepView,
     UnsettledWork,
 )
@@ -468,17 +469,18 @@ class Hands:
         outcome, replaced = yield from self._repairs.run(action)
         return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
 
-    def sweep(self, view: SweepView) -> Steps[int]:
-        """Abort orphans of every sink; how many. What records keep is looked up last: whatever
-        was decided since the view was taken is in it, too."""
+    def sweep(self, view: SweepView) -> Steps[SweepReport]:
+        """Abort orphans of every sink. What records keep is looked up last: whatever was decided
+        since the view was taken is in it, too."""
         view = replace(view, kept=self._kept.entries())
         yield "before-sweep"
-        swept = sum(
-            sink.sweep(view, timeout_s=self._settings.call_timeout_s)
-            for sink in self._sinks.values()
-        )
+        timeout_s = self._settings.call_timeout_s
+        swept = [sink.sweep(view, timeout_s=timeout_s) for sink in self._sinks.values()]
         yield "after-sweep"
-        return swept
+        return SweepReport(
+            aborted=sum(one.aborted for one in swept),
+            is_complete=all(one.is_complete for one in swept),
+        )
 
 
 def _tell_source(source: SplitEnumerator, positions: Sequence[SplitRange]) -> None:

@@ -77,11 +77,10 @@ class EpochBook:
     def _next(self, coordinator: Coordinator, *, wait_s: float, has_read: bool) -> NextBarrier:
         until_s = time.monotonic() + wait_s
         while not self.is_stopping:
-            left_s = until_s - time.monotonic()
             barrier = coordinator.poll_barrier(
                 self.region,
                 self.generation,
-                wait_s=max(0.0, min(left_s, _LOOK_S)),
+                wait_s=max(0.0, min(until_s - time.monotonic(), _LOOK_S)),
                 has_read=has_read,
                 until=self._has_commits,
             )
@@ -90,7 +89,8 @@ class EpochBook:
                 return NextBarrier(
                     barrier=None, committed_batch=self._committed_batch, to_commit=to_commit
                 )
-            if barrier is not None or left_s <= _LOOK_S:
+            # Behind the poll: a cut that was not answered has taken longer than the wait.
+            if barrier is not None or time.monotonic() >= until_s:
                 committed_batch = self._look(coordinator)
                 return NextBarrier(
                     barrier=barrier, committed_batch=committed_batch, to_commit=to_commit

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits, TasksFirst
-from runtime.contracts import Committer, SinkContext, SinkCoordinator, SweepView
+from runtime.contracts import Committer, SinkContext, SinkCoordinator, SweepReport, SweepView
 
 __all__ = ["ContinuousSink"]
 
@@ -37,7 +37,7 @@ class ContinuousSink:
         """See `SinkCoordinator.claim`."""
         self._sink.claim(context, timeout_s=timeout_s)
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`."""
         return self._sink.sweep(view, timeout_s=timeout_s)
 

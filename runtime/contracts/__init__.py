@@ -12,6 +12,7 @@ from runtime.contracts.committing import (
     RegisteredAttempt,
     SinkContext,
     SinkCoordinator,
+    SweepReport,
     SweepView,
 )
 from runtime.contracts.coordination import Coordinator
@@ -129,6 +130,7 @@ __all__ = [
     "SplitEnumerator",
     "SplitReader",
     "StagedFrame",
+    "SweepReport",
     "SweepView",
     "TaskScope",
     "TaskSink",

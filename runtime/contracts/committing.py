@@ -129,6 +129,20 @@ class SweepView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """What a sweep has done.
+
+    Attributes:
+        aborted: orphans that are gone now.
+        is_complete: none is left that could hold back readers; False also where it cannot be told,
+            as a part of the remote was not reached.
+    """
+
+    aborted: int
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
     """What a sink's coordinator side learns once, before anything remote is touched."""
 
@@ -163,8 +177,8 @@ class SinkCoordinator(Protocol):
         """Take ownership of the sink's name space (rule 22); FencedError when another job lives."""
         ...
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
-        """Abort orphans; returns how many. Never raises for an unreachable remote: next time."""
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
+        """Abort orphans. Never raises for an unreachable remote: next time."""
         ...
 
     def renew(self) -> None:

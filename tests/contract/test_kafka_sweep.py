@@ -81,10 +81,10 @@ def test_rule_4_the_sweep_frees_readers_and_spares_decided_and_living_work(
     )
     coordinator = _coordinator(real)
 
-    assert coordinator.sweep(view, timeout_s=60) == 2
+    assert coordinator.sweep(view, timeout_s=60).aborted == 2
     for swept in (old, declared):
         real.await_state(swept.identity, TransactionState.COMPLETE_ABORT)
-    assert coordinator.sweep(view, timeout_s=60) == 0
+    assert coordinator.sweep(view, timeout_s=60).aborted == 0
 
     entries = [committable(a.identity, records=1) for a in (decided, undecided, stranger)]
     coordinator.committer.commit(entries, timeout_s=60, after_crash=True)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 
@@ -27,6 +28,7 @@ class Looking:
     def __init__(self, inner: Committer, answers: Sequence[bool | Exception]) -> None:
         self.commit, self.abort = inner.commit, inner.abort
         self._answers = list(answers)
+        self.asked = len(self._answers)
 
     @property
     def left(self) -> int:
@@ -43,7 +45,11 @@ class Looking:
 class Bench:
     """Routes around one sink."""
 
-    def __init__(self, *answers: bool | Exception) -> None:
+    def __init__(
+        self, *answers: bool | Exception, swept: Sequence[bool | Exception] = (True,)
+    ) -> None:
+        self.sweeps = list(swept)
+        self.clock = ManualClock()
         self.sink = FakeSink(FakeBroker())
         self.looking = self.sink.committer = Looking(self.sink.committer, answers)
         self.steps = StepThread(hands(FakeStore(), self.sink), lambda _: None)
@@ -54,10 +60,19 @@ class Bench:
             listeners=ListenerThread([]),
             sinks={"sink": self.sink},
             sweep=lambda _: None,
+            sweep_whole=self._sweep,
             visible_timeout_s=10.0,
-            clock=ManualClock(),
+            clock=self.clock,
         )
         self.steps.start()
+
+    def _sweep(self) -> bool:
+        assert self.looking.left == self.looking.asked, "readers stop in front of an orphan"
+        answer = self.sweeps.pop(0)
+        self.clock.advance(7.0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def finish(self, patience_s: float = PATIENCE_S) -> bool:
         """A bounded job has committed its last checkpoint."""
@@ -76,6 +91,19 @@ def test_rule_24_a_bounded_job_is_looked_after_until_readers_see_its_end() -> No
     bench = Bench(False, False, True)
     assert bench.finish()
     assert bench.looking.left == 0
+
+
+@pytest.mark.parametrize("first", [False, UnreachableError("no broker answers", {}, "Start one.")])
+def test_rule_24_what_failed_attempts_left_open_is_swept_before_a_good_end(
+    first: bool | Exception,
+) -> None:
+    """Readers stop in front of it, whatever is committed behind: no later sweep would come."""
+    with patch("runtime.checkpoint.routes._SWEEP_AGAIN_S", 0.001):
+        bench = Bench(True, swept=[first, True])
+        assert bench.finish()
+        assert not bench.sweeps
+        with pytest.raises(UnreachableError, match="missing=orphans"):
+            Bench(True, swept=[first, False]).finish(20.0)
 
 
 def test_rule_24_an_end_without_commits_of_its_own_is_looked_after_too() -> None:

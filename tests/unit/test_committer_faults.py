@@ -1,6 +1,8 @@
 """The committer when answers are lost, brokers are away, or rule 2 is broken."""
 
 from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -241,6 +243,39 @@ def test_rule_24_every_transaction_of_the_sink_is_waited_for_and_no_other() -> N
     assert not committer.await_visible(timeout_s=0)
     harness.broker.write_markers()
     assert committer.await_visible(timeout_s=0)
+
+
+def test_rule_24_readers_stop_in_front_of_what_is_being_aborted_too() -> None:
+    harness = FakeHarness(2)
+    _, entry = _open(harness)
+    harness.broker.hold_markers = True
+    committer = KafkaCommitter(harness.wire, ids=f"{harness.prefix}/")
+    committer.abort([entry], timeout_s=0)
+    assert not committer.await_visible(timeout_s=0)
+    harness.broker.write_markers()
+    assert committer.await_visible(timeout_s=0)
+
+
+def test_rule_24_no_look_is_begun_that_would_be_cut_off() -> None:
+    """Each would cost its connection."""
+    harness = FakeHarness(2)
+    _, entry = _open(harness)
+    harness.broker.hold_markers = True
+    time = Time(after_sleeps=10**6, happening=harness.broker.write_markers)
+    committer = _committer(harness.wire, time)
+    _commit(committer, entry, after_crash=False)
+    given: list[float] = []
+    listing = FakeWire.list_transactions
+
+    def noted(self: FakeWire, prefix: str, *, timeout_s: float, **named: Any) -> Any:
+        given.append(timeout_s)
+        return listing(self, prefix, timeout_s=timeout_s, **named)
+
+    with patch.object(FakeWire, "list_transactions", noted):
+        assert not committer.await_visible(timeout_s=5)
+    assert len(given) > 5
+    assert min(given) >= 0.5
+    assert sum(time.slept) < 5
 
 
 def test_rule_24_a_broker_that_cannot_be_asked_is_waited_for() -> None:

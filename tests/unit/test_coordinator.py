@@ -10,7 +10,7 @@ from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.states import State
-from runtime.contracts import SweepView
+from runtime.contracts import SweepReport, SweepView
 from runtime.errors import (
     FencedError,
     StorageError,
@@ -196,7 +196,7 @@ def test_an_owner_record_of_another_session_stops_the_next_decision(job: Job) ->
 class _SlowStart(FakeSink):
     """Its first sweep waits, as for a broker, until the owner record was renewed thrice."""
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`."""
         wait_for(lambda: self.calls.count("renew") >= 3, poll_s=0.005)
         return super().sweep(view, timeout_s=timeout_s)

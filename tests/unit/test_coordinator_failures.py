@@ -8,7 +8,7 @@ import pytest
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings
-from runtime.contracts import SweepView
+from runtime.contracts import SweepReport, SweepView
 from runtime.errors import (
     ConfigError,
     DataLostError,
@@ -240,7 +240,7 @@ def test_a_last_sweep_that_fails_does_not_keep_a_job_from_stopping(
     class Broken(FakeSink):
         is_broken = False
 
-        def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+        def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
             if self.is_broken:
                 raise ValueError("a client's own bug")
             return super().sweep(view, timeout_s=timeout_s)

@@ -138,7 +138,7 @@ class TestCoordinator:
             file.write_text("x")
         (root / "gone.0" / "x").unlink()
         view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
-        assert coordinator.sweep(view, timeout_s=1) == 1
+        assert coordinator.sweep(view, timeout_s=1).aborted == 1
         assert not (root / old.path).exists()
         assert not (root / "gone.0").exists()
         assert all(file.exists() for file in kept)
@@ -151,7 +151,7 @@ class TestCoordinator:
         old = StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1))
         (tmp_path / ROOT / old.path).mkdir(parents=True)
         view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
-        assert coordinator.sweep(view, timeout_s=1) == 1
+        assert coordinator.sweep(view, timeout_s=1).aborted == 1
 
     @staticmethod
     def on(directory: Path) -> FileSinkCoordinator:

@@ -12,7 +12,7 @@ from runtime.checkpoint.messages import Publish, Published
 from runtime.checkpoint.ownership import OwnerWatch
 from runtime.checkpoint.serial import SerialSink
 from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome, SinkCoordinator, SweepView
+from runtime.contracts import PublishOutcome, SinkCoordinator, SweepReport, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
 from tests.fake_store import FakeStore
@@ -158,6 +158,39 @@ def test_rule_22_a_look_from_before_a_pause_is_not_believed(now_s: float, renewa
     assert sink.renewals == renewals
 
 
+class HangingSink(Sink):
+    """Its cluster is away: each renewal waits as long as it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waiting, self.is_back = threading.Event(), threading.Event()
+
+    def renew(self) -> None:
+        """See `SinkCoordinator.renew`."""
+        self.is_waiting.set()
+        assert self.is_back.wait(PATIENCE_S)
+
+
+def test_rule_22_a_renewal_that_is_not_answered_holds_up_no_other_record() -> None:
+    """Three renewals missed, and another job takes this one for dead. Nor may `tell` wait for it:
+    a run begins with that."""
+    away, sink = HangingSink(), Sink()
+    owners = renewing({"away": away, "sink": sink}, interval_s=0.002)
+    try:
+        assert away.is_waiting.wait(PATIENCE_S)
+        wait_for(lambda: sink.renewals >= 3, poll_s=0.002)
+        told = list[FencedError]()
+        owners.tell(told.append)
+        sink.finds = FENCED
+        wait_for(lambda: bool(told), poll_s=0.002)
+        with pytest.raises(FencedError):
+            owners.require()  # nor does this wait, where the answer is known
+    finally:
+        away.is_back.set()
+        owners.stop(timeout_s=PATIENCE_S)
+    assert told == [FENCED]
+
+
 class SweepingSink(Sink):
     """Its sweep waits for a broker."""
 
@@ -165,12 +198,12 @@ class SweepingSink(Sink):
         super().__init__()
         self.is_sweeping, self.broker_is_back = threading.Event(), threading.Event()
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         """See `SinkCoordinator.sweep`."""
         del view, timeout_s
         self.is_sweeping.set()
         assert self.broker_is_back.wait(PATIENCE_S)
-        return 0
+        return SweepReport(aborted=0)
 
 
 def test_rule_22_a_sweep_that_waits_holds_up_no_renewal() -> None:

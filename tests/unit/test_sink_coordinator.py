@@ -15,7 +15,7 @@ from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.wire import Cluster
-from runtime.contracts import RegisteredAttempt, SinkContext, SweepView
+from runtime.contracts import RegisteredAttempt, SinkContext, SweepReport, SweepView
 from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import BatchKey
 from tests.fake_kafka import FakeWire
@@ -61,7 +61,7 @@ def test_rule_28_what_a_missing_broker_holds_is_swept_by_the_next_renewal() -> N
     identity = _leave_open(harness, generation=1)
     coordinator = _coordinator(harness)
     _hide(harness.wire, identity)
-    assert coordinator.sweep(VIEW, timeout_s=0.1) == 0
+    assert coordinator.sweep(VIEW, timeout_s=0.1) == SweepReport(aborted=0, is_complete=False)
 
     coordinator.renew()
     assert identity not in harness.broker.discarded
@@ -86,7 +86,7 @@ def test_rule_28_an_orphan_is_not_forgotten_while_its_broker_is_away() -> None:
     coordinator.sweep(VIEW, timeout_s=0.1)
     _hide(harness.wire)
 
-    assert coordinator.sweep(VIEW, timeout_s=0.1) == 1
+    assert coordinator.sweep(VIEW, timeout_s=0.1) == SweepReport(aborted=1)
     assert identity in harness.broker.discarded
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from runtime.checkpoint.serial import SerialSink, SerialSource
-from runtime.contracts import CommitOutcome, Committer, SweepView
+from runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.unit.test_coordinator import Job
 from tests.waiting import wait_for
@@ -30,10 +30,10 @@ class SlowSweep(FakeSink):
         super().__init__(broker)
         self.began, self.answered = threading.Event(), threading.Event()
 
-    def sweep(self, view: SweepView, *, timeout_s: float) -> int:
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
         self.began.set()
         assert self.answered.wait(WAIT_S)
-        return 0
+        return SweepReport(aborted=0)
 
 
 def test_a_commit_does_not_wait_for_a_sweep() -> None:

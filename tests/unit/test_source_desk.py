@@ -7,6 +7,7 @@ from runtime.checkpoint.balance import LoadBalancer
 from runtime.checkpoint.desk import SourceDesk
 from runtime.checkpoint.messages import AskCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.serial import SerialSource
 from runtime.errors import UnreachableError
 from runtime.model import SplitKey, SplitRange
 from tests.core_driver import split as core_split
@@ -53,11 +54,13 @@ class Bench:
     def __post_init__(self) -> None:
         self.source = CountedSource({0: 3, 1: 5}, meanwhile=self.looked)
         self.source.known = {0}
-        self.desk = SourceDesk({"source": self.source}, settings=self.settings, clock=self.clock)
+        self.desk = SourceDesk(
+            {"source": SerialSource(self.source)}, settings=self.settings, clock=self.clock
+        )
 
     def discover(self, after_s: float = 0.0) -> bool:
         self.clock.advance(after_s)
-        return self.desk.discover(["source"], self.told.append)
+        return self.desk.discover(["source"], self.told.append, until_s=self.desk.deadline_s())
 
     def is_finished(self) -> bool:
         """Whether a region that reads the known partition has come to its end."""
@@ -72,7 +75,7 @@ class Bench:
         asked = AskCut(
             checkpoint_id=1, region="main", generation=0, positions=(at,), max_records=None
         )
-        cut = self.desk.cut(asked, ["source"])
+        cut = self.desk.cut(asked, ["source"], until_s=self.desk.deadline_s())
         assert cut is not None
         return cut.finished
 
@@ -148,8 +151,9 @@ def test_what_lies_behind_a_cut_is_told_where_splits_may_move_and_the_source_kno
     source = Partly("source", {0: 9, 1: 9})
 
     def waiting(settings: CheckpointSettings) -> Mapping[SplitKey, int]:
-        desk = SourceDesk({"source": source}, settings=settings, clock=ManualClock())
-        cut = desk.cut(asked, ["source"])
+        serial = {"source": SerialSource(source)}
+        desk = SourceDesk(serial, settings=settings, clock=ManualClock())
+        cut = desk.cut(asked, ["source"], until_s=desk.deadline_s())
         assert cut is not None
         return cut.waiting
 

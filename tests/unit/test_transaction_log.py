@@ -56,7 +56,8 @@ class _Broker:
                     for index in range(_PARTITIONS)
                 ]
                 return SimpleNamespace(
-                    brokers=[SimpleNamespace(node_id=1)], topics=[SimpleNamespace(partitions=rows)]
+                    brokers=[SimpleNamespace(node_id=1)],
+                    topics=[SimpleNamespace(error_code=0, partitions=rows)],
                 )
             case DescribeTransactionsRequest():
                 answer = _NOT_FOUND if next(self._loaded) else _NOT_COORDINATOR

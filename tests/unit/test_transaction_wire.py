@@ -307,11 +307,11 @@ PREFIX = "p/j/"
 IDS = id_for_each_partition(PREFIX, 2)
 
 
-def log_of(*leaders: int, brokers: tuple[int, ...] = (1, 2)) -> Answer:
+def log_of(*leaders: int, brokers: tuple[int, ...] = (1, 2), error_code: int = 0) -> Answer:
     """Metadata of the transaction log."""
     partitions = [said(partition_index=i, leader_id=node) for i, node in enumerate(leaders)]
     return lambda *_: said(
-        topics=[said(name=STATE_TOPIC, partitions=partitions)],
+        topics=[said(name=STATE_TOPIC, error_code=error_code, partitions=partitions)],
         brokers=[said(node_id=node) for node in brokers],
     )
 
@@ -353,6 +353,27 @@ def test_rule_28_a_partition_without_a_living_leader_is_missing() -> None:
     names, missing = listed({"MetadataRequest": log_of(1, 3)})
     assert missing == (f"{STATE_TOPIC}-1",)
     assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [kafka_errors.TopicAuthorizationFailedError, kafka_errors.LeaderNotAvailableError]
+)
+def test_rule_28_a_log_whose_partitions_are_not_told_is_not_taken_for_an_empty_one(
+    error: type[kafka_errors.KafkaError],
+) -> None:
+    """Nobody could tell then that a broker has not loaded its part."""
+    with pytest.raises(error):
+        listed({"MetadataRequest": log_of(error_code=code(error))})
+
+
+def test_a_cluster_without_a_transaction_has_no_log_yet() -> None:
+    unknown = code(kafka_errors.UnknownTopicOrPartitionError)
+    nothing = said(error_code=0, transaction_states=[])
+    answers = {
+        "MetadataRequest": log_of(error_code=unknown),
+        "ListTransactionsRequest": lambda *_: nothing,
+    }
+    assert listed(answers) == ([], ())
 
 
 @pytest.mark.parametrize(

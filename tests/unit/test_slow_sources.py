@@ -1,0 +1,142 @@
+"""The coordinator while a source's brokers are away: who asks is answered all the same."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.checkpoint.serial import SerialSource
+from runtime.continuous.desk import ContinuousDesk, EpochBook
+from runtime.errors import UnreachableError
+from runtime.model import SplitRange
+from tests.core_driver import split
+from tests.fake_store import FakeStore
+from tests.fakes import FakeBroker, FakeSink, FakeSource
+from tests.waiting import PATIENCE_S, wait_for
+
+CALL_S = 1.0
+SETTINGS = CheckpointSettings(interval_s=0.05, call_timeout_s=CALL_S, discovery_interval_s=0.1)
+REGIONS = ("r0", "r1")
+
+
+class PartlyAway(FakeSource):
+    """A partition without a leader: whoever cuts it waits for as long as it may."""
+
+    def __init__(self) -> None:
+        super().__init__("source", {0: 0, 1: 0})
+        self.is_away = False
+        self.waited = self.cuts = 0
+
+    def cut(
+        self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.cut`."""
+        if self.is_away and any(position.partition == 0 for position in positions):
+            self.waited += 1
+            threading.Event().wait(timeout_s)
+            raise UnreachableError("no leader", {}, "Wait for one.")
+        self.cuts += 1
+        return super().cut(positions, max_records=max_records, timeout_s=timeout_s)
+
+
+@pytest.fixture
+def source() -> PartlyAway:
+    return PartlyAway()
+
+
+@pytest.fixture
+def coordinator(source: PartlyAway) -> Iterator[BarrierCoordinator]:
+    regions = tuple(
+        RegionPlan(
+            name=name, source_ids=("source",), sink_ids=("sink",), follows=True, chained=True
+        )
+        for name in REGIONS
+    )
+    found = BarrierCoordinator(
+        JobPlan(name="job", regions=regions),
+        FakeStore(),
+        sinks={"sink": FakeSink(FakeBroker())},
+        sources={"source": source},
+        settings=SETTINGS,
+    )
+    found.start(PATIENCE_S)
+    yield found
+    found.stop()
+
+
+def asked(desk: ContinuousDesk, region: str, took: list[float], *, until: threading.Event) -> None:
+    """A task that asks for its next barrier, again and again."""
+    while not until.is_set():
+        began_s = time.monotonic()
+        desk.next_barrier(region, 0, wait_s=0.05, has_read=False)
+        took.append(time.monotonic() - began_s)
+
+
+def test_a_task_is_answered_though_its_brokers_are_not(
+    coordinator: BarrierCoordinator, source: PartlyAway
+) -> None:
+    """Else it takes the coordinator for dead, and stops: an outage would end a healthy job."""
+    desk = ContinuousDesk(coordinator)
+    for region in REGIONS:
+        desk.open(EpochBook(region=region, generation=0))
+    source.is_away, over = True, threading.Event()
+    took: dict[str, list[float]] = {region: [] for region in REGIONS}
+    tasks = [
+        threading.Thread(target=lambda r=region: asked(desk, r, took[r], until=over))
+        for region in REGIONS
+    ]
+    for task in tasks:
+        task.start()
+    before = source.cuts
+    # Nor does the region whose brokers answer have to wait for those of the other one.
+    wait_for(lambda: source.waited >= 3 and source.cuts >= before + 3)
+    over.set()
+    for task in tasks:
+        task.join(PATIENCE_S)
+    # One question waits for one cut, its own, or that of another one before it.
+    assert max(map(max, took.values())) < 2 * CALL_S
+    began_s = time.monotonic()
+    coordinator.stop()
+    assert time.monotonic() - began_s < PATIENCE_S / 2
+
+
+def held(source: SerialSource, go_on: threading.Event) -> Callable[[], None]:
+    """Somebody who waits for brokers with the source in hand."""
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with source.held(1.0):
+            is_held.set()
+            assert go_on.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(PATIENCE_S)
+    return thread.join
+
+
+def test_nobody_waits_longer_for_a_source_than_a_call_may_take(source: PartlyAway) -> None:
+    serial, go_on = SerialSource(source), threading.Event()
+    told: list[object] = []
+    source.committed = told.append  # type: ignore[method-assign]
+    join = held(serial, go_on)
+    with pytest.raises(UnreachableError, match="busy"):
+        serial.cut([split(0, 0, 0)], max_records=None, timeout_s=0.01)
+    serial.committed([split(0, 0, 0)])  # in the thread that commits: it goes on
+    assert not told
+    go_on.set()
+    join()
+    serial.committed([split(0, 0, 0)])
+    assert len(told) == 1
+
+
+def test_what_was_waited_for_a_source_is_not_waited_for_again(source: PartlyAway) -> None:
+    serial, go_on = SerialSource(source), threading.Event()
+    join = held(serial, go_on)
+    threading.Timer(0.1, go_on.set).start()
+    with serial.held(10.0) as (_, left_s):
+        assert left_s < 9.95
+    join()
