@@ -9,6 +9,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -124,17 +125,18 @@ class DropInQueries:
         with self._lock:
             self._closed.set()
             begins = list(self._begins.values())
-        for begin in begins:
-            with begin:
-                pass  # a start that was under way has ended
+        for begin in begins:  # one that hangs finds all closed, and stops what it has made
+            if begin.acquire(timeout=_START_TIMEOUT_S):
+                begin.release()
         with self._lock:
             runs = list(self._runs.values())
             self._runs.clear()
-        for run in runs:
-            run.coordinator.cancel()  # a query that waits for a commit can be stopped now
-        for run in runs:
-            run.active.stop(timeout_s=_QUERY_STOP_S)
-            run.stop()
+        with ExitStack() as stack:  # one run's trouble leaves no other one to itself
+            for run in runs:
+                stack.callback(run.stop)
+                stack.callback(run.active.stop, timeout_s=_QUERY_STOP_S)
+            for run in runs:
+                run.coordinator.cancel()  # a query that waits for a commit can be stopped now
 
     def _maker(self, format_name: str) -> DropInSinkMaker:
         maker = self._sinks.get(format_name)
@@ -296,10 +298,18 @@ class DropInQueries:
 
     def _reap_once(self) -> None:
         with self._lock:
-            ended = [at for at, run in self._runs.items() if not run.active.is_active()]
+            ended = [at for at, run in self._runs.items() if _has_ended(run)]
             runs = [self._runs.pop(at) for at in ended]
         for run in runs:
             try:
                 run.stop()
             except Exception:
                 log.exception("run was not stopped: run_id=%s", run.active.run_id)
+
+
+def _has_ended(run: _Run) -> bool:
+    try:
+        return not run.active.is_active()
+    except Exception:  # its own JVM's trouble: asked again, and the others now
+        log.exception("run was not looked at: run_id=%s", run.active.run_id)
+        return False

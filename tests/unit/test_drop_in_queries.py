@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from runtime.checkpoint.store import open_store
 from runtime.contracts import SinkCoordinator
-from runtime.errors import ConfigError, FencedError, UnreachableError
+from runtime.errors import ConfigError, FencedError, StreamError, UnreachableError
 from runtime.model import BatchKey
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
@@ -214,13 +215,86 @@ def test_a_query_of_another_session_is_found_once_that_session_is_known(world: W
     assert world.begin().run_id == world.query.runId
 
 
-def test_a_start_that_takes_long_holds_up_no_other_query(world: World, tmp_path: Path) -> None:
-    """A file system or a broker that does not answer is one query's: the others ask before each
-    batch, and would fail with it."""
-    other, location = Query(id="22222222-query", runId="run-9"), tmp_path / "other"
+def another(world: World, location: Path) -> Query:
+    """A second query of the session."""
+    other = Query(id="22222222-query", runId="run-9")
     location.mkdir()
     (location / "metadata").write_text(json.dumps({"id": other.id}))
     world.session.active.append(other)
+    return other
+
+
+def test_a_query_that_can_never_be_asked_keeps_no_other_from_its_end(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its prefix, that is."""
+    world.begin()
+    location = tmp_path / "other"
+    other = another(world, location)
+    world.client.begin(_FORMAT, str(location), {})
+
+    def is_active(active: ActiveQuery) -> bool:
+        if active.run_id != other.runId:
+            raise ConnectionError("no answer")
+        return False
+
+    monkeypatch.setattr(ActiveQuery, "is_active", is_active)
+    wait_for(lambda: list(world.queries._runs) == [world.location])  # noqa: SLF001
+
+
+def test_a_run_that_cannot_be_stopped_leaves_no_other_one_running(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its tasks would go on writing, and nobody sweep behind them."""
+    world.begin()
+    location = tmp_path / "other"
+    other = another(world, location)
+    world.client.begin(_FORMAT, str(location), {})
+    stopped: list[str] = []
+
+    def stop(active: ActiveQuery, *, timeout_s: float) -> None:
+        stopped.append(active.run_id)
+        if active.run_id != other.runId:
+            raise ConnectionError("no answer")
+
+    monkeypatch.setattr(ActiveQuery, "stop", stop)
+    coordinators = [run.coordinator for run in world.queries._runs.values()]  # noqa: SLF001
+    with pytest.raises(ConnectionError):
+        world.queries.close()
+    assert sorted(stopped) == sorted([world.query.runId, other.runId])
+    assert all(coordinator.is_over for coordinator in coordinators)
+
+
+def test_a_start_that_hangs_does_not_hold_up_the_end_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drop_in, "_START_TIMEOUT_S", 0.05)
+    world.may_start.clear()
+    begin = partial(world.client.begin, _FORMAT, world.location, {"slow": "yes"})
+    refused: list[BaseException | None] = []
+    slow = threading.Thread(target=lambda: refused.append(_error_of(begin)))
+    slow.start()
+    wait_for(lambda: world.makes_a_sink, what="the start")
+    world.queries.close()
+    assert not refused
+    world.may_start.set()
+    slow.join(300)
+    assert isinstance(refused[0], (FencedError, UnreachableError))
+
+
+def _error_of(call: Callable[[], object]) -> BaseException | None:
+    try:
+        call()
+    except StreamError as err:
+        return err
+    return None
+
+
+def test_a_start_that_takes_long_holds_up_no_other_query(world: World, tmp_path: Path) -> None:
+    """A file system or a broker that does not answer is one query's: the others ask before each
+    batch, and would fail with it."""
+    location = tmp_path / "other"
+    other = another(world, location)
     world.may_start.clear()
     begun: list[QueryRun] = []
     slow = threading.Thread(
