@@ -75,7 +75,9 @@ LOSS_MUTATIONS: Mapping[
             "lost_stops": True,
             "accepted": True,
             "kill": 0.03,
-            "unreached": 0.1,
+            "regions": 4,  # one of which is told while another one cannot be asked yet
+            "partitions": 6,
+            "unreached": 0.5,
             "processes": 16,
             "steps": 200,
         },

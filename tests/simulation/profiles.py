@@ -120,6 +120,17 @@ PROFILES: Mapping[str, Profile] = {
     "what expires is told and accepted": Profile(
         expire=0.05, lost_stops=True, accepted=True, kill=0.03, processes=12, unreached=0.1
     ),
+    "one region's loss is told and accepted before another's is known": Profile(
+        expire=0.1,
+        lost_stops=True,
+        accepted=True,
+        kill=0.03,
+        unreached=0.5,
+        regions=4,
+        partitions=6,
+        processes=16,
+        steps=200,
+    ),
     "what expires is told and accepted, on a file system": Profile(
         expire=0.05, lost_stops=True, accepted=True, disk=True, kill=0.02, start=0.1, processes=12
     ),

@@ -132,7 +132,7 @@ def test_rule_4_two_workers_with_one_owner_are_seen_when_the_id_changes_hands(
     mutation, rough, what = MUTATIONS["one owner for all workers"]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough})
-    found = [find(seed, profile) for seed in range(20)]
+    found = [find(seed, profile) for seed in range(60)]
     assert {failure.what for failure in found if failure} == {what}
 
 
