@@ -1,6 +1,7 @@
 """A file system in memory that can die, lie and be late between any two steps."""
 
 import enum
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -94,6 +95,10 @@ class FakeFileSystem:
                 length = 0 if rest else len(data)
                 found[name] = Entry(name=name, is_directory=bool(rest), length_bytes=length)
         return [found[name] for name in sorted(found)]
+
+    def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
+        """See `FileSystem.names`."""
+        return [entry.name for entry in self.entries(path) if pattern.fullmatch(entry.name)]
 
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""

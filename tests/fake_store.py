@@ -9,6 +9,7 @@ from runtime.checkpoint.retention import PlaceFacts, facts_of
 from runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
 from runtime.errors import StorageError
 from runtime.model import (
+    SEAL,
     CheckpointRecord,
     StateEntry,
     Verdict,
@@ -41,6 +42,11 @@ class FakeStore:
     def places(self) -> list[int]:
         """See `MetadataStore.places`."""
         return sorted(self.records)
+
+    def known_seals(self) -> Mapping[int, int | None]:
+        """See `MetadataStore.known_seals`."""
+        seals = (record for record in self.records.values() if record.asked_by == SEAL)
+        return {record.checkpoint_id: record.restored_from for record in seals}
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """See `MetadataStore.read`."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runtime.checkpoint.kinds import KindRegistry
+from runtime.checkpoint.known_places import place_name
 from runtime.checkpoint.metadata import Repair, by_topic
 from runtime.checkpoint.retention import PlaceFacts, facts_of, unfinished
-from runtime.checkpoint.store import CheckpointStore, place_name
+from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import AcceptedWork, UnsettledWork
 from runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from runtime.model import (

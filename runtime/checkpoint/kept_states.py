@@ -34,7 +34,10 @@ class KeptStates:
     def read(cls, store: MetadataStore) -> Self:
         """Of every record in the checkpoint directory; nothing starts from one that is damaged."""
         found = cls()
+        seals = store.known_seals()
         for checkpoint_id in store.places():
+            if checkpoint_id in seals:
+                continue
             try:
                 record = store.read(checkpoint_id)
             except DamagedCheckpointError:

@@ -31,6 +31,7 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.model import (
+    SEAL,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -222,11 +223,18 @@ class StartSequence:
     def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
         """Newest first; None when one of them has vanished."""
         places: list[Place] = []
+        seals = self._store.known_seals()
+        told: int | None = -1
         for checkpoint_id in reversed(ids):
+            # A program that ends behind its seal again and again leaves many that tell the same.
+            if checkpoint_id in seals and seals[checkpoint_id] == told:
+                continue
             is_left = restore_from is not None or recovery.is_left_behind(checkpoint_id, places)
             place = self._place(checkpoint_id, skip_damaged=is_left)
             if place is not None:
                 places.append(place)
+                if place.record.asked_by == SEAL:
+                    told = place.record.restored_from
                 is_far_enough = restore_from is None or checkpoint_id <= restore_from
                 if place.is_committed and not place.is_superseded and is_far_enough:
                     break

@@ -9,6 +9,7 @@
                      _accepted      what of that shall not hold up a start (JSON)
                      _repair-1      what replaces lost committables, or claims them (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
+    _seals                          which places hold a seal (`runtime.checkpoint.known_places`)
     _leader                         where the coordinator is (`runtime.checkpoint.leader`)
 """
 
@@ -17,7 +18,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from runtime.checkpoint.acceptance import (
@@ -27,9 +27,10 @@ from runtime.checkpoint.acceptance import (
     encode_accepted,
     encode_unsettled,
 )
+from runtime.checkpoint.known_places import METADATA, KnownPlaces, place_name
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
 from runtime.checkpoint.placing import Placing, session_text
-from runtime.checkpoint.retention import PlaceFacts, facts_of, indispensable, retirable
+from runtime.checkpoint.retention import PlaceFacts, indispensable, retirable
 from runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
 from runtime.errors import (
     AuthenticationError,
@@ -44,7 +45,7 @@ from runtime.model import CheckpointRecord, StateEntry, Verdict
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
 
-__all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store", "place_name"]
+__all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store"]
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,7 @@ STORE_FAILPOINTS = (
 )
 """Every place in the store where a test may kill or pause the process."""
 
-_PLACE = re.compile(r"chk-(\d{12,})")
 _MARK_VERSION = 1
-_METADATA = "_metadata"
 _COMMITTED = "_committed"
 _SUPERSEDED = "_superseded"
 _UNSETTLED = "_unsettled"
@@ -75,11 +74,6 @@ _ACCEPTING = "accept-loss"  # the session of a claim, which no run has
 _REPAIR = re.compile(r"_repair-([1-9]\d*)")
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
 _PAUSE_S = 0.05
-
-
-def place_name(checkpoint_id: int) -> str:
-    """Name of a checkpoint's directory; names sort as numbers do."""
-    return f"chk-{checkpoint_id:012d}"
 
 
 def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 - py4j's view
@@ -117,7 +111,9 @@ class CheckpointStore:
         self._clock = clock
         self._pause = pause
         self._job_uid: str | None = None
-        self._known: dict[int, PlaceFacts] = {}
+        self._places = KnownPlaces(
+            fs, read=self.read, has_mark=lambda place, name: fs.exists(_path(place, name))
+        )
         self._has_published = False
         self._uncleaned_session: str | None = None
         self._open_answers: set[str] = set()  # files that may have landed, or may land yet
@@ -130,16 +126,11 @@ class CheckpointStore:
         The last record is never deleted. Whoever looks for long may find those that were listed
         deleted all the same, each behind newer ones: then he looks again.
         """
-        listed = self._directories()
-        while True:
-            found = [
-                each
-                for each in listed
-                if each in self._known or self.fs.exists(_path(each, _METADATA))
-            ]
-            highest, listed = max(listed, default=-1), self._directories()
-            if max(listed, default=-1) <= highest:
-                return found
+        return self._places.ids()
+
+    def known_seals(self) -> Mapping[int, int | None]:
+        """See `MetadataStore.known_seals`."""
+        return self._places.seals()
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when the place is empty.
@@ -148,7 +139,7 @@ class CheckpointStore:
             DamagedCheckpointError, UnsupportedFormatError: see `runtime.checkpoint.metadata`.
             StorageError: the store did not answer.
         """
-        path = _path(checkpoint_id, _METADATA)
+        path = _path(checkpoint_id, METADATA)
         data = self.fs.read(path)
         if data is None:
             return None
@@ -207,31 +198,7 @@ class CheckpointStore:
 
     def facts(self) -> list[PlaceFacts]:
         """What retention knows of every place that can be read, ascending."""
-        present = self.places()
-        self._known = {
-            checkpoint_id: facts
-            for checkpoint_id in present
-            if (facts := self._facts_at(checkpoint_id)) is not None
-        }
-        return list(self._known.values())
-
-    def _facts_at(self, checkpoint_id: int) -> PlaceFacts | None:
-        """Only what may have changed is looked up: a seal is never asked about twice.
-
-        Whoever supersedes runs before the first decision of a session, or is this store.
-        """
-        known = self._known.get(checkpoint_id)
-        if known is None:
-            try:
-                record = self.read(checkpoint_id)
-            except DamagedCheckpointError:
-                return None  # left for a look; nothing starts from it, so it keeps nothing
-            if record is None:
-                return None
-            known = facts_of(record, is_superseded=self.is_superseded(checkpoint_id))
-        if known.verdict is Verdict.ABORTED or known.is_committed:
-            return known
-        return replace(known, is_committed=self.is_committed(checkpoint_id))
+        return self._places.facts(committed=_COMMITTED, superseded=_SUPERSEDED)
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -253,7 +220,7 @@ class CheckpointStore:
         failpoint("before-publish")
         outcome = self._publish_file(
             record.checkpoint_id,
-            _METADATA,
+            METADATA,
             encode(record),
             session=record.leader_session_id,
             timeout_s=timeout_s,
@@ -262,6 +229,8 @@ class CheckpointStore:
         if outcome is PublishOutcome.OURS and not self._has_published:
             self._has_published = True
             self._uncleaned_session = record.leader_session_id
+            self._places.note(record)
+            self._places.save()  # once for each run, when it has sealed
         if outcome is PublishOutcome.TAKEN:
             self.read(record.checkpoint_id)  # what stands there must at least be whole
         return outcome
@@ -329,7 +298,7 @@ class CheckpointStore:
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
         """Say that a start from an older checkpoint left this one behind; idempotent."""
         self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
-        self._known.pop(checkpoint_id, None)
+        self._places.forget(checkpoint_id)
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
         """Put on record what is about to be named by an error; in place of what was named last."""
@@ -403,7 +372,7 @@ class CheckpointStore:
         """
         places = self.places()
         cleaned = 0
-        for checkpoint_id in self._directories():
+        for checkpoint_id in self._places.listed():
             if not places or checkpoint_id > places[-1]:
                 break
             if checkpoint_id not in places:  # made by a writer that found its place retired
@@ -419,12 +388,8 @@ class CheckpointStore:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _directories(self) -> list[int]:
-        names = (entry.name for entry in self.fs.entries("") if entry.is_directory)
-        return sorted(int(match[1]) for name in names if (match := _PLACE.fullmatch(name)))
-
     def _where(self, checkpoint_id: int) -> dict[str, object]:
-        return {"uri": self.uri, "path": _path(checkpoint_id, _METADATA)}
+        return {"uri": self.uri, "path": _path(checkpoint_id, METADATA)}
 
     def _decoded(self, checkpoint_id: int, data: bytes) -> CheckpointRecord:
         where = self._where(checkpoint_id)
@@ -435,6 +400,7 @@ class CheckpointStore:
                 where,
                 "Directories of a checkpoint must not be copied or renamed; restore from another.",
             )
+        self._places.note(record)
         return record
 
     def _require_same_job(self, record: CheckpointRecord) -> None:

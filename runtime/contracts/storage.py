@@ -70,6 +70,11 @@ class MetadataStore(Protocol):
         """Ids of all places that hold a record, ascending."""
         ...
 
+    def known_seals(self) -> Mapping[int, int | None]:
+        """Places of which it is known without a look that they hold a seal, and what each run
+        started from. A seal names and keeps nothing, and stays for ever."""
+        ...
+
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when empty.
 

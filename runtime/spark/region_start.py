@@ -127,10 +127,13 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
     Asked before the start, while nobody else in this process uses the store.
     """
     try:
+        seals = store.known_seals()
         decided = [
             record
             for place in store.places()
-            if (record := store.read(place)) is not None and record.verdict is Verdict.DECIDED
+            if place not in seals
+            and (record := store.read(place)) is not None
+            and record.verdict is Verdict.DECIDED
         ]
     except (DamagedCheckpointError, UnsupportedFormatError):
         return EVERY_BATCH  # what cannot be read may name any of them

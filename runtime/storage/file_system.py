@@ -3,6 +3,7 @@
 Paths are relative to the root that the file system was opened at, with ``/``.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,6 +39,11 @@ class FileSystem(Protocol):
 
     def entries(self, path: str) -> list[Entry]:
         """What a directory holds, by name; empty when there is no such directory."""
+        ...
+
+    def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
+        """The names in a directory that match as a whole, in any order; as `entries` where there is
+        no such directory, but for directories of very many. The pattern takes no comma."""
         ...
 
     def exists(self, path: str) -> bool:

@@ -7,6 +7,7 @@ succeed in 96 of 300 races, and rename in 28 of 300 (protocol rule 7).
 import contextlib
 import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,16 @@ class LocalFileSystem:
                 for each in sorted(found, key=lambda item: item.name)
                 if (entry := _entry(each)) is not None and not entry.name.startswith(_TRASH)
             ]
+
+    def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
+        """See `FileSystem.names`."""
+        with self._translated("list", path):
+            try:
+                return [
+                    each.name for each in self._at(path).iterdir() if pattern.fullmatch(each.name)
+                ]
+            except FileNotFoundError:
+                return []
 
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.checkpoint.store import open_store, place_name
+from runtime.checkpoint.known_places import place_name
+from runtime.checkpoint.store import open_store
 from tests.chaos.scenario import Scenario
 
 __all__ = ["OBSTACLES", "Obstacle"]

@@ -1,6 +1,7 @@
 """Where a run begins: which checkpoint, which seal, what is settled first; on a store in memory."""
 
 import dataclasses
+from unittest.mock import patch
 
 import pytest
 
@@ -17,6 +18,7 @@ from runtime.errors import (
 )
 from runtime.model import (
     BatchKey,
+    CheckpointRecord,
     SplitRange,
     StateEntry,
     Verdict,
@@ -90,6 +92,26 @@ def test_a_start_seals_the_first_empty_place() -> None:
     assert (seal.restored_from, seal.run_attempt) == (1, 2)
     assert (found.generation, found.record.checkpoint_id) == (2, 1)
     assert [s.end_offset for s in job.source.restored] == [10]
+
+
+def test_a_start_does_not_read_every_seal_that_tells_the_same() -> None:
+    """A program that ends behind its seal, again and again, would end for good at some time: its
+    start takes longer each time. What the seals tell is not lost: one of another start counts."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.start(session="back", restore_from=1)
+    for number in range(30):
+        job.start(session=f"again-{number}")
+    read: list[int] = []
+    reading = job.store.read
+
+    def noted(self: object, checkpoint_id: int) -> CheckpointRecord | None:
+        read.append(checkpoint_id)
+        return reading(checkpoint_id)
+
+    with patch.object(type(job.store), "read", noted):
+        found = job.start()
+    assert (found.record.checkpoint_id, found.generation) == (1, 34)
+    assert len(set(read)) < 10
 
 
 def test_nothing_remote_is_changed_before_the_seal() -> None:
