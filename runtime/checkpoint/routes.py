@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -259,13 +259,14 @@ class ActionRoutes:
                     )
         return None
 
-    def _last_looks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
+    def _last_looks(self) -> list[tuple[str, Callable[[], bool]]]:
         """What a good end asks for, and how; each waits a little when the answer is no."""
+        visible = [
+            (operator_id, partial(sink.committer.await_visible, timeout_s=_LOOK_S))
+            for operator_id, sink in self._sinks.items()
+        ]
         # First what failed attempts left open: readers stop in front of it.
-        yield "orphans", self._is_swept
-        for operator_id, sink in self._sinks.items():
-            committer = sink.committer
-            yield operator_id, partial(committer.await_visible, timeout_s=_LOOK_S)
+        return [("orphans", self._is_swept), *visible]
 
     def _is_swept(self) -> bool:
         try:
