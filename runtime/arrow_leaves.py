@@ -9,11 +9,12 @@ __all__ = ["infinite_count", "leaves", "with_leaf_types"]
 
 
 def leaves(values: pa.Array) -> Iterator[pa.Array]:
-    """Fields of structs, and items of lists and maps, in their order; none that is below a null."""
+    """Fields of structs, by name, and items of lists and maps; none that is below a null."""
     kind = values.type
     if pa.types.is_struct(kind):
-        for field in values.flatten():
-            yield from leaves(field)
+        fields = values.flatten()
+        for at in sorted(range(len(fields)), key=lambda number: kind.field(number).name):
+            yield from leaves(fields[at])
     elif pa.types.is_map(kind):
         # A copy: keys and items are those of the whole array that a slice is of.
         there = values.take(pc.indices_nonzero(values.is_valid()))

@@ -43,6 +43,11 @@ class FakeLog:
         self.began[self.leader_epoch] = self.latest
         self.latest = self.latest if grown_to is None else grown_to
 
+    @property
+    def first_epoch(self) -> int | None:
+        """Of the first record that is left: as ``UnifiedLog.fetchOffsetByTimestamp`` answers."""
+        return max((e for e, at in self.began.items() if at <= self.earliest), default=None)
+
     def epoch_end(self, leader_epoch: int) -> int | None:
         """As a broker's ``LeaderEpochFileCache.endOffsetFor``."""
         if leader_epoch == self.leader_epoch:
@@ -95,7 +100,7 @@ class FakeSourceCluster:
         return Look(
             topics=self.describe({topic for topic, _ in keys}, timeout_s=timeout_s),
             earliest={
-                k: OffsetFact(offset=log.earliest, leader_epoch=log.leader_epoch)
+                k: OffsetFact(offset=log.earliest, leader_epoch=log.first_epoch)
                 for k, log in logs.items()
             },
             latest={

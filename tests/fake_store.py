@@ -48,6 +48,9 @@ class FakeStore:
         seals = (record for record in self.records.values() if record.asked_by == SEAL)
         return {record.checkpoint_id: record.restored_from for record in seals}
 
+    def remember_seals(self) -> None:
+        """See `MetadataStore.remember_seals`."""
+
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """See `MetadataStore.read`."""
         return self.records.get(checkpoint_id)

@@ -87,6 +87,7 @@ class SparkFrameSaver:
             root=directory.root,
             attempt=directory.attempt,
             count=ROW_COUNTS.get(self.format_name),
+            leaves_rows_out=self.format_name == "csv",
         )
         with failures(directory.uri):  # rows are counted by Hadoop's readers
             files = output.files(rows=rows, tasks=tasks, checkpoint_id=directory.checkpoint_id)

@@ -30,12 +30,15 @@ class StagedOutput:
         root: `connectors.hdfs.staging.staging_root` of the sink.
         attempt: that wrote it.
         count: rows in the file at a URI; None where the format does not tell without reading it.
+        leaves_rows_out: the writer writes nothing of some rows, such as nulls in CSV's only column:
+            the file of a task that had no others is empty.
     """
 
     fs: FileSystem
     root: str
     attempt: StagingAttempt
     count: Callable[[str], int] | None
+    leaves_rows_out: bool = False
 
     @property
     def path(self) -> str:
@@ -60,7 +63,8 @@ class StagedOutput:
         listed = tuple(self._below(""))
         found = tuple(self._with_rows(listed, checkpoint_id))
         self._require_all_rows(found, rows or 0, tasks)
-        self._require_all_tasks([path for path, _ in listed], tasks)
+        here = [path for path, entry in listed if entry.length_bytes or self.leaves_rows_out]
+        self._require_all_tasks(here, tasks)
         make_names_durable(self.fs, self.root, [f"{self.path}/{file.staged}" for file in found])
         return found
 
@@ -113,8 +117,8 @@ class StagedOutput:
     def _require_all_rows(self, files: tuple[StagedFile, ...], rows: int, tasks: Set[int]) -> None:
         """What is listed must be what was written; how much of it, where the format tells."""
         told = [file.rows for file in files if file.rows is not None]
-        # CSV leaves rows of nulls out, and of its tasks it is known whose files are here.
-        is_somewhere = rows > 0 and bool(files or tasks)
+        # Where rows are left out, it is known of the tasks whose files are here.
+        is_somewhere = rows > 0 and bool(files or (tasks and self.leaves_rows_out))
         if not is_somewhere if self.count is None else sum(told) != rows:
             raise IllegalTransitionError(
                 "the staged files do not hold the rows that were written",

@@ -11,6 +11,7 @@ from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.owner import KafkaOwnerStore, OwnerClaim, OwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sweep import Sweeper, SweepResult
+from connectors.kafka.transaction_log import STATE_TOPIC
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import Cluster, Wire
 from runtime.contracts import Clock, Committer, SinkContext, SweepReport, SweepView
@@ -108,7 +109,7 @@ class KafkaSinkCoordinator:
         )
         # Asks for the permissions that a recovery and a sweep need, of an id that nobody has.
         self._wire.describe([f"{self._prefix}/check"], timeout_s=timeout_s)
-        self._wire.list_transactions(f"{self._prefix}/check", timeout_s=timeout_s)
+        self._wire.missing_topics([STATE_TOPIC], timeout_s=timeout_s)
         return {
             "cluster_id": cluster.cluster_id,
             "transaction_version": str(cluster.transaction_version),

@@ -77,11 +77,14 @@ class LossWatch:
 
     def of_no_earlier_leader(self, positions: Sequence[SplitRange], look: Look) -> Look:
         """Without what an earlier leader than a position's tells of a log: a broker that is cut
-        off from the others does so, and of its log nothing more counts, nor what it has deleted."""
+        off from the others does so, and of its log nothing more counts, nor what it has deleted.
+
+        Only an end tells by whom: with a log's first offset comes the epoch of its first record.
+        """
         known = {key_of(split): split.leader_epoch for split in positions}
         outdated = {
             key
-            for key, fact in (*look.latest.items(), *look.earliest.items())
+            for key, fact in look.latest.items()
             if (epoch := known.get(key)) is not None
             and fact.leader_epoch is not None
             and fact.leader_epoch < epoch

@@ -63,6 +63,7 @@ class OwnerRecord:
         host: where it runs; for people.
         renewed_at_ms: that host's wall clock; for people, never compared.
         renewals: raised each time; a record that changes is alive.
+        overtaken: session that this one took over from, whose last write may be on its way.
     """
 
     job_uid: str
@@ -71,6 +72,7 @@ class OwnerRecord:
     host: str
     renewed_at_ms: int
     renewals: int
+    overtaken: str = ""
 
     def encode(self) -> str:
         """Text for the offset metadata."""
@@ -82,6 +84,7 @@ class OwnerRecord:
             "host": self.host,
             "time": self.renewed_at_ms,
             "n": self.renewals,
+            "after": self.overtaken,
         }
         return json.dumps(content, separators=(",", ":"))
 
@@ -99,6 +102,7 @@ class OwnerRecord:
                 host=str(content["host"]),
                 renewed_at_ms=int(content["time"]),
                 renewals=int(content["n"]),
+                overtaken=str(content.get("after", "")),
             )
         except (ValueError, KeyError, TypeError):
             return None
@@ -232,7 +236,10 @@ class OwnerClaim:
         """
         found = self._store.read()
         if found is not None and self._is_same_job(found):
-            self._overtaken = found.session
+            # Ours: another sink of this job has the prefix, too, and was here a moment ago.
+            is_ours = found.session == self._record.session
+            self._overtaken = found.overtaken if is_ours else found.session
+            self._record = replace(self._record, overtaken=self._overtaken)
         elif found is not None:
             self._watch(found)
         self._write()

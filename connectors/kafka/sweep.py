@@ -100,7 +100,7 @@ class SweepResult:
     Attributes:
         aborted: transactions that are certainly aborted now.
         remaining: orphans whose abort is not certain yet; the next sweep finds them again.
-        missing: brokers and partitions that could not be asked (rule 28).
+        missing: brokers, partitions and ids that could not be asked about (rule 28).
     """
 
     aborted: int
@@ -145,16 +145,21 @@ class Sweeper:
         except StreamError as err:
             log.warning("sweep did not reach the cluster: prefix=%s error=%s", self._prefix, err)
             return SweepResult(aborted=0, remaining=0, missing=("the cluster",))
+        # One that was listed and not told of may be an orphan: its coordinator is away now.
+        untold = [
+            r.transactional_id for r in listing.transactions if r.transactional_id not in described
+        ]
+        missing = (*listing.missing, *untold)
         known = [one for one in described.values() if one is not None]
         found = orphans(known, view, prefix=self._prefix, operator_id=operator_id)
         aborted = self._abort(found, max(0.0, deadline - self._clock()))
-        if listing.missing:
+        if missing:
             log.warning(
                 "sweep is not complete, the next one tries again: prefix=%s missing=%s",
                 self._prefix,
-                ",".join(listing.missing),
+                ",".join(missing),
             )
-        return SweepResult(aborted=aborted, remaining=len(found) - aborted, missing=listing.missing)
+        return SweepResult(aborted=aborted, remaining=len(found) - aborted, missing=missing)
 
     def sweep_all(
         self, view: SweepView, *, operator_id: str | None, timeout_s: float

@@ -149,9 +149,12 @@ class TransactionWire:
         if isinstance(error, REFUSED_CREDENTIALS):
             return AuthenticationError(
                 f"Kafka refused the credentials: {type(error).__name__}",
-                {"servers": self._connection.bootstrap_servers},
+                {
+                    "servers": self._connection.bootstrap_servers,
+                    "refused": self._connection.scrub(str(error)),
+                },
                 "Check kafka.security.protocol, kafka.sasl.* and the ACLs "
-                "(WRITE and DESCRIBE on the transactional id prefix).",
+                "(docs/kafka-sink.md names those that a sink needs).",
             )
         return self._unreachable(self._connection.scrub(f"{type(error).__name__}: {error}"))
 

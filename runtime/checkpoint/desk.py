@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.checkpoint.messages import AskCut, RegionCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 _LIMIT_S = 9.0
 """For all that one poll asks: a task takes a coordinator that is 10 s late for a silent one."""
 _HELD = 0.5
-"""How much of that one look may hold a source: whoever waits behind it has the rest."""
+"""How much of that one look may hold a source: whoever waits behind it has the rest. Every other
+try has all of it, for brokers that are slow and not away."""
 
 
 @dataclass(slots=True)
@@ -36,6 +37,30 @@ class _Looks:
     due_s: float = float("-inf")
     is_open: bool = False
     pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """A source's answer.
+
+    Attributes:
+        splits: its ranges.
+        is_finished: whether they end at the source's end.
+        waiting: records behind them.
+    """
+
+    splits: tuple[SplitRange, ...]
+    is_finished: bool
+    waiting: Mapping[SplitKey, int]
+
+
+@dataclass(slots=True)
+class _Question:
+    """A region's, as far as it is answered: what one source has said waits for the others."""
+
+    asked: AskCut
+    cuts: dict[str, _Cut] = field(default_factory=dict)
+    tries: int = 0
 
 
 class SourceDesk:
@@ -57,6 +82,7 @@ class SourceDesk:
         self._clock = clock
         self._limit_s = min(settings.call_timeout_s, _LIMIT_S)
         self._lock = threading.Lock()
+        self._questions: dict[str, _Question] = {}
         self._looks = {source_id: _Looks() for source_id in sources}
 
     def deadline_s(self) -> float:
@@ -118,33 +144,50 @@ class SourceDesk:
             SourceChangedError, DataLostError: going on would lose records.
         """
         failpoint("before-cut")
-        splits: list[SplitRange] = []
-        waiting: dict[SplitKey, int] = {}
-        finished = bool(source_ids)
+        question = self._question(asked)
         for source_id in source_ids:
-            mine = [split for split in asked.positions if split.source_id == source_id]
+            if source_id in question.cuts:
+                continue
+            limit_s = self._limit_s * (1.0 if question.tries % 2 else _HELD)
             try:
-                with self._sources[source_id].held(until_s - self._clock()) as (source, left_s):
-                    limit_s = min(left_s, self._limit_s * _HELD)
-                    cut = source.cut(mine, max_records=asked.max_records, timeout_s=limit_s)
-                    is_known = not self._looks[source_id].is_open
-                    finished = finished and is_known and source.is_finished(cut)
-                    waiting |= self._waiting(source, cut)
+                question.cuts[source_id] = self._cut(asked, source_id, limit_s, until_s)
             except UnreachableError as err:
                 log.warning("barrier was not cut: region=%s error=%s", asked.region, err)
+                question.tries += 1
                 return None
-            splits.extend(cut)
+        with self._lock:  # what is asked next may be the same, and its answer another one
+            self._questions.pop(asked.region, None)
+        cuts = [question.cuts[source_id] for source_id in source_ids]
+        is_known = not any(self._looks[source_id].is_open for source_id in source_ids)
         failpoint("after-cut")
         return RegionCut(
             checkpoint_id=asked.checkpoint_id,
             region=asked.region,
             generation=asked.generation,
-            splits=tuple(splits),
-            finished=finished,
-            waiting=waiting,
+            splits=tuple(split for cut in cuts for split in cut.splits),
+            finished=is_known and bool(cuts) and all(cut.is_finished for cut in cuts),
+            waiting={key: lag for cut in cuts for key, lag in cut.waiting.items()},
             asked=frozenset(split.key for split in asked.positions),
             has_read=asked.has_read,
         )
+
+    def _question(self, asked: AskCut) -> _Question:
+        """The region's open one, if it is still the same."""
+        with self._lock:
+            found = self._questions.get(asked.region)
+            if found is None or found.asked != asked:
+                found = self._questions[asked.region] = _Question(asked)
+            return found
+
+    def _cut(self, asked: AskCut, source_id: str, limit_s: float, until_s: float) -> _Cut:
+        mine = [split for split in asked.positions if split.source_id == source_id]
+        with self._sources[source_id].held(until_s - self._clock()) as (source, left_s):
+            splits = source.cut(mine, max_records=asked.max_records, timeout_s=min(left_s, limit_s))
+            return _Cut(
+                splits=tuple(splits),
+                is_finished=source.is_finished(splits),
+                waiting=self._waiting(source, splits),
+            )
 
     def _waiting(
         self, source: SplitEnumerator, splits: Sequence[SplitRange]

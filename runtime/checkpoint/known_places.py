@@ -57,6 +57,7 @@ class KnownPlaces:
         self._facts: dict[int, PlaceFacts] = {}
         self._seals: dict[int, PlaceFacts] | None = None
         self._written = 0
+        self._job_uid = ""
 
     def listed(self) -> list[int]:
         """Ids of all directories named like a place, ascending."""
@@ -121,14 +122,32 @@ class KnownPlaces:
         """A record was read, or published: if it is a seal, it is one for ever."""
         is_seal = record.asked_by == SEAL and record.verdict is Verdict.ABORTED
         if is_seal and record.kind is CheckpointKind.CHECKPOINT and not record.regions:
+            self._job_uid = record.job_uid
             self._known_seals().setdefault(record.checkpoint_id, facts_of(record))
+        elif record.checkpoint_id in self._known_seals():
+            self._distrust(record.checkpoint_id)
+
+    def note_empty(self, checkpoint_id: int) -> None:
+        """There is no record at a place."""
+        if checkpoint_id in self._known_seals():
+            self._distrust(checkpoint_id)
+
+    def _distrust(self, checkpoint_id: int) -> None:
+        """Somebody has put back, or deleted, parts of the directory: look at every place."""
+        log.warning(
+            "the list of seals is not this directory's, it is made anew: uri=%s checkpoint_id=%d",
+            self._fs.uri,
+            checkpoint_id,
+        )
+        self._seals, self._facts = {}, {}
+        self._written = -_WORTH_WRITING
 
     def save(self) -> None:
         """Put the seals on record. Nothing depends on it, and another run may do the same."""
         seals = self._known_seals()
         if len(seals) >= self._written + _WORTH_WRITING:
             try:
-                self._fs.replace(SEALS_FILE, _encoded(seals))
+                self._fs.replace(SEALS_FILE, _encoded(seals, job_uid=self._job_uid))
                 self._written = len(seals)
             except StreamError as err:
                 log.debug("the seals are not on record: uri=%s error=%s", self._fs.uri, err)
@@ -136,23 +155,41 @@ class KnownPlaces:
     def _known_seals(self) -> dict[int, PlaceFacts]:
         if self._seals is None:
             data = self._fs.read(SEALS_FILE)
-            self._seals = {} if data is None else _decoded(data, uri=self._fs.uri)
+            self._seals = {} if data is None else self._believed(data)
             self._written = len(self._seals)
         return self._seals
 
+    def _believed(self, data: bytes) -> dict[int, PlaceFacts]:
+        """Those of a file, unless a record that it names says that it is none of theirs."""
+        seals, job_uid = _parsed(data, uri=self._fs.uri)
+        self._job_uid = job_uid
+        self._seals = {}  # while one is read
+        newest = max(seals, default=None)
+        record = None if newest is None else self._read(newest)
+        if record is not None and record.asked_by == SEAL and record.job_uid == job_uid:
+            return seals
+        if seals:
+            log.warning("the list of seals is made anew: uri=%s", self._fs.uri)
+        return {}
 
-def _encoded(seals: Mapping[int, PlaceFacts]) -> bytes:
+
+def _encoded(seals: Mapping[int, PlaceFacts], *, job_uid: str) -> bytes:
     found = [[each, seals[each].restored_from] for each in sorted(seals)]
-    content = {"format_version": _SEALS_VERSION, "seals": found, "sha256": _digest(found)}
+    content = {
+        "format_version": _SEALS_VERSION,
+        "job_uid": job_uid,
+        "seals": found,
+        "sha256": _digest(found),
+    }
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def _decoded(data: bytes, *, uri: str) -> dict[int, PlaceFacts]:
+def _parsed(data: bytes, *, uri: str) -> tuple[dict[int, PlaceFacts], str]:
     try:
         found: Any = parsed_json(data)
         if found["format_version"] != _SEALS_VERSION or found["sha256"] != _digest(found["seals"]):
             raise ValueError(found["format_version"])
-        return {
+        seals = {
             int(each): PlaceFacts(
                 checkpoint_id=int(each),
                 verdict=Verdict.ABORTED,
@@ -164,9 +201,10 @@ def _decoded(data: bytes, *, uri: str) -> dict[int, PlaceFacts]:
             )
             for each, restored_from in found["seals"]
         }
+        return seals, str(found["job_uid"])
     except (ValueError, LookupError, TypeError) as error:
         log.warning("the list of seals is made anew: uri=%s error=%r", uri, error)
-        return {}
+        return {}, ""
 
 
 def _digest(seals: object) -> str:

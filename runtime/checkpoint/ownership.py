@@ -83,10 +83,11 @@ class OwnerWatch:
             raise self._lost
 
     def _run(self, record: "_Record") -> None:
-        while not self._stopping.wait(record.interval_s) and self._lost is None:
+        while not self._stopping.wait(record.interval_s):
             lost = record.look()
             if lost is not None:
                 self._lose(lost)
+                return
 
     def _lose(self, lost: FencedError) -> None:
         with self._telling:

@@ -26,7 +26,7 @@ __all__ = ["SerialSink", "SerialSource"]
 
 log = logging.getLogger(__name__)
 
-_COURTESY_S = 0.2
+_COURTESY_S = 1.0
 
 
 class SerialSource:

@@ -149,6 +149,7 @@ class StartSequence:
             resume_id = seal.restored_from or 0
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self._store)
+        self._store.remember_seals()
         kept.note(record)  # an older run may have retired it since, with what it knew before
         if is_taken_over(self._store, session=self._session, last=generation):
             # Its owner record would be ours, and our sweep not know what its records keep.

@@ -132,6 +132,10 @@ class CheckpointStore:
         """See `MetadataStore.known_seals`."""
         return self._places.seals()
 
+    def remember_seals(self) -> None:
+        """See `MetadataStore.remember_seals`."""
+        self._places.save()
+
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when the place is empty.
 
@@ -142,6 +146,7 @@ class CheckpointStore:
         path = _path(checkpoint_id, METADATA)
         data = self.fs.read(path)
         if data is None:
+            self._places.note_empty(checkpoint_id)
             return None
         return self._decoded(checkpoint_id, data)
 
@@ -230,7 +235,6 @@ class CheckpointStore:
             self._has_published = True
             self._uncleaned_session = record.leader_session_id
             self._places.note(record)
-            self._places.save()  # once for each run, when it has sealed
         if outcome is PublishOutcome.TAKEN:
             self.read(record.checkpoint_id)  # what stands there must at least be whole
         return outcome

@@ -82,6 +82,10 @@ class MetadataStore(Protocol):
         """
         ...
 
+    def remember_seals(self) -> None:
+        """Those that were read are known from now on, also to other processes. Best effort."""
+        ...
+
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """Put a record in its place: whole, synced, never replacing another."""
         ...

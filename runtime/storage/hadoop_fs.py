@@ -79,14 +79,23 @@ class HadoopFileSystem:
             return sorted(entries, key=lambda entry: entry.name)
 
     def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
-        """See `FileSystem.names`; three calls into the JVM, however many there are."""
+        """See `FileSystem.names`; a dozen calls into the JVM, however many there are."""
         with self._translated("list", path):
             found = self._listed(path)
             if not found:
                 return []
-            paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(found)
-            text = self._jvm.java.util.Arrays.toString(paths)
+            text = self._text_of(self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(found))
             return re.findall(rf"/({pattern.pattern})(?=, |\]$)", text)
+
+    def _text_of(self, items: Any) -> str:  # noqa: ANN401 - py4j's view
+        """``Arrays.toString``, which Py4J finds for no other array than one of plain objects."""
+        java = self._jvm.java.lang
+        kinds = java.reflect.Array.newInstance(java.Class.forName("java.lang.Class"), 1)
+        java.reflect.Array.set(kinds, 0, java.Class.forName("[Ljava.lang.Object;"))
+        arguments = java.reflect.Array.newInstance(java.Class.forName("java.lang.Object"), 1)
+        java.reflect.Array.set(arguments, 0, items)
+        to_string = java.Class.forName("java.util.Arrays").getMethod("toString", kinds)
+        return str(to_string.invoke(None, arguments))
 
     def _listed(self, path: str) -> Any:  # noqa: ANN401 - py4j's view
         """Hadoop's own list of what a directory holds."""

@@ -19,6 +19,7 @@ from runtime.checkpoint.acceptance import accepted_as
 from runtime.checkpoint.known_places import place_name
 from runtime.checkpoint.leader import FileLeaderStore, Leader, LeaderStore
 from runtime.checkpoint.losses import digest_of
+from runtime.checkpoint.metadata import encode
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import (
     AcceptedWork,
@@ -506,6 +507,7 @@ def test_seals_are_on_record_and_not_read_again(fs: FileSystem) -> None:
     reader = CheckpointStore(fs)
     assert [reader.read(place) is not None for place in range(40)] == [True] * 40
     reader.publish(replace(seal, checkpoint_id=40), timeout_s=_TIMEOUT_S)
+    reader.remember_seals()
 
     again, asked = CheckpointStore(fs), list[str]()
     with (
@@ -515,9 +517,27 @@ def test_seals_are_on_record_and_not_read_again(fs: FileSystem) -> None:
         assert again.places() == list(range(41))
         assert again.known_seals() == dict.fromkeys(range(1, 41), 0)
         facts = again.facts()
-    assert {path.partition("/")[0] for path in asked} == {"_seals", place_name(0)}
+    # One of them is looked at: it tells whose list it is.
+    assert {path.partition("/")[0] for path in asked} == {"_seals", place_name(0), place_name(40)}
     assert facts == CheckpointStore(fs).facts()
+    whole = fs.read("_seals") or b""
     fs.replace("_seals", b"damaged")
+    assert CheckpointStore(fs).known_seals() == {}
+
+    # Parts of the directory were deleted, or put back; and then other runs went on.
+    fs.replace("_seals", whole)
+    fs.delete(place_name(7))
+    fs.replace(f"{place_name(7)}/.half-made", b"")  # by a start that died
+    looking = CheckpointStore(fs)
+    assert 7 in looking.places()
+    assert looking.read(7) is None
+    assert 7 not in looking.places()
+    fs.replace("_seals", whole)
+    fs.replace(f"{place_name(8)}/_metadata", encode(record(8)))
+    looking = CheckpointStore(fs)
+    assert looking.read(8) == record(8)
+    assert looking.known_seals() == {}
+    fs.delete(place_name(40))
     assert CheckpointStore(fs).known_seals() == {}
 
 

@@ -117,6 +117,9 @@ def test_a_new_leader_that_has_all_records_is_read_on(written: Log) -> None:
     assert after.leader_epoch is not None
     assert after.leader_epoch > before.leader_epoch
     assert values(rows(made, again)) == _NEW
+    # The log's first record is still the former leader's: whose it is now its end tells.
+    produce(written.kafka.bootstrap, written.topic, _NEW)
+    assert values(rows(made, cut(enumerator, again))) == _NEW
 
 
 def test_a_leader_that_is_newer_than_the_look_is_asked_for_what_it_knows(written: Log) -> None:

@@ -123,6 +123,21 @@ def test_rule_22_a_renewal_that_slept_does_not_end_the_start_either() -> None:
     assert store.record.session == "s2"
 
 
+def test_rule_22_a_renewal_that_slept_does_not_end_a_job_of_two_sinks() -> None:
+    """Both have the prefix; the second one finds the first one's record, not the older run's."""
+    store = FakeStore()
+    _claim(store, session="s1").take()
+    late = store.record
+    first, second = _claim(store, session="s2"), _claim(store, session="s2")
+    first.take()
+    second.take()
+    store.record = late
+    second.renew()
+    first.renew()
+    assert store.record is not None
+    assert store.record.session == "s2"
+
+
 def test_rule_22_a_copy_of_the_job_that_lives_on_ends_one_of_both() -> None:
     """The same directory's name on another machine: no seal stops it, and it keeps writing."""
     store = FakeStore()

@@ -109,6 +109,11 @@ def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
         (pa.int64(), pa.string(), "03"),
         (pa.string(), pa.dictionary(pa.int8(), pa.string()), "x"),
         (pa.list_(pa.int64()), pa.list_(pa.int32()), [1]),
+        (
+            pa.struct([("b", pa.int32()), ("a", pa.int16())]),
+            pa.struct([("a", pa.int64()), ("b", pa.int64())]),
+            {"a": 1, "b": 7},
+        ),
     ],
     ids=str,
 )

@@ -3,10 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.desk import SourceDesk
+from runtime.checkpoint.messages import AskCut, RegionCut
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.serial import SerialSource
 from runtime.continuous.desk import ContinuousDesk, EpochBook
@@ -14,7 +17,7 @@ from runtime.errors import UnreachableError
 from runtime.model import SplitRange
 from tests.core_driver import split
 from tests.fake_store import FakeStore
-from tests.fakes import FakeBroker, FakeSink, FakeSource
+from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
 from tests.waiting import PATIENCE_S, wait_for
 
 CALL_S = 1.0
@@ -101,6 +104,51 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     began_s = time.monotonic()
     coordinator.stop()
     assert time.monotonic() - began_s < PATIENCE_S / 2
+
+
+class Slow(FakeSource):
+    """Its brokers need so long for each cut; less is not answered."""
+
+    def __init__(self, name: str, needs_s: float, clock: ManualClock) -> None:
+        super().__init__(name, {0: 9})
+        self.needs_s, self.clock = needs_s, clock
+
+    def cut(
+        self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.cut`."""
+        self.clock.advance(min(self.needs_s, timeout_s))
+        if timeout_s < self.needs_s:
+            raise UnreachableError("too slow", {}, "Wait.")
+        return super().cut(positions, max_records=max_records, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("needs_s", [[3.2, 3.2, 3.2], [4.4, 4.4], [7.0], [7.0, 7.0]])
+def test_sources_that_are_slow_are_cut_all_the_same(needs_s: list[float]) -> None:
+    """What one of a region's has answered waits for the others, and each has a longer try."""
+    clock = ManualClock()
+    sources = {f"s{at}": Slow(f"s{at}", each, clock) for at, each in enumerate(needs_s)}
+    serial = {name: SerialSource(source) for name, source in sources.items()}
+    desk = SourceDesk(serial, settings=CheckpointSettings(), clock=clock)
+
+    def cut(checkpoint_id: int) -> RegionCut:
+        asked = AskCut(
+            checkpoint_id=checkpoint_id,
+            region="main",
+            generation=0,
+            positions=tuple(replace(split(0, 0, 0), source_id=name) for name in serial),
+            max_records=None,
+        )
+        for _ in range(6):
+            found = desk.cut(asked, list(serial), until_s=desk.deadline_s())
+            if found is not None:
+                return found
+        raise AssertionError("never cut")
+
+    assert [each.end_offset for each in cut(1).splits] == [9] * len(needs_s)
+    for source in sources.values():
+        source.ends = {0: 12}
+    assert [each.end_offset for each in cut(1).splits] == [12] * len(needs_s)  # asked again
 
 
 def held(source: SerialSource, go_on: threading.Event) -> Callable[[], None]:

@@ -339,6 +339,19 @@ def test_a_former_leader_that_answers_once_more_is_not_believed(
     assert bounds(bench.cut(position))["orders-0"] == (9, 12)
 
 
+def test_records_of_earlier_leaders_in_a_log_say_nothing_of_its_leader() -> None:
+    """Its first record is older than every election; cut and started again, reading goes on."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    log = bench.cluster.log("orders", 0)
+    log.elect()
+    for end in (15, 25, 35):
+        log.latest = end
+        position = bench.cut(position)
+        assert bounds(position)["orders-0"][1] == end
+        bench.enumerator.restore(position, timeout_s=TIMEOUT_S)
+
+
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_what_a_former_leader_has_deleted_is_not_lost(fails: str) -> None:
     """Its retention has gone further than the present one's; at a start, too."""

@@ -31,10 +31,16 @@ class RecordingFileSystem(FakeFileSystem):
 
 
 def output(
-    files: dict[str, bytes], count: Callable[[str], int] | None = None
+    files: dict[str, bytes],
+    count: Callable[[str], int] | None = None,
+    *,
+    leaves_rows_out: bool = False,
 ) -> tuple[StagedOutput, RecordingFileSystem]:
     fs = RecordingFileSystem(Disk(files={f"root/{ATTEMPT.path}/{p}": d for p, d in files.items()}))
-    return StagedOutput(fs=fs, root="root", attempt=ATTEMPT, count=count), fs
+    made = StagedOutput(
+        fs=fs, root="root", attempt=ATTEMPT, count=count, leaves_rows_out=leaves_rows_out
+    )
+    return made, fs
 
 
 def test_a_batch_without_rows_has_no_files_whatever_its_writer_left() -> None:
@@ -71,9 +77,12 @@ def test_a_task_whose_files_are_not_here_is_named() -> None:
 @pytest.mark.parametrize("other", [b"", b"x"])
 def test_a_task_whose_rows_csv_leaves_out_has_an_empty_file(other: bytes) -> None:
     """Rows of nulls in the only column: nothing of them is written, and nothing is missing."""
-    found, _ = output({HEADER: b"", ROWS: other})
+    found, _ = output({HEADER: b"", ROWS: other}, leaves_rows_out=True)
     files = found.files(rows=2, tasks={0, 1}, checkpoint_id=1)
     assert [file.staged for file in files] == [ROWS] * bool(other)
+    found, _ = output({HEADER: b"", ROWS: other})  # JSON's was cut
+    with pytest.raises(IllegalTransitionError):
+        found.files(rows=2, tasks={0, 1}, checkpoint_id=1)
 
 
 def test_spark_s_own_files_are_not_data() -> None:

@@ -1,7 +1,9 @@
 """Which transactions a sweep may abort: protocol rules 4, 13 and 28."""
 
 import dataclasses
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from connectors.kafka.wire import TransactionDescription, TransactionState, Wire
 from runtime.contracts import RegisteredAttempt, SweepView
 from runtime.errors import AuthenticationError
 from runtime.model import BatchKey, Redistribution, StateEntry
-from tests.fake_kafka import Fault
+from tests.fake_kafka import FakeWire, Fault
 from tests.transaction_harness import JOB_UID, FakeHarness, committable
 
 NAME = TransactionalId(
@@ -224,6 +226,24 @@ def test_rule_28_a_sweep_that_misses_a_broker_says_so_and_the_next_one_finishes(
     second = sweeper.sweep(view, operator_id="sink-1", timeout_s=1)
     assert (second.aborted, second.missing) == (1, ())
     assert unseen in harness.broker.discarded
+
+
+def test_rule_28_what_is_listed_and_not_described_is_not_swept() -> None:
+    """Its coordinator died in between: who waits for the end of the sweep would go."""
+    harness, sweeper = _harness()
+    seen, unseen = (_leave_open(harness, generation=1) for _ in range(2))
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+    describe = FakeWire.describe
+
+    def half(self: FakeWire, ids: Sequence[str], *, timeout_s: float) -> Mapping[str, Any]:
+        found = describe(self, ids, timeout_s=timeout_s)
+        return {each: found[each] for each in found if each != unseen.transactional_id}
+
+    with patch.object(FakeWire, "describe", half):
+        result = sweeper.sweep(view, operator_id=None, timeout_s=1)
+    assert (result.aborted, result.missing) == (1, (unseen.transactional_id,))
+    assert seen in harness.broker.discarded
+    assert sweeper.sweep(view, operator_id=None, timeout_s=1).missing == ()
 
 
 def test_an_unreachable_cluster_is_swept_next_time() -> None:

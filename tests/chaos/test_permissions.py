@@ -1,0 +1,155 @@
+"""What a principal needs where brokers have ACLs: what the documents say, and no more."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityProtocol
+from tests.chaos.beds import kills
+from tests.chaos.programs import SECURE_COPY
+from tests.chaos.scenario import START_S, Scenario, Setting
+
+pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(1200)]
+
+USER, PASSWORD = "alice", "wonder-land-7741"
+ANYBODY = "User:ANONYMOUS"  # of the open listener: the broker itself, and the tests' bookkeeping
+
+Permission = tuple[ResourceType, str, bool, AclOperation]
+"""Of what, its name, whether that is a prefix, to do what."""
+
+TOPIC, GROUP, TRANSACTIONS = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedKafka]:
+    """A broker with an authorizer that lets nobody in who is not named."""
+    security = BrokerSecurity(protocol=SecurityProtocol.SASL_PLAINTEXT, users={USER: PASSWORD})
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": ANYBODY,
+    }
+    with EmbeddedKafka(security=security, properties=properties) as broker:
+        yield broker
+
+
+def of_a_source(topic: str) -> list[Permission]:
+    """docs/kafka-source.md."""
+    return [
+        (TOPIC, topic, False, READ),
+        (TOPIC, topic, False, DESCRIBE),
+        (GROUP, "sluice-", True, READ),
+    ]
+
+
+def of_a_sink(topic: str, prefix: str) -> list[Permission]:
+    """docs/kafka-sink.md."""
+    return [
+        (TOPIC, topic, False, WRITE),
+        (TOPIC, topic, False, DESCRIBE),
+        (TRANSACTIONS, f"{prefix}/", True, WRITE),
+        (TRANSACTIONS, f"{prefix}/", True, DESCRIBE),
+        (TOPIC, "__transaction_state", False, DESCRIBE),
+        (GROUP, f"sluice-owner.{prefix}", False, READ),
+        (TOPIC, "__consumer_offsets", False, READ),
+    ]
+
+
+def grant(broker: EmbeddedKafka, permissions: list[Permission]) -> None:
+    """Let the user do this, and nothing else."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    bindings = [
+        AclBinding(
+            kind,
+            name,
+            ResourcePatternType.PREFIXED if is_prefix else ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for kind, name, is_prefix, operation in permissions
+    ]
+    for done in admin.create_acls(bindings).values():
+        done.result(timeout=60)
+
+
+def setting(broker: EmbeddedKafka) -> Setting:
+    """The program logs in as the user."""
+    login = (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{USER}" password="{PASSWORD}";'
+    )
+    options = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": login,
+        "kafka.batch.size": "100000",  # nobody may ask for the topic's max.message.bytes
+    }
+    settings = {"bootstrap": broker.secure_bootstrap, "options": options}
+    return Setting(environment={"SECURE_COPY": json.dumps(settings)})
+
+
+def needed(scenario: Scenario) -> list[Permission]:
+    """Of the program."""
+    prefix = f"secure-copy-{scenario.topics.output}"
+    return of_a_source(scenario.topics.input) + of_a_sink(scenario.topics.output, prefix)
+
+
+def test_what_the_documents_ask_for_is_enough_to_recover(
+    guarded: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Of a start, of tasks, and of a run that ends transactions of dead ones and sweeps."""
+    with Scenario(SECURE_COPY, guarded.bootstrap, tmp_path, setting(guarded)) as scenario:
+        grant(guarded, needed(scenario))
+        for kill in kills(("after-flush", "after-decision")):
+            scenario.kill_at(kill)
+        scenario.finish()
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "name", "said"),
+    [
+        pytest.param(
+            TOPIC,
+            DESCRIBE,
+            "__transaction_state",
+            "describe topic __transaction_state",
+            id="the log of transactions",
+        ),
+        pytest.param(TRANSACTIONS, DESCRIBE, "secure-copy-", "describe", id="transactional ids"),
+        pytest.param(GROUP, READ, "sluice-owner.", "sluice-owner", id="the owner record"),
+    ],
+)
+def test_what_is_missing_is_told_by_name(
+    guarded: EmbeddedKafka,
+    tmp_path: Path,
+    kind: ResourceType,
+    operation: AclOperation,
+    name: str,
+    said: str,
+) -> None:
+    """And not found out by readers that wait, or by a sweep that sees nothing."""
+    with Scenario(SECURE_COPY, guarded.bootstrap, tmp_path, setting(guarded)) as scenario:
+        grant(
+            guarded,
+            [
+                one
+                for one in needed(scenario)
+                if not (one[0] == kind and one[3] == operation and one[1].startswith(name))
+            ],
+        )
+        program = scenario.start(until_end=True)
+        assert program.await_exit(timeout_s=START_S) not in (0, None)
+        assert "AuthenticationError" in program.log(), program.log_tail()
+        assert said in program.log(), program.log_tail()
