@@ -193,8 +193,15 @@ class KafkaOwnerStore:
                 return ask()
             except KafkaException as err:
                 error = translate(err, self._where)
-                if not isinstance(error, UnreachableError) or time.monotonic() > deadline:
+                if not isinstance(error, UnreachableError):
                     raise error from err
+                if time.monotonic() > deadline:  # of a group that is refused it says no more
+                    raise UnreachableError(
+                        "the owner record was not answered in time",
+                        {**self._where, "error": err.args[0].name()},
+                        "Do the brokers run, can they be reached from here, and may the principal "
+                        "READ this group and topic __consumer_offsets?",
+                    ) from err
             time.sleep(_RETRY_S)  # a coordinator that loads or moves says only: not yet
 
 
