@@ -239,7 +239,7 @@ def test_unknown_json_fields_may_be_errors() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.binary(), pa.date32(), pa.map_(pa.string(), pa.int8())], ids=str
+    "kind", [pa.binary(), pa.float16(), pa.date32(), pa.map_(pa.string(), pa.int8())], ids=str
 )
 def test_a_type_that_json_lacks_is_refused_by_its_field(kind: pa.DataType) -> None:
     """Before a job starts, not by each record."""

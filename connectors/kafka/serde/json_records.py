@@ -19,7 +19,8 @@ _UNKNOWN_FIELDS = ("ignore", "error")
 _IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_boolean,
     pa.types.is_integer,
-    pa.types.is_floating,
+    pa.types.is_float32,
+    pa.types.is_float64,
     pa.types.is_string,
     pa.types.is_decimal128,
     pa.types.is_timestamp,
