@@ -62,6 +62,8 @@ class StagedOutput:
             return ()
         listed = tuple(self._below(""))
         found = tuple(self._with_rows(listed, checkpoint_id))
+        if rows is None and not (found or tasks):
+            return ()
         self._require_all_rows(found, rows or 0, tasks)
         here = [path for path, entry in listed if entry.length_bytes or self.leaves_rows_out]
         self._require_all_tasks(here, tasks)

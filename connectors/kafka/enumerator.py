@@ -44,6 +44,7 @@ _ABSENCE_PAUSE_S = 0.2
 _TRUNCATION_S = 30.0
 _SHORT_S = 30.0  # how often a log is named that ends before the end which is asked for
 _COMMIT_TIMEOUT_S = 5.0
+_LEAST_S = 0.1  # for the next request of a call whose time is up
 _COMMIT_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every epoch that time-out
 
 
@@ -152,10 +153,12 @@ class KafkaSplitEnumerator:
         if not self._is_discovery_due():
             return ()
         self._discovered_at_s = self._clock()
+        until_s = self._clock() + timeout_s
         topics, keys = self._unread(timeout_s)
         if not keys:
             return ()
-        found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=timeout_s)
+        left_s = max(_LEAST_S, until_s - self._clock())
+        found = self._cluster.offsets(dict.fromkeys(keys, Edge.EARLIEST), timeout_s=left_s)
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
         if self._ends is not None:  # else one that is still being made is asked for next time
             require_located(keys, starts)
@@ -192,11 +195,13 @@ class KafkaSplitEnumerator:
         """
         if not positions:
             return ()
+        until_s = self._clock() + timeout_s
         look = self._losses.of_no_earlier_leader(
             positions, self._settled_look(positions, timeout_s)
         )
         patience_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
-        starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=timeout_s)
+        left_s = max(_LEAST_S, until_s - self._clock())
+        starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
         ends = self._visible_ends(starts, look)
         self._tell_of_short_logs(look)
         if not at_once and self._is_too_early(starts, ends):

@@ -64,13 +64,14 @@ class SharedLook:
         self, own: frozenset[PartitionKey], others: Collection[PartitionKey], timeout_s: float
     ) -> Look:
         self._look = None
+        until_s = self._clock() + timeout_s
         all_keys = own.union(others)
         if all_keys != own and self._clock() >= self._alone_until_s:
             try:
                 return self._kept(all_keys, min(timeout_s, _SHARED_S))
             except StreamError:
                 self._alone_until_s = self._clock() + _ALONE_S
-        return self._kept(own, timeout_s)
+        return self._kept(own, max(0.0, until_s - self._clock()))
 
     def _kept(self, keys: frozenset[PartitionKey], timeout_s: float) -> Look:
         look = self._cluster.look(keys, timeout_s=timeout_s)

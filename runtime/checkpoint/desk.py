@@ -20,8 +20,13 @@ log = logging.getLogger(__name__)
 _LIMIT_S = 9.0
 """For all that one poll asks: a task takes a coordinator that is 10 s late for a silent one."""
 _HELD = 0.5
-"""How much of that one look may hold a source: whoever waits behind it has the rest. Every other
-try has all of it, for brokers that are slow and not away."""
+"""How much of that one look may hold a source: whoever waits behind it has the rest."""
+_PATIENT_EVERY = 4
+"""Tries behind one that was not answered are short, and share that time among the regions whose
+brokers do not answer, for others wait behind them; but for every fourth, for brokers are slow."""
+_SHORTEST = 0.05
+_KEPT_S = 30.0
+"""An answer that waits for other sources is as old at most: it says what is there now."""
 
 
 @dataclass(slots=True)
@@ -32,11 +37,13 @@ class _Looks:
         due_s: the next look.
         is_open: the last one is under way, or was not answered.
         pause_s: before a look that follows one without an answer; grows.
+        misses: looks in a row that were not answered.
     """
 
     due_s: float = float("-inf")
     is_open: bool = False
     pause_s: float = 0.0
+    misses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +51,13 @@ class _Cut:
     """A source's answer.
 
     Attributes:
+        at_s: when it was given.
         splits: its ranges.
         is_finished: whether they end at the source's end.
         waiting: records behind them.
     """
 
+    at_s: float
     splits: tuple[SplitRange, ...]
     is_finished: bool
     waiting: Mapping[SplitKey, int]
@@ -61,6 +70,7 @@ class _Question:
     asked: AskCut
     cuts: dict[str, _Cut] = field(default_factory=dict)
     tries: int = 0
+    again_s: float = float("-inf")
 
 
 class SourceDesk:
@@ -83,6 +93,7 @@ class SourceDesk:
         self._limit_s = min(settings.call_timeout_s, _LIMIT_S)
         self._lock = threading.Lock()
         self._questions: dict[str, _Question] = {}
+        self._unanswered: dict[str, set[str]] = {source_id: set() for source_id in sources}
         self._looks = {source_id: _Looks() for source_id in sources}
 
     def deadline_s(self) -> float:
@@ -97,12 +108,13 @@ class SourceDesk:
         until_s: float,
     ) -> bool:
         """Ask sources for new splits when their time has come; whether there were any. Takes half
-        of the time at most: the other one is the cut's."""
+        of the time, and the cut the other one; all of it now and then, where brokers are slow."""
         found = False
-        held_s = self._limit_s * _HELD
         for source_id in source_ids:
             if source_id in self._sources and self._is_due(source_id):
-                left_s = max(0.0, until_s - held_s - self._clock())
+                is_patient = self._looks[source_id].misses % _PATIENT_EVERY == _PATIENT_EVERY - 1
+                cuts_s = 0.0 if is_patient else self._limit_s * _HELD
+                left_s = max(0.0, until_s - cuts_s - self._clock())
                 splits = self._discover(source_id, timeout_s=left_s)
                 if splits:
                     tell(SplitsDiscovered(source_id=source_id, splits=splits))
@@ -131,10 +143,11 @@ class SourceDesk:
             with self._lock:
                 first_s, longest_s = self._settings.retry_s, self._settings.max_retry_s
                 look.pause_s = min(max(look.pause_s * 2, first_s), longest_s)
+                look.misses += 1
                 look.due_s = min(look.due_s, self._clock() + look.pause_s)
             log.warning("discovery was not answered: source_id=%s error=%s", source_id, err)
             return None
-        look.pause_s = 0.0
+        look.pause_s, look.misses = 0.0, 0
         return found
 
     def cut(self, asked: AskCut, source_ids: Sequence[str], *, until_s: float) -> RegionCut | None:
@@ -145,16 +158,19 @@ class SourceDesk:
         """
         failpoint("before-cut")
         question = self._question(asked)
+        if self._clock() < question.again_s:
+            return None
         for source_id in source_ids:
-            if source_id in question.cuts:
+            known = question.cuts.get(source_id)
+            if known is not None and self._clock() - known.at_s < _KEPT_S:
                 continue
-            limit_s = self._limit_s * (1.0 if question.tries % 2 else _HELD)
             try:
-                question.cuts[source_id] = self._cut(asked, source_id, limit_s, until_s)
+                question.cuts[source_id] = self._cut(question, source_id, until_s)
             except UnreachableError as err:
                 log.warning("barrier was not cut: region=%s error=%s", asked.region, err)
-                question.tries += 1
+                self._note_unanswered(question, source_id)
                 return None
+            self._unanswered[source_id].discard(asked.region)
         with self._lock:  # what is asked next may be the same, and its answer another one
             self._questions.pop(asked.region, None)
         cuts = [question.cuts[source_id] for source_id in source_ids]
@@ -179,15 +195,37 @@ class SourceDesk:
                 found = self._questions[asked.region] = _Question(asked)
             return found
 
-    def _cut(self, asked: AskCut, source_id: str, limit_s: float, until_s: float) -> _Cut:
+    def _cut(self, question: _Question, source_id: str, until_s: float) -> _Cut:
+        asked = question.asked
         mine = [split for split in asked.positions if split.source_id == source_id]
         with self._sources[source_id].held(until_s - self._clock()) as (source, left_s):
-            splits = source.cut(mine, max_records=asked.max_records, timeout_s=min(left_s, limit_s))
+            splits = source.cut(
+                mine,
+                max_records=asked.max_records,
+                timeout_s=min(left_s, self._patience_s(question, source_id)),
+            )
             return _Cut(
+                at_s=self._clock(),
                 splits=tuple(splits),
                 is_finished=source.is_finished(splits),
                 waiting=self._waiting(source, splits),
             )
+
+    def _patience_s(self, question: _Question, source_id: str) -> float:
+        """How long this try may hold the source."""
+        held_s = self._limit_s * _HELD
+        if question.tries % _PATIENT_EVERY == 0:
+            return held_s
+        sharing = max(1, len(self._unanswered[source_id]))
+        return max(held_s / sharing, self._limit_s * _SHORTEST)
+
+    def _note_unanswered(self, question: _Question, source_id: str) -> None:
+        """Whoever asks again at once stands in the way of those whose brokers answer."""
+        self._unanswered[source_id].add(question.asked.region)
+        first_s, longest_s = self._settings.retry_s, self._settings.max_retry_s
+        pause_s = min(first_s * 2.0 ** min(question.tries, 16), longest_s)
+        question.again_s = self._clock() + pause_s
+        question.tries += 1
 
     def _waiting(
         self, source: SplitEnumerator, splits: Sequence[SplitRange]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from runtime.checkpoint.retention import PlaceFacts, facts_of
-from runtime.errors import DamagedCheckpointError, StreamError
+from runtime.errors import DamagedCheckpointError, StreamError, UnsupportedFormatError
 from runtime.json_text import parsed_json
 from runtime.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
 from runtime.storage.file_system import FileSystem
@@ -57,6 +57,7 @@ class KnownPlaces:
         self._facts: dict[int, PlaceFacts] = {}
         self._seals: dict[int, PlaceFacts] | None = None
         self._written = 0
+        self._is_to_write = False
         self._job_uid = ""
 
     def listed(self) -> list[int]:
@@ -140,15 +141,15 @@ class KnownPlaces:
             checkpoint_id,
         )
         self._seals, self._facts = {}, {}
-        self._written = -_WORTH_WRITING
+        self._is_to_write = True
 
     def save(self) -> None:
         """Put the seals on record. Nothing depends on it, and another run may do the same."""
         seals = self._known_seals()
-        if len(seals) >= self._written + _WORTH_WRITING:
+        if self._is_to_write or len(seals) >= self._written + _WORTH_WRITING:
             try:
                 self._fs.replace(SEALS_FILE, _encoded(seals, job_uid=self._job_uid))
-                self._written = len(seals)
+                self._written, self._is_to_write = len(seals), False
             except StreamError as err:
                 log.debug("the seals are not on record: uri=%s error=%s", self._fs.uri, err)
 
@@ -164,13 +165,21 @@ class KnownPlaces:
         seals, job_uid = _parsed(data, uri=self._fs.uri)
         self._job_uid = job_uid
         self._seals = {}  # while one is read
-        newest = max(seals, default=None)
-        record = None if newest is None else self._read(newest)
-        if record is not None and record.asked_by == SEAL and record.job_uid == job_uid:
+        if seals and self._is_seal_of(job_uid, max(seals)):
             return seals
-        if seals:
-            log.warning("the list of seals is made anew: uri=%s", self._fs.uri)
+        log.warning("the list of seals is made anew: uri=%s", self._fs.uri)
+        self._is_to_write = True
         return {}
+
+    def _is_seal_of(self, job_uid: str, checkpoint_id: int) -> bool:
+        try:
+            record = self._read(checkpoint_id)
+        except (DamagedCheckpointError, UnsupportedFormatError):
+            return False  # whoever needs the record meets it again
+        except BaseException:
+            self._seals = None  # not known: asked again
+            raise
+        return record is not None and record.asked_by == SEAL and record.job_uid == job_uid
 
 
 def _encoded(seals: Mapping[int, PlaceFacts], *, job_uid: str) -> bytes:
@@ -203,7 +212,7 @@ def _parsed(data: bytes, *, uri: str) -> tuple[dict[int, PlaceFacts], str]:
         }
         return seals, str(found["job_uid"])
     except (ValueError, LookupError, TypeError) as error:
-        log.warning("the list of seals is made anew: uri=%s error=%r", uri, error)
+        log.warning("the list of seals cannot be read: uri=%s error=%r", uri, error)
         return {}, ""
 
 

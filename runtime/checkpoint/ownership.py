@@ -109,34 +109,34 @@ class _Record:
         self._clock = clock
         self._looking = threading.Lock()
         self._looked_s = clock()
+        self._lost: FencedError | None = None
 
     def look_if_due(self) -> FencedError | None:
         """See `OwnerWatch.require`."""
         if self._is_due():
             with self._looking:
                 if self._is_due():  # a look that was under way may have begun before the pause
-                    return self._renewed()
-        return None
+                    self._renew()
+        return self._lost
 
     def look(self) -> FencedError | None:
         """Renew it; who has it where another session does."""
         with self._looking:
-            return self._renewed()
+            self._renew()
+        return self._lost
 
     def _is_due(self) -> bool:
         return self._clock() - self._looked_s > _FRESH_INTERVALS * self.interval_s
 
-    def _renewed(self) -> FencedError | None:
+    def _renew(self) -> None:
         """An unanswered renewal fences nobody."""
         began_s = self._clock()
-        lost: FencedError | None = None
         try:
             self._sink.renew()
         except FencedError as err:
-            lost = err
+            self._lost = err
         except StreamError as err:
             log.warning("owner record was not renewed: sink=%s error=%s", self._name, err)
         except Exception:  # a client's own bug must not end renewing for the rest of the run
             log.exception("owner record was not renewed; tried again: sink=%s", self._name)
         self._looked_s = began_s
-        return lost

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from runtime.checkpoint.turns import Turns
 from runtime.contracts import (
     Backlog,
     CommitOutcome,
@@ -38,7 +39,7 @@ class SerialSource:
 
     def __init__(self, source: SplitEnumerator) -> None:
         self._source = source
-        self._lock = threading.RLock()
+        self._lock = Turns()
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[tuple[SplitEnumerator, float]]:
@@ -48,16 +49,14 @@ class SerialSource:
             UnreachableError: others have held it all the time.
         """
         began_s = time.monotonic()
-        is_free = self._lock.acquire(blocking=False)
-        if not (is_free or self._lock.acquire(timeout=max(0.0, timeout_s))):
+        if not self._lock.acquire(max(0.0, timeout_s)):
             raise UnreachableError(
                 "the source is busy answering others",
                 {"waited_s": round(timeout_s, 1)},
                 "It is asked again. Are all brokers of its partitions up?",
             )
         try:
-            waited_s = 0.0 if is_free else time.monotonic() - began_s
-            yield self._source, max(0.0, timeout_s - waited_s)
+            yield self._source, max(0.0, timeout_s - (time.monotonic() - began_s))
         finally:
             self._lock.release()
 

@@ -241,6 +241,8 @@ class StartSequence:
                     break
             elif not self._store.is_committed(checkpoint_id):
                 return None  # retired, its mark with it; damaged ones are left behind with theirs
+        if seals.keys() - self._store.known_seals().keys():
+            return None  # the list of seals was not this directory's
         return places
 
     def _place(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Place | None:

@@ -90,6 +90,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """
     if column.type == field.type:
         return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     try:
         made = column.cast(field.type)
     except pa.ArrowException as err:

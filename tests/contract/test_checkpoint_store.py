@@ -539,6 +539,13 @@ def test_seals_are_on_record_and_not_read_again(fs: FileSystem) -> None:
     assert looking.known_seals() == {}
     fs.delete(place_name(40))
     assert CheckpointStore(fs).known_seals() == {}
+    fs.replace(
+        f"{place_name(40)}/_metadata", b"damaged"
+    )  # nothing starts from it, so it hurts none
+    looking = CheckpointStore(fs)
+    assert looking.places()[-1] == 40
+    assert looking.known_seals() == {}
+    assert [facts.checkpoint_id for facts in looking.facts()][-1] == 39
 
 
 def _noted(call: Callable[..., Any], asked: list[str]) -> Callable[..., Any]:

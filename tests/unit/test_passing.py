@@ -141,6 +141,7 @@ UTC, WALL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
         (WALL, pa.string(), "2024-01-01T00:00:00+02:00"),
         (pa.bool_(), pa.int64(), 2),
         (pa.list_(pa.bool_()), pa.list_(pa.float64()), [0.5]),
+        (pa.bool_(), pa.dictionary(pa.int8(), pa.int64()), 5),
         (pa.date32(), WALL, 1),
         (pa.time64("us"), WALL, 86_400_000_001),
         (pa.decimal128(5, 2), pa.float64(), 1.234),
@@ -148,7 +149,7 @@ UTC, WALL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
     ],
     ids=[
         *["wide", "nested", "text", "zone", "no zone", "field", "more fields", "offset"],
-        *["truth", "nested truth", "day", "time of day", "rounded", "decimal"],
+        *["truth", "nested truth", "category", "day", "time of day", "rounded", "decimal"],
     ],
 )
 def test_no_infinity_no_other_zone_and_no_less_comes_of_a_value(

@@ -49,6 +49,15 @@ def test_a_batch_without_rows_has_no_files_whatever_its_writer_left() -> None:
     assert found.files(rows=0, checkpoint_id=1) == ()
 
 
+@pytest.mark.parametrize("files", [{}, {HEADER: b""}])
+@pytest.mark.parametrize("leaves_rows_out", [False, True])
+def test_a_plan_that_is_empty_by_itself_has_no_count_and_no_files(
+    files: dict[str, bytes], *, leaves_rows_out: bool
+) -> None:
+    found, _ = output(files, leaves_rows_out=leaves_rows_out)
+    assert found.files(rows=None, checkpoint_id=1) == ()
+
+
 @pytest.mark.parametrize("rows", [None, 5])
 def test_what_is_there_must_be_what_was_written(rows: int | None) -> None:
     """Files that nobody counted into, and rows that no file holds, are never published."""
