@@ -372,9 +372,11 @@ class KafkaSplitEnumerator:
         return look
 
     def _unless_lasting(self, find: Callable[[], tuple[T, A]]) -> tuple[T, A]:
-        deadline_s = self._clock() + _ABSENCE_S
+        deadline_s = None
         while True:
             found, absent = find()
+            if deadline_s is None:  # behind the first look, whose time counts for nothing
+                deadline_s = self._clock() + _ABSENCE_S
             if not absent or self._clock() >= deadline_s:
                 return found, absent
             self._pause(_ABSENCE_PAUSE_S)
