@@ -118,13 +118,15 @@ class StagedOutput:
 
     def _require_all_rows(self, files: tuple[StagedFile, ...], rows: int, tasks: Set[int]) -> None:
         """What is listed must be what was written; how much of it, where the format tells."""
-        told = [file.rows for file in files if file.rows is not None]
-        # Where rows are left out, it is known of the tasks whose files are here.
-        is_somewhere = rows > 0 and bool(files or (tasks and self.leaves_rows_out))
-        if not is_somewhere if self.count is None else sum(told) != rows:
+        found = sum(file.rows or 0 for file in files)
+        if self.count is not None:
+            is_whole = found == rows
+        else:  # where rows are left out, it is known of the tasks whose files are here
+            is_whole = rows > 0 and bool(files or (tasks and self.leaves_rows_out))
+        if not is_whole:
             raise IllegalTransitionError(
                 "the staged files do not hold the rows that were written",
-                {"staging": self.path, "files": len(files), "written": rows, "found": sum(told)},
+                {"staging": self.path, "files": len(files), "written": rows, "found": found},
                 f"Nothing of it becomes visible. {_ONE_FILE_SYSTEM}",
             )
 

@@ -103,10 +103,10 @@ class KafkaCommitter:
         wait_s = _FIRST_WAIT_S
         while not self._is_all_visible(deadline):
             # A look that is cut off costs its connection.
-            if deadline - self._clock() < wait_s + _SHORTEST_LOOK_S:
-                self._wait(wait_s, deadline)
-                return False
+            is_last = deadline - self._clock() < wait_s + _SHORTEST_LOOK_S
             self._wait(wait_s, deadline)
+            if is_last:
+                return False
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         return True
 

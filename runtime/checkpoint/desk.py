@@ -25,6 +25,7 @@ _PATIENT_EVERY = 4
 """Tries behind one that was not answered are short, and share that time among the regions whose
 brokers do not answer, for others wait behind them; but for every fourth, for brokers are slow."""
 _SHORTEST = 0.05
+"""Of a poll's time, for such a try: enough for brokers that answer."""
 _KEPT_S = 30.0
 """An answer that waits for other sources is as old at most: it says what is there now."""
 

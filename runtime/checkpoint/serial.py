@@ -89,12 +89,12 @@ class SerialSource:
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """See `SplitEnumerator.is_finished`."""
-        with self._lock:
+        with self._lock.taken():
             return self._source.is_finished(positions)
 
     def fixed_ends(self) -> Mapping[SplitKey, int] | None:
         """See `SplitEnumerator.fixed_ends`."""
-        with self._lock:
+        with self._lock.taken():
             return self._source.fixed_ends()
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
@@ -108,7 +108,7 @@ class SerialSource:
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
         """See `SplitEnumerator.lag_records`."""
-        with self._lock:
+        with self._lock.taken():
             return self._source.lag_records(positions)
 
     def measure(
@@ -120,7 +120,7 @@ class SerialSource:
 
     def close(self) -> None:
         """See `SplitEnumerator.close`."""
-        with self._lock:
+        with self._lock.taken():
             self._source.close()
 
 

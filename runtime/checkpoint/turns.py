@@ -2,7 +2,8 @@
 
 import threading
 from collections import deque
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 __all__ = ["Turns"]
 
@@ -58,13 +59,11 @@ class Turns:
                 self._depth = 1
                 turn.set()
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """For as long as it takes."""
         self.acquire()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
+        try:
+            yield
+        finally:
+            self.release()

@@ -1,6 +1,7 @@
 """What is lost of a decision, repaired or accepted in a wrong way: the simulator must notice."""
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from runtime.contracts import CommitOutcome
 from runtime.model import CheckpointRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.process import Process
+from tests.simulation.profiles import PROFILES
 
 __all__ = ["LOSS_MUTATIONS"]
 
@@ -70,17 +72,7 @@ LOSS_MUTATIONS: Mapping[
     ),
     "accept whatever is lost": (
         accept_whatever_is_lost,
-        {
-            "expire": 0.1,
-            "lost_stops": True,
-            "accepted": True,
-            "kill": 0.03,
-            "regions": 4,  # one of which is told while another one cannot be asked yet
-            "partitions": 6,
-            "unreached": 0.5,
-            "processes": 16,
-            "steps": 200,
-        },
+        asdict(PROFILES["one region's loss is told and accepted before another's is known"]),
         "marked before it is committed",
     ),
     "write again what is accepted": (

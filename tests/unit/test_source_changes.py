@@ -1,11 +1,15 @@
 """What changes under a running Kafka source: recreated and vanished partitions, losses."""
 
+from collections.abc import Collection
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
+from connectors.kafka.discovery import Look
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.options import SourceOptions
+from connectors.kafka.positions import PartitionKey
 from runtime.errors import ConfigError, DataLostError, SourceChangedError
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
@@ -423,6 +427,23 @@ def test_nothing_is_cut_while_a_partition_has_no_leader_who_tells() -> None:
     position = bench.cut(bench.start(), max_records=3)
     bench.cluster.leaderless.add(("orders", 0))
     assert bounds(bench.cut(position)) == {"orders-0": (1, 1), "orders-1": (2, 20)}
+
+
+def test_a_bounded_run_judges_a_short_log_however_long_the_first_look_takes() -> None:
+    """On a busy machine: a read from behind the end gave no records, and no word."""
+    bench = Bench(bounded=True, startingOffsets='{"orders": {"0": 30, "1": 0}}')
+    position = bench.start()
+    look = bench.cluster.look
+
+    def slow(keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
+        bench.clock.pass_time(0.9)
+        return look(keys, timeout_s=timeout_s)
+
+    with (
+        patch.object(bench.cluster, "look", slow),
+        pytest.raises(DataLostError, match=r"orders-0\[10,30\)"),
+    ):
+        bench.cut(position)
 
 
 def test_a_bounded_run_does_not_end_over_a_log_that_was_cut_off() -> None:

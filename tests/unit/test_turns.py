@@ -16,7 +16,7 @@ def test_who_comes_often_does_not_come_before_who_waits() -> None:
     turns, order = Turns(), list[int]()
 
     def wait(number: int) -> None:
-        with turns:
+        with turns.taken():
             order.append(number)
 
     turns.acquire()
@@ -26,7 +26,7 @@ def test_who_comes_often_does_not_come_before_who_waits() -> None:
         threads[-1].start()
         wait_for(lambda n=number: waiting(turns) == n + 1, poll_s=0.001)
     turns.release()
-    with turns:  # at once again
+    with turns.taken():  # at once again
         order.append(5)
     for thread in threads:
         thread.join(PATIENCE_S)
@@ -47,8 +47,8 @@ def test_a_thread_that_has_it_has_it_again_and_gives_it_back_as_often() -> None:
         thread.join(PATIENCE_S)
         return got[-1]
 
-    with turns:
-        with turns:
+    with turns.taken():
+        with turns.taken():
             assert not asked()
         assert not asked()
     assert asked()
@@ -76,7 +76,7 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_out() -> None:
             assert self.holds.wait(PATIENCE_S)
 
         def _hold(self) -> None:
-            with turns:
+            with turns.taken():
                 self.holds.set()
                 assert self.go_on.wait(PATIENCE_S)
             self.left.set()
