@@ -9,7 +9,7 @@
                      _accepted      what of that shall not hold up a start (JSON)
                      _repair-1      what replaces lost committables, or claims them (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
-    _seals                          which places hold a seal (`runtime.checkpoint.known_places`)
+    _seals                          which places hold a seal (`runtime.checkpoint.seal_list`)
     _leader                         where the coordinator is (`runtime.checkpoint.leader`)
 """
 
@@ -31,6 +31,7 @@ from runtime.checkpoint.known_places import METADATA, KnownPlaces, place_name
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
 from runtime.checkpoint.placing import Placing, session_text
 from runtime.checkpoint.retention import PlaceFacts, indispensable, retirable
+from runtime.checkpoint.seal_list import SealList
 from runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
 from runtime.errors import (
     AuthenticationError,
@@ -111,8 +112,12 @@ class CheckpointStore:
         self._clock = clock
         self._pause = pause
         self._job_uid: str | None = None
+        self._seals = SealList(fs, read=self.read)
         self._places = KnownPlaces(
-            fs, read=self.read, has_mark=lambda place, name: fs.exists(_path(place, name))
+            fs,
+            seals=self._seals,
+            read=self.read,
+            has_mark=lambda place, name: fs.exists(_path(place, name)),
         )
         self._has_published = False
         self._uncleaned_session: str | None = None
@@ -130,11 +135,11 @@ class CheckpointStore:
 
     def known_seals(self) -> Mapping[int, int | None]:
         """See `MetadataStore.known_seals`."""
-        return self._places.seals()
+        return {each: facts.restored_from for each, facts in self._seals.known().items()}
 
     def remember_seals(self) -> None:
         """See `MetadataStore.remember_seals`."""
-        self._places.save()
+        self._seals.save()
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
         """The record at a place, None when the place is empty.
@@ -146,7 +151,7 @@ class CheckpointStore:
         path = _path(checkpoint_id, METADATA)
         data = self.fs.read(path)
         if data is None:
-            self._places.note_empty(checkpoint_id)
+            self._seals.contradict(checkpoint_id)
             return None
         return self._decoded(checkpoint_id, data)
 
@@ -234,7 +239,7 @@ class CheckpointStore:
         if outcome is PublishOutcome.OURS and not self._has_published:
             self._has_published = True
             self._uncleaned_session = record.leader_session_id
-            self._places.note(record)
+            self._seals.note(record)
         if outcome is PublishOutcome.TAKEN:
             self.read(record.checkpoint_id)  # what stands there must at least be whole
         return outcome
@@ -404,7 +409,7 @@ class CheckpointStore:
                 where,
                 "Directories of a checkpoint must not be copied or renamed; restore from another.",
             )
-        self._places.note(record)
+        self._seals.note(record)
         return record
 
     def _require_same_job(self, record: CheckpointRecord) -> None:

@@ -1,5 +1,27 @@
 """What several contract suites use."""
 
-from tests.coordinated_job import job
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["job"]
+import pytest
+
+from runtime.storage.file_system import FileSystem
+from runtime.storage.opening import open_file_system
+from tests.coordinated_job import job
+from tests.fake_file_system import Disk, FakeFileSystem
+
+__all__ = ["fs", "job"]
+
+
+@pytest.fixture(params=["fake", "file", pytest.param("hdfs", marks=pytest.mark.integration)])
+def fs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileSystem]:
+    """An empty root on each kind of file system, in a directory with a space in its name."""
+    if request.param == "fake":
+        yield FakeFileSystem(Disk())
+    elif request.param == "file":
+        yield open_file_system(str(tmp_path / "check points"))
+    else:
+        servers = request.getfixturevalue("hdfs")
+        client = request.getfixturevalue("hadoop_client")
+        yield open_file_system(f"{servers.uri}/{uuid.uuid4().hex}/check points", client)

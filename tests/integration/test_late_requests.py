@@ -5,6 +5,7 @@ Proves why an id carries one transaction per (producer id, epoch), and that ids 
 (protocol rules 3, 4, 5 and 13).
 """
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -219,19 +220,20 @@ def test_rule_4_a_transaction_that_begins_when_its_writer_is_dead_is_swept(
         topics=(),
     )
     view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
-    assert sweeper.sweep(view, timeout_s=PATIENCE_S) == 0
-    alive = bed.harness.open(bed.harness.name(generation=2))
-    alive.produce(4)
+    with contextlib.closing(sweeper):
+        assert sweeper.sweep(view, timeout_s=PATIENCE_S).aborted == 0
+        alive = bed.harness.open(bed.harness.name(generation=2))
+        alive.produce(4)
 
-    held.await_age(late_s)
-    held.release()
-    assert held.errors() == (0,)
+        held.await_age(late_s)
+        held.release()
+        assert held.errors() == (0,)
 
-    def is_ended() -> bool:
-        sweeper.sweep(view, timeout_s=PATIENCE_S)
-        return bed.describe(transaction.transactional_id).state is TransactionState.COMPLETE_ABORT
+        def is_ended() -> bool:
+            sweeper.sweep(view, timeout_s=PATIENCE_S)
+            found = bed.describe(transaction.transactional_id)
+            return found.state is TransactionState.COMPLETE_ABORT
 
-    wait_for(is_ended, what="the ownerless transaction is swept")
-    sweeper.close()
+        wait_for(is_ended, what="the ownerless transaction is swept")
     bed.finish(alive.identity)
     assert bed.harness.visible() == 4
