@@ -1,5 +1,6 @@
 """A region with a Kafka sink, driven by hand: what the writers' tests on a real broker share."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.handles import TransactionHandle, decode_handle
+from connectors.kafka.handles import TransactionalId, TransactionHandle, decode_handle
 from connectors.kafka.producers import process_pools
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
@@ -99,11 +100,13 @@ def region_of(kafka: EmbeddedKafka, topic: str | None, **settings: Any) -> Regio
 
 def commit(kafka: EmbeddedKafka, entries: list[StateEntry]) -> None:
     """What the driver does after the decision: another client, the wire's EndTxn."""
-    coordinator = sink_to(kafka, None).coordinator()
-    reports = coordinator.committer.commit(entries, timeout_s=300, after_crash=False)
-    assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED] * len(entries)
-    assert coordinator.committer.await_visible(timeout_s=300)
-    coordinator.close()
+    names = [TransactionalId.parse(handle.transactional_id) for handle in handles(entries)]
+    (prefix,) = {name.prefix for name in names if name is not None}  # else nobody is waited for
+    coordinator = sink_to(kafka, None, transactional_id_prefix=prefix).coordinator()
+    with contextlib.closing(coordinator):
+        reports = coordinator.committer.commit(entries, timeout_s=300, after_crash=False)
+        assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED] * len(entries)
+        assert coordinator.committer.await_visible(timeout_s=300)
 
 
 def describe(kafka: EmbeddedKafka, transactional_id: str) -> tuple[TransactionState, int, int]:
