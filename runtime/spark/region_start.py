@@ -69,16 +69,12 @@ def make_ready(
 
 
 def delete_lives(fs: FileSystem, region: str, *, generation: int) -> None:
-    """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone:
-    whoever deletes may have slept, and been taken over."""
+    """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone,
+    and those that one begins meanwhile: whoever deletes may have slept, and been taken over."""
     directory = f"spark/{region}"
-    lives = [entry.name for entry in fs.entries(directory)]
-    newer = {name for name in lives if _generation_of(fs, directory, name) > generation}
-    if not newer:
-        fs.delete(directory)
-        return
-    for name in set(lives) - newer:
-        fs.delete(f"{directory}/{name}")
+    for entry in fs.entries(directory):
+        if _generation_of(fs, directory, entry.name) <= generation:
+            fs.delete(f"{directory}/{entry.name}")
 
 
 def _generation_of(fs: FileSystem, directory: str, name: str) -> int:

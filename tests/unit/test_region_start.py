@@ -14,6 +14,7 @@ from runtime.model import (
 )
 from runtime.spark.job_graph import Region
 from runtime.spark.region_start import delete_vanished, make_ready
+from runtime.storage.file_system import Entry
 from tests.fake_file_system import Disk, FakeFileSystem
 
 LOCATION = "spark/main/3"
@@ -102,3 +103,18 @@ def test_rule_9_a_run_that_was_taken_over_deletes_older_lives_alone() -> None:
     assert set(disk.files) == {lives[4]}
     delete_vanished(fs, set(), generation=4)
     assert not disk.files
+
+
+def test_rule_9_a_life_that_begins_while_older_ones_are_listed_keeps_its_logs() -> None:
+    """The one that lists may sleep before it deletes."""
+    disk = Disk()
+    disk.files["spark/main/3/offsets/1"] = b"x"
+
+    class Slept(FakeFileSystem):
+        def entries(self, path: str) -> list[Entry]:
+            found = super().entries(path)
+            disk.files["spark/main/4/offsets/1"] = b"x"
+            return found
+
+    make_ready(Slept(disk), region(stateful=False), LOCATION, restored(1), generation=3)
+    assert set(disk.files) == {"spark/main/4/offsets/1"}
