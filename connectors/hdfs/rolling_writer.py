@@ -24,6 +24,8 @@ from runtime.storage.looks import close_quietly
 
 __all__ = ["RollingFrameWriter"]
 
+_ROLLED = "rolled"
+
 
 def _wall_ms() -> int:
     return int(time.time() * 1000)
@@ -218,7 +220,7 @@ def _file_set(
         _, _, written = file.staged.rpartition("/")
         staged = file.staged
         if file.staging != into.path:
-            staged = f"rolled/{position:05d}-{written}"
+            staged = f"{_ROLLED}/{position:05d}-{written}"
             _bring(file, into, staged, is_fresh=file.staging == own)
         name = rolled_name(into.attempt, written, number=number, checkpoint_id=into.checkpoint_id)
         found.append(
@@ -229,6 +231,8 @@ def _file_set(
                 rows=file.rows,
             )
         )
+    if any(file.staging != into.path for file in files):
+        into.fs.sync_directory(f"{into.path}/{_ROLLED}")  # a move alone is not durable
     into.make_names_durable([file.staged for file in found])
     counts = [file.rows for file in found if file.rows is not None]
     rows = sum(counts) if len(counts) == len(found) else None

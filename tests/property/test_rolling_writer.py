@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from connectors.hdfs.committables import StagedFile
+from connectors.hdfs.committables import StagedFile, decode_file_set
 from connectors.hdfs.committer import FileCommitter
 from connectors.hdfs.frame_writer import FileFrameWriter, Frame, SavedFrame, StagingDirectory
 from connectors.hdfs.held_files import decode_held_files, encode_held_files
@@ -47,6 +47,22 @@ class LineSaver:
         return SavedFrame(rows=sum(len(rows) for _, rows in frame), files=tuple(files))
 
 
+class MovesAreSynced(FakeFileSystem):
+    """Knows the directories into which a file was moved, and which no sync has made durable."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk, uri="fake:///data")
+        self.unsynced: set[str] = set()
+
+    def move(self, source: str, path: str) -> bool:
+        self.unsynced.add(path.rpartition("/")[0])
+        return super().move(source, path)
+
+    def sync_directory(self, path: str) -> None:
+        self.unsynced.discard(path)
+        super().sync_directory(path)
+
+
 class Registry:
     """Remembers nothing: the sweep must do without, as after a restart."""
 
@@ -69,7 +85,7 @@ class RollingSink(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.disk = Disk()
-        self.fs = FakeFileSystem(self.disk, uri="fake:///data")
+        self.fs = MovesAreSynced(self.disk)
         self.committer = FileCommitter(lambda _: self.fs)
         self.sweeper = StagingSweeper(self.fs, root=ROOT, operator_id="op")
         self.records = [Record()]
@@ -110,8 +126,16 @@ class RollingSink(RuleBasedStateMachine):
             wall_ms=lambda: self.now_ms,
         )
         self.last = writer.write(frame, scope, Registry())
+        self._require_durable()
         rows = Counter(row for _, found in frame for row in found)
         return Record(states=self.last.operator_states, rows=self.records[-1].rows + rows)
+
+    def _require_durable(self) -> None:
+        """A decision may name them from now on."""
+        for entry in self.last.committables:
+            files = decode_file_set(entry)
+            named = {files.staged_path(file).rpartition("/")[0] for file in files.files}
+            assert not named & self.fs.unsynced
 
     def _decide(self, record: Record) -> None:
         reports = self.committer.commit(self.last.committables, timeout_s=5, after_crash=False)
