@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from connectors.hdfs.committables import FileSet, StagedFile, decode_file_set
@@ -42,10 +42,19 @@ class _Progress:
     Attributes:
         directories: made.
         files: published.
+        reached: the most of both that it has had.
     """
 
     directories: set[str] = field(default_factory=set)
     files: set[StagedFile] = field(default_factory=set)
+    reached: int = 0
+
+    def is_further(self) -> bool:
+        """Whether it has come further than when it was last asked: what a failure has undone, and
+        is done again, does not count."""
+        steps = len(self.directories) + len(self.files)
+        reached, self.reached = self.reached, max(self.reached, steps)
+        return steps > reached
 
     def note(self, files: Iterable[StagedFile], reports: Iterable[CommitReport]) -> None:
         """What became of some files; after a failure directories are made again."""
@@ -115,8 +124,16 @@ class FileCommitter:
             close_quietly(fs)
 
     def _publish(self, files: FileSet, *, deadline_s: float, look_first: bool) -> CommitReport:
-        fs = self._file_system(files)
         progress = self._under_way.setdefault(files, _Progress())
+        report = self._go_on(files, progress, deadline_s=deadline_s, look_first=look_first)
+        if report.outcome is not CommitOutcome.PENDING:
+            return report
+        return replace(report, has_progressed=progress.is_further())
+
+    def _go_on(
+        self, files: FileSet, progress: _Progress, *, deadline_s: float, look_first: bool
+    ) -> CommitReport:
+        fs = self._file_system(files)
         directories = sorted({_directory(files.final_path(file)) for file in files.files})
         for directory in directories:
             if directory in progress.directories:

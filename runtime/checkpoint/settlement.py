@@ -55,7 +55,8 @@ class Settlement:
         job_uid, generation: of this run.
         repairs: for ``on_lost="repair"``.
         clock, pause: time.
-        deadline_s: when the start gives up; a repair, which may take long, moves it.
+        deadline_s: when the start gives up; what may take long moves it: a repair, and a try that
+            has finished something.
         kept: what the records in the checkpoint directory keep.
     """
 
@@ -127,9 +128,14 @@ class Settlement:
             followed = follow_all(self._committers, decided, timeout_s=limit_s)
             yield from self._wait(decided, followed, since_s)
             return all(report.outcome is CommitOutcome.COMMITTED for report in followed)
+        began_s = self.clock()
         reports = yield from commit_all(
             self._committers, decided, timeout_s=limit_s, after_crash=True
         )
+        if any(_is_further(report) for report in reports):
+            # Else the next start, which looks at all of it again, would come no further than this.
+            self.deadline_s += self.clock() - began_s
+            log.info("a decision is being committed: checkpoint_id=%d", record.checkpoint_id)
         answers = list(zip(decided.entries, reports, strict=True))
         if _is_any_open(reports) and is_settled(self.store, record.checkpoint_id):
             # By the run before ours, which lives on behind our seal, or by a start behind ours.
@@ -280,7 +286,7 @@ class Settlement:
                 "waited_s": round(now_s - since_s, 1),
                 "details": "; ".join(sorted({r.detail for r in reports if r.detail})),
             },
-            "Nothing is lost; start the job again when every broker answers.",
+            "Nothing is lost; start the job again when every broker and file system answers.",
         )
 
     def _sweep(self, unsettled: Iterable[CheckpointRecord]) -> Steps[bool]:
@@ -312,6 +318,11 @@ def _named(record: CheckpointRecord, works: Iterable[AcceptedWork]) -> str:
 
 def _is_any_pending(reports: Iterable[CommitReport]) -> bool:
     return any(report.outcome is CommitOutcome.PENDING for report in reports)
+
+
+def _is_further(report: CommitReport) -> bool:
+    """Whether a try has finished something: so it ends, however much is left."""
+    return report.outcome is CommitOutcome.COMMITTED or report.has_progressed
 
 
 def _is_any_open(reports: Iterable[CommitReport]) -> bool:

@@ -36,11 +36,13 @@ class CommitReport:
     """Outcome of one committable, with words for people.
 
     ``ranges``: of one that is lost, the source ranges that it held, ``orders-0:[10,20)``, if known.
+    ``has_progressed``: of a pending one of many parts, that this try has finished some for good.
     """
 
     outcome: CommitOutcome
     detail: str = ""
     ranges: tuple[str, ...] = ()
+    has_progressed: bool = False
 
 
 class Committer(Protocol):
