@@ -170,9 +170,10 @@ class ProducerPool:
                 self._let_go(kept)
 
     def abort(self, lease: Lease, *, timeout_s: float) -> None:
-        """Abort its transaction; without the broker's word the id rests, and the sweep does it."""
+        """Abort its transaction; without the broker's word the sweep does it, and the id is never
+        used again."""
         acknowledged = lease.producer.abort(timeout_s=timeout_s)
-        self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.SPEND)
+        self._return(lease, SlotEvent.ABORTED if acknowledged else SlotEvent.GIVEN_UP)
 
     def give_back_unused(self, lease: Lease) -> None:
         """No transaction was begun with it."""

@@ -47,7 +47,8 @@ class SlotEvent(enum.Enum):
     TAKE = "take"
     END = "end"  # its writer gets no further record, and lives on
     ABORTED = "aborted"  # the broker acknowledged it, or no transaction was begun
-    SPEND = "spend"  # pre-committed, or given up with an unknown end
+    SPEND = "spend"  # pre-committed, or left behind by its writer
+    GIVEN_UP = "given up"  # its abort was not acknowledged, nor what the client sends behind it
     COMMITTED = "committed"  # the batch's checkpoint is committed on record
 
 
@@ -62,9 +63,12 @@ TRANSITIONS: Mapping[tuple[SlotState, SlotEvent], SlotState] = {
     (SlotState.READY, SlotEvent.TAKE): SlotState.OPEN,
     (SlotState.OPEN, SlotEvent.ABORTED): SlotState.FREE,
     (SlotState.OPEN, SlotEvent.SPEND): SlotState.SPENT,
+    # The client initialises an id anew behind an abort; the sweep ends what is open.
+    (SlotState.OPEN, SlotEvent.GIVEN_UP): SlotState.RETIRED,
     (SlotState.OPEN, SlotEvent.END): SlotState.ENDING,
     (SlotState.ENDING, SlotEvent.ABORTED): SlotState.FREE,
     (SlotState.ENDING, SlotEvent.SPEND): SlotState.SPENT,
+    (SlotState.ENDING, SlotEvent.GIVEN_UP): SlotState.RETIRED,
     (SlotState.SPENT, SlotEvent.COMMITTED): SlotState.FREE,
 }
 

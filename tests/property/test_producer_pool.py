@@ -50,6 +50,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.most_tasks = 1
         self.brokers_answer = True
         self.unanswered: set[str] = set()
+        self.given_up: set[str] = set()
         self.breaches: list[str] = []
         self.pool = ProducerPool(
             prefix="p",
@@ -74,7 +75,7 @@ class PoolMachine(RuleBasedStateMachine):
         # Noted, not asserted: the pool makes any error in here one of the task that waits.
         if not all(use.over for use in self.uses.get(transactional_id, [])):
             self.breaches.append(f"{transactional_id}: its transaction may be decided")
-        if transactional_id in self.unanswered:
+        if transactional_id in self.unanswered | self.given_up:
             self.breaches.append(f"{transactional_id}: an earlier request may yet arrive")
         if not self.brokers_answer:
             self.unanswered.add(transactional_id)
@@ -114,11 +115,14 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), acknowledged=st.booleans())
     def abort(self, data: st.DataObject, acknowledged: bool) -> None:
-        """A task fails; the broker answers, or does not."""
+        """A task fails; the broker answers, or does not: behind an abort the client initialises
+        the id, too, and that request may arrive late."""
         lease, use = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
         self.cluster.abort_is_acknowledged = acknowledged
         self.pool.abort(lease, timeout_s=1)
         use.over = acknowledged
+        if not acknowledged:
+            self.given_up.add(lease.producer.transactional_id)
 
     @precondition(lambda self: not self.continuous)
     @rule()
@@ -181,7 +185,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def ids_are_bounded(self) -> None:
-        assert len(self.pool) <= IDS_PER_TASK * self.most_tasks + len(self.unanswered)
+        assert len(self.pool) <= IDS_PER_TASK * self.most_tasks + len(
+            self.unanswered | self.given_up
+        )
 
 
 TestProducerPool = PoolMachine.TestCase

@@ -95,8 +95,8 @@ def test_an_id_of_a_late_batch_rests_although_its_hinted_checkpoint_is_over() ->
     assert book.state(slot) is SlotState.SPENT
 
 
-def test_a_task_whose_aborts_are_never_answered_gets_three_ids_and_then_an_error() -> None:
-    """The bound of rule 4 holds when the broker does not answer."""
+def test_a_task_whose_transactions_rest_gets_three_ids_and_then_an_error() -> None:
+    """The bound of rule 4 holds when no checkpoint is committed."""
     book = SlotBook()
     used = {used_slot(book, scope(task=f"0.{attempt}")) for attempt in range(IDS_PER_TASK)}
     assert used == set(range(IDS_PER_TASK))
@@ -245,6 +245,22 @@ def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again(
     preparations.cluster.init_error = None
     assert preparations.take() != preparations.asked[0]
     assert len(set(preparations.asked)) == len(preparations.asked)
+
+
+def test_rule_4_an_id_whose_abort_was_not_answered_is_never_used_again() -> None:
+    """Behind an abort the client may have to initialise the id anew; that request may arrive when
+    its next transaction is decided."""
+    cluster = FakeCluster(abort_is_acknowledged=False)
+    pool = pool_of(cluster, scope(), lambda function: function())
+    used = []
+    for batch in range(4):
+        task = scope(batch_id=batch, checkpoint_id=batch + 1, committed_through=batch)
+        pool.enter(task)
+        lease = pool.take(task, timeout_s=1)
+        lease.producer.begin(lambda _: None)
+        used.append(lease.producer.transactional_id)
+        pool.abort(lease, timeout_s=1)
+    assert len(set(used)) == len(used)
 
 
 def test_ids_without_an_answer_do_not_use_up_the_three_of_a_task() -> None:
