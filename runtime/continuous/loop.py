@@ -217,6 +217,7 @@ class TaskLoop:
         """What was read of this epoch is in nobody's decision."""
         self._epoch.writers.abort()
         failpoint("after-epoch-rewound")
+        self._behind.clear()  # what was seen at these positions is no silence of theirs
         self._follower.restart_at(barrier.splits)
         self._epoch = self._begin({split.key: split.start_offset for split in barrier.splits})
 

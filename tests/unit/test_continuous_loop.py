@@ -215,6 +215,23 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
         bench.step()
 
 
+def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -> None:
+    """Others ended its epoch right behind a look at it, and the next barrier came late."""
+    bench = Bench({0: 0, 1: 10, 2: 0})
+    bench.give(4, split(0, 0, 5), split(1, 0, 10), split(2, 0, 0))
+    bench.step()
+    assert len(bench.courier.ended) == 1
+    bench.follower.logs[0] = 60
+    bench.step(6)
+    bench.clock.advance(130.0)
+    bench.give(5, split(0, 0, 60), split(1, 10, 20))  # the third one was given away
+    bench.follower.logs = {}  # a new consumer has nothing yet
+    bench.step()
+    bench.follower.logs = {0: 60, 1: 20}
+    bench.step(8)
+    assert len(bench.courier.ended) == 2
+
+
 def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
     """Its records are another region's by now: all of the epoch is read again without them."""
     bench = Bench({0: 30, 1: 30})
