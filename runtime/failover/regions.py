@@ -1,5 +1,6 @@
 """Which subtasks of a job must restart together: the connected parts of its graph. Pure."""
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from runtime.failover.graph import Edge, JobGraph, Subtask, Vertex
 __all__ = ["FailoverRegion", "failover_regions", "region_name"]
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_NAME = 200  # a directory's may have 255 characters; numbers and generations come behind it
+_DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +32,16 @@ class FailoverRegion:
 
 
 def region_name(source_name: str) -> str:
-    """The name of the one region that begins at a source; several have numbers behind it."""
-    return _NOT_IN_A_NAME.sub("-", source_name)
+    """The name of the one region that begins at a source; several have numbers behind it.
+
+    It names directories. A source is named after its topics, which may be many: of a long name the
+    beginning is left, and a digest of all of it.
+    """
+    name = _NOT_IN_A_NAME.sub("-", source_name)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(source_name.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: _LONGEST_NAME - _DIGEST - 1]}-{digest}"
 
 
 def failover_regions(graph: JobGraph) -> tuple[FailoverRegion, ...]:

@@ -23,6 +23,7 @@ from runtime.errors import (
 __all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "thrown", "trouble_of", "typed"]
 
 _CAUSES = 10  # at most so many causes of causes are looked at
+_NO_HOST = "UnknownHostException"
 
 
 class Trouble(enum.Enum):
@@ -65,7 +66,7 @@ _NAMES: Mapping[Trouble, frozenset[str]] = {
     Trouble.UNREACHABLE: frozenset(
         {
             *("ConnectException", "ConnectTimeoutException", "NoRouteToHostException"),
-            *("SocketTimeoutException", "UnknownHostException", "PortUnreachableException"),
+            *("SocketTimeoutException", _NO_HOST, "PortUnreachableException"),
             *("SafeModeException", "StandbyException", "RetriableException"),
             *("ObserverRetryOnActiveException", "ServerNotRunningYetException"),
             *("NameNodeNotStartedException", "BlockMissingException"),
@@ -98,8 +99,11 @@ def trouble_of(said: Sequence[Said]) -> Trouble:
     """Of a chain of exceptions, the outermost first. Pure.
 
     What a human must look at wins over what may pass: a quota that is used up is not waited for
-    because a connection was lost, too.
+    because a connection was lost, too. But a host without an address is no wrong argument, as which
+    Hadoop's client has it: the NameNode's name is gone from some networks while it is down.
     """
+    if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in said):
+        return Trouble.UNREACHABLE
     for trouble, names in _NAMES.items():
         if any(each.name in names for each in said):
             return trouble

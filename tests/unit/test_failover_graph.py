@@ -11,6 +11,7 @@ from runtime.failover import (
     choose_distribution,
     failover_regions,
 )
+from runtime.failover.regions import region_name
 
 
 def vertex(name: str, parallelism: int | None, kind: str = "any") -> Vertex:
@@ -149,3 +150,13 @@ def test_an_operator_has_a_subtask() -> None:
     """Zero is an error, not a way to say that Spark decides."""
     with pytest.raises(ConfigError, match="operator=a"):
         vertex("a", 0)
+
+
+def test_a_source_of_many_topics_has_a_region_that_can_name_a_directory() -> None:
+    """Sources that differ in their last topic alone have different ones."""
+    topics = [f"shop.orders.eu-west-{number:02d}" for number in range(20)]
+    names = {region_name(",".join(topics[:count])) for count in (18, 19, 20)}
+    assert len(names) == 3
+    assert all(len(f"{name}-99") < 255 for name in names)
+    assert all(name.startswith("shop-orders-eu-west-00-") for name in names)
+    assert region_name("orders, more") == "orders-more"

@@ -52,6 +52,25 @@ def test_what_hadoop_says_tells_what_to_do(trouble: Trouble, name: str, text: st
     assert trouble_of([Said(name="SparkException", text="Job aborted"), said]) is trouble
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        [
+            Said(
+                name="IllegalArgumentException",
+                text="java.lang.IllegalArgumentException: java.net.UnknownHostException: nn-0",
+            ),
+            Said(name="UnknownHostException", text="java.net.UnknownHostException: nn-0"),
+        ],
+        # As PySpark has it, where a session is there.
+        [Said(name="IllegalArgumentException", text="java.net.UnknownHostException: nn-0")],
+    ],
+)
+def test_a_namenode_whose_name_is_gone_is_away(said: list[Said]) -> None:
+    """Hadoop's client calls it a wrong argument when it is made; it comes back with the server."""
+    assert trouble_of(said) is Trouble.UNREACHABLE
+
+
 def test_a_human_is_called_also_when_a_connection_was_lost_too() -> None:
     """A used up quota is not waited for."""
     said = [
