@@ -37,6 +37,9 @@ _LONGEST_LINGER_MS = 20
 _SENT_KIB_PER_MS = 512
 _SENT_PER_MS = 2_000
 _BATCH_COPIES = 16
+# The offsets of an Arrow column of bytes have 32 bits. Half of what they count, for without the hot
+# path the next batch is only guessed from the last one, and its records may be larger.
+_MOST_BATCH_BYTES = 1 << 30
 
 _QUEUE_KIB = ("queued.max.messages.kbytes",)
 _QUEUE_RECORDS = ("queued.min.messages",)
@@ -173,7 +176,7 @@ def read_settings(memory: TaskMemory, options: Mapping[str, object]) -> ReadSett
         or _within(part // 4 // _CONSUMED_RECORD_BYTES, _LEAST_RECORDS, _MOST_QUEUE_RECORDS),
         fetch_bytes=fetch_bytes,
         partition_bytes=_given(options, _PARTITION) or min(fetch_bytes, _MOST_PARTITION_BYTES),
-        batch_bytes=max(1, memory.batch_bytes // _BATCH_COPIES),
+        batch_bytes=_within(memory.batch_bytes // _BATCH_COPIES, 1, _MOST_BATCH_BYTES),
     )
 
 

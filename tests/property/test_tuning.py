@@ -105,6 +105,15 @@ def test_what_cannot_be_is_refused_by_name(options: dict[str, str], words: str) 
         read_settings(TaskMemory.of_mib(256, claimed_bytes=claimed_by_reader(options)), options)
 
 
+def test_a_batch_never_outgrows_the_offsets_of_an_arrow_column() -> None:
+    """They have 32 bits; where records grow, a batch may be larger than it was meant to be."""
+    memory = TaskMemory.of_mib(1 << 20)
+    assert read_settings(memory, {}).batch_bytes == 1 << 30
+    assert read_settings(TaskMemory.of_mib(16_384), {}).batch_bytes == (
+        TaskMemory.of_mib(16_384).batch_bytes // _COPIES_IN_FLIGHT
+    )
+
+
 def test_a_sink_that_may_send_larger_messages_than_fit_is_refused() -> None:
     """Its queue would never take one."""
     with pytest.raises(ConfigError, match="largest message of a sink"):
