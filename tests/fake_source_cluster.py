@@ -28,10 +28,17 @@ class FakeClock:
 @dataclass
 class FakeLog:
     """A partition: offsets it holds, what a read_committed reader may see, when records came, and
-    where each leader that wrote to it began."""
+    where each leader that wrote to it began.
+
+    Attributes:
+        end: where the log ends behind an open transaction; None: there is none, at `latest`.
+        end_epoch: of the leader that tells it; None: the present one.
+    """
 
     earliest: int = 0
     latest: int = 0
+    end: int | None = None
+    end_epoch: int | None = None
     times_ms: dict[int, int] = field(default_factory=dict)
     leader_epoch: int = 0
     began: dict[int, int] = field(default_factory=lambda: {0: 0})
@@ -47,6 +54,14 @@ class FakeLog:
     def first_epoch(self) -> int | None:
         """Of the first record that is left: as ``UnifiedLog.fetchOffsetByTimestamp`` answers."""
         return max((e for e, at in self.began.items() if at <= self.earliest), default=None)
+
+    @property
+    def end_fact(self) -> OffsetFact:
+        """As a broker answers whoever reads uncommitted records, too."""
+        return OffsetFact(
+            offset=self.latest if self.end is None else max(self.end, self.latest),
+            leader_epoch=self.leader_epoch if self.end_epoch is None else self.end_epoch,
+        )
 
     def epoch_end(self, leader_epoch: int) -> int | None:
         """As a broker's ``LeaderEpochFileCache.endOffsetFor``."""
@@ -65,6 +80,7 @@ class FakeSourceCluster:
         self.leaderless: set[PartitionKey] = set()
         self.looks = 0
         self.epoch_questions: list[Mapping[PartitionKey, EpochQuestion]] = []
+        self.end_questions: list[set[PartitionKey]] = []
 
     def create(self, name: str, *logs: FakeLog, topic_id: str | None = None) -> None:
         """Make a topic with these partitions."""
@@ -118,6 +134,14 @@ class FakeSourceCluster:
             for key, what in wanted.items()
             if key not in self.leaderless and (log := self._find(key)) is not None
         }
+
+    def log_ends(
+        self, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact]:
+        self._require_reachable()
+        self.end_questions.append(set(keys))
+        led = [key for key in keys if key not in self.leaderless]
+        return {key: log.end_fact for key in led if (log := self._find(key)) is not None}
 
     def epoch_ends(
         self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from connectors.kafka._client import (
@@ -88,11 +88,14 @@ class Look:
         topics: by name.
         earliest: first record that is still there.
         latest: where a reader of the source's isolation level may read up to.
+        log_ends: where logs end, what an open transaction hides included; of those alone that
+            were asked for it.
     """
 
     topics: Mapping[str, TopicFacts]
     earliest: Mapping[PartitionKey, OffsetFact]
     latest: Mapping[PartitionKey, OffsetFact]
+    log_ends: Mapping[PartitionKey, OffsetFact] = field(default_factory=dict)
 
 
 class SourceCluster(Protocol):
@@ -121,6 +124,12 @@ class SourceCluster(Protocol):
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
         """Per partition an edge, or the first offset at or after a timestamp (None: no such)."""
+        ...
+
+    def log_ends(
+        self, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact]:
+        """Ends of those that exist, what an open transaction hides included."""
         ...
 
     def epoch_ends(
@@ -204,6 +213,17 @@ class KafkaCluster:
             lambda left_s: _offsets(self._listing(wanted, left_s), left_s), timeout_s
         )
 
+    def log_ends(
+        self, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact]:
+        """See `SourceCluster`."""
+        wanted = dict.fromkeys(keys, Edge.LATEST)
+        every = IsolationLevel.READ_UNCOMMITTED
+        return self._asked(
+            lambda left_s: _existing(_offsets(self._listing(wanted, left_s, every), left_s)),
+            timeout_s,
+        )
+
     def epoch_ends(
         self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
@@ -272,13 +292,16 @@ class KafkaCluster:
         return found
 
     def _listing(
-        self, wanted: Mapping[PartitionKey, Edge | int], timeout_s: float
+        self,
+        wanted: Mapping[PartitionKey, Edge | int],
+        timeout_s: float,
+        isolation: IsolationLevel | None = None,
     ) -> Mapping[TopicPartition, "Future[Any]"]:
         if not wanted:
             return {}
         found: Mapping[TopicPartition, Future[Any]] = self._admin().list_offsets(
             {TopicPartition(*key): _spec(what) for key, what in wanted.items()},
-            isolation_level=self._isolation,
+            isolation_level=self._isolation if isolation is None else isolation,
             request_timeout=timeout_s,
         )
         return found

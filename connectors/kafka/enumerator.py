@@ -359,16 +359,22 @@ class KafkaSplitEnumerator:
         log.warning("partitions are gone, going on without them: partitions=%s", names)
 
     def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:
-        """A look; a bounded run waits for a short log here, or it would be over before it knows."""
+        """A look; a bounded run waits for a short log here, or it would be over before it knows.
+
+        Raises:
+            UnreachableError: nobody tells that bounded run where a log ends.
+        """
         starts = {key_of(split): split.end_offset for split in positions}
 
-        def find() -> tuple[Look, Sequence[PartitionKey]]:
+        def find() -> tuple[Look, Mapping[PartitionKey, int | None]]:
+            until_s = self._clock() + timeout_s
             look = self._look(positions, timeout_s)
-            return look, () if self._ends is None else self._losses.note_shorter(
-                starts, look.latest
-            )
+            left_s = max(_LEAST_S, until_s - self._clock())
+            look = self._losses.with_log_ends(starts, look, timeout_s=left_s)
+            return look, {} if self._ends is None else self._losses.note_shorter(starts, look)
 
-        look, _ = self._unless_lasting(find)
+        look, shorter = self._unless_lasting(find)
+        require_located(shorter, [key for key, end in shorter.items() if end is not None])
         return look
 
     def _unless_lasting(self, find: Callable[[], tuple[T, A]]) -> tuple[T, A]:

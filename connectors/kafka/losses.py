@@ -3,7 +3,7 @@
 A position says how far a partition was read, and which leader said so. Retention moves a
 partition's first record behind a position. An unclean election, or a disk that lost its newest
 records, moves its end before one; and where the log has grown again since, only the leaders'
-epochs tell that other records are there now.
+epochs tell that other records are there now. What an open transaction hides is not gone.
 """
 
 import logging
@@ -33,7 +33,8 @@ class LossWatch:
     """Where positions go on. Driver; one thread at a time.
 
     Args:
-        cluster: asked where a leader's records end, when there is a later leader.
+        cluster: asked where a leader's records end, when there is a later leader, and where a log
+            does, when readers may not see up to a position.
         fail_on_data_loss: raise DataLostError, or go on behind what is gone.
         clock: monotonic seconds.
 
@@ -73,7 +74,20 @@ class LossWatch:
         ends = self._earlier_ends(positions, look, timeout_s)
         starts |= self._rewritten(positions, ends, look)
         # Up to where the present leader has told, a log is only not shown yet.
-        return starts | self._cut_off(starts, look.latest, patience_s, told=ends.keys())
+        return starts | self._cut_off(starts, look, patience_s, told=ends.keys())
+
+    def with_log_ends(
+        self, starts: Mapping[PartitionKey, int], look: Look, *, timeout_s: float
+    ) -> Look:
+        """And where those logs end of which readers may not see as much as lies before a position.
+
+        Raises:
+            UnreachableError: nobody answers.
+        """
+        hidden = _hidden(starts, look)
+        if not hidden:
+            return look
+        return replace(look, log_ends=self._cluster.log_ends(hidden, timeout_s=timeout_s))
 
     def of_no_earlier_leader(self, positions: Sequence[SplitRange], look: Look) -> Look:
         """Without what an earlier leader than a position's tells of a log: a broker that is cut
@@ -117,13 +131,19 @@ class LossWatch:
         return {key: max(start, earliest.get(key, 0)) for key, start in starts.items()}
 
     def note_shorter(
-        self, starts: Mapping[PartitionKey, int], latest: Mapping[PartitionKey, OffsetFact]
-    ) -> Sequence[PartitionKey]:
-        """Logs that end before their positions, and since when; other regions' stay noted."""
-        shorter = [key for key, fact in latest.items() if fact.offset < starts.get(key, 0)]
+        self, starts: Mapping[PartitionKey, int], look: Look
+    ) -> Mapping[PartitionKey, int | None]:
+        """Logs that end before their positions, and where; None: nobody tells just now.
+
+        Since when they do is noted; other regions' stay noted.
+        """
+        ends = {key: _log_end(key, look) for key in _hidden(starts, look)}
+        shorter = {key: end for key, end in ends.items() if end is None or end < starts[key]}
         before, now_s = self._shorter_since_s, self._clock()
         self._shorter_since_s = {key: at_s for key, at_s in before.items() if key not in starts}
-        self._shorter_since_s |= {key: before.get(key, now_s) for key in shorter}
+        self._shorter_since_s |= {
+            key: before.get(key, now_s) for key, end in shorter.items() if end is not None
+        }
         return shorter
 
     def _earlier_ends(
@@ -175,34 +195,35 @@ class LossWatch:
     def _cut_off(
         self,
         starts: Mapping[PartitionKey, int],
-        latest: Mapping[PartitionKey, OffsetFact],
+        look: Look,
         patience_s: float,
         *,
         told: Collection[PartitionKey],
     ) -> dict[PartitionKey, int]:
         """Judge logs that end before a position, once that lasts: their records are lost."""
         now_s = self._clock()
-        self.note_shorter(starts, latest)
-        lasting = [
-            key
-            for key in starts.keys() - told
-            if now_s - self._shorter_since_s.get(key, now_s) >= patience_s
-        ]
+        lasting = {
+            key: end
+            for key, end in self.note_shorter(starts, look).items()
+            if end is not None
+            and key not in told
+            and now_s - self._shorter_since_s[key] >= patience_s
+        }
         lost = [
             LostRange(
                 topic=topic,
                 partition=number,
-                start_offset=latest[topic, number].offset,
+                start_offset=end,
                 end_offset=starts[topic, number],
             )
-            for topic, number in sorted(lasting)
+            for (topic, number), end in sorted(lasting.items())
         ]
         if not lost:
             return {}
         if self._fails:
             raise log_cut_off(lost)
         self._count(lost)
-        return {key: latest[key].offset for key in lasting}
+        return lasting
 
     def _count(self, lost: Sequence[LostRange]) -> None:
         """Once each: a position stays before a loss until there is something to read behind it."""
@@ -218,6 +239,22 @@ class LossWatch:
             records,
             " ".join(map(str, new)),
         )
+
+
+def _hidden(starts: Mapping[PartitionKey, int], look: Look) -> list[PartitionKey]:
+    """Positions that readers may not see up to: of a log that ends before, or that a transaction
+    holds open."""
+    return [key for key, fact in look.latest.items() if fact.offset < starts.get(key, 0)]
+
+
+def _log_end(key: PartitionKey, look: Look) -> int | None:
+    """None: it is not told, or by an earlier leader than the one that told what is visible."""
+    end, told = look.log_ends.get(key), look.latest[key].leader_epoch
+    if end is None or (
+        told is not None and end.leader_epoch is not None and end.leader_epoch < told
+    ):
+        return None
+    return end.offset
 
 
 def _question(split: SplitRange, fact: OffsetFact | None) -> EpochQuestion | None:

@@ -14,6 +14,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from runtime.embedded.ports import free_ports
 from runtime.errors import (
     AuthenticationError,
+    DataLostError,
     UnreachableError,
 )
 from runtime.model import SplitRange
@@ -227,6 +228,33 @@ def test_cut_is_at_the_end_that_committed_readers_see(
     open_producer.commit_transaction(30)
     await_stable(kafka.bootstrap, name)
     assert values(rows(made, cut(enumerator, first))) == [b"held", b"held", b"behind"]
+
+
+def test_a_start_behind_an_open_transaction_is_no_loss(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Rule 25: other tools' offsets are ends of logs. Nothing before the start is read, nor told
+    to be lost; a bounded run would judge it within seconds."""
+    name = topic()
+    produce(kafka.bootstrap, name, [b"before"])
+    open_producer = abandon_transaction(kafka.bootstrap, name, [b"held", b"held"])
+    produce(kafka.bootstrap, name, [b"behind"])
+    ending = source(kafka, name, starting_offsets={name: {0: 4}}, bounded=True)
+    enumerator, positions = start(ending)
+    nothing = cut(enumerator, positions)
+    assert bounds(nothing) == {0: (4, 4)}
+    assert enumerator.is_finished(nothing)
+    made = source(kafka, name, starting_offsets={name: {0: 4}})
+    enumerator, positions = start(made)
+    first = cut(enumerator, positions)
+    assert bounds(first) == {0: (4, 4)}
+    produce(kafka.bootstrap, name, [b"new"])
+    open_producer.commit_transaction(30)
+    await_stable(kafka.bootstrap, name)
+    assert values(rows(made, cut(enumerator, first))) == [b"new"]
+    beyond, positions = start(source(kafka, name, starting_offsets={name: {0: 9}}, bounded=True))
+    with pytest.raises(DataLostError, match=r"-0\[6,9\)"):
+        cut(beyond, positions)
 
 
 def test_range_ending_in_markers_and_aborted_records_ends(
