@@ -12,6 +12,7 @@ from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.resolution import resolve
 from connectors.kafka.shared_look import SharedLook
+from connectors.kafka.short_logs import ShortLogs
 from connectors.kafka.splits import (
     TopicFacts,
     backlog_records,
@@ -42,7 +43,6 @@ _ABSENCE_S = 3.0
 _ABSENCE_PAUSE_S = 0.2
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
-_SHORT_S = 30.0  # how often a log is named that ends before the end which is asked for
 _COMMIT_TIMEOUT_S = 5.0
 _LEAST_S = 0.1  # for the next request of a call whose time is up
 _COMMIT_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every epoch that time-out
@@ -66,6 +66,7 @@ class KafkaSplitEnumerator:
         self._options = options
         self._cluster = cluster
         self._shared = SharedLook(cluster, clock)
+        self._short_logs = ShortLogs(clock)
         self._losses = LossWatch(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
         self._source_id = source_id
         self._group_id = group_id
@@ -79,7 +80,6 @@ class KafkaSplitEnumerator:
         self._ends: dict[PartitionKey, int] | None = None
         self._latest: dict[PartitionKey, int] = {}
         self._moved_at_s: dict[PartitionKey, float] = {}
-        self._short_since_s: dict[PartitionKey, float] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
         self._publish_again_at_s = float("-inf")
@@ -203,7 +203,7 @@ class KafkaSplitEnumerator:
         left_s = max(_LEAST_S, until_s - self._clock())
         starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
         ends = self._visible_ends(starts, look)
-        self._tell_of_short_logs(look)
+        self._short_logs.tell(look.latest, self._ends or {}, gone=self._gone)
         if not at_once and self._is_too_early(starts, ends):
             ends = starts
         limit = smallest_limit(max_records, self._options.max_offsets)
@@ -417,24 +417,6 @@ class KafkaSplitEnumerator:
         if self._ends is not None:
             ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
         return {key: max(end, starts[key]) for key, end in ends.items()}
-
-    def _tell_of_short_logs(self, look: Look) -> None:
-        """A bounded source waits where a log ends before the end that is asked for. It may grow,
-        but it may have been cut off, too, where nobody had read yet."""
-        now_s, ends = self._clock(), self._ends or {}
-        for key, fact in look.latest.items():
-            if key in self._gone or fact.offset >= ends.get(key, 0):
-                self._short_since_s.pop(key, None)
-            elif now_s - self._short_since_s.setdefault(key, now_s) >= _SHORT_S:
-                self._short_since_s[key] = now_s
-                log.warning(
-                    "a log ends before the end that is asked for, more records are waited for: "
-                    "partition=%s-%d log_end=%d end=%d; if it was cut off (an unclean leader "
-                    "election, a lost disk) none will come: stop the job, and ask for less",
-                    *key,
-                    fact.offset,
-                    ends[key],
-                )
 
     def _is_too_early(
         self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
