@@ -21,9 +21,11 @@ from connectors.kafka.splits import (
     limit_ends,
     new_partitions,
     next_range,
+    reach,
     require_forward,
     require_whole,
     smallest_limit,
+    stops_short,
     vanished,
 )
 from runtime.contracts import Backlog, Clock
@@ -211,13 +213,19 @@ class KafkaSplitEnumerator:
         return tuple(self._next(split, starts, ends, look.latest) for split in positions)
 
     def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
-        """Refuse ranges that stop short of the ends asked for.
+        """Refuse ranges that stop short of the ends asked for, or say so.
 
         Raises:
             ConfigError: a log ends, for this reader, before an ending offset.
         """
+        ends = self._ends or {}
         if self._options.fail_on_data_loss:
-            require_whole(ranges, self._ends or {})
+            require_whole(ranges, ends)
+        elif short := reach(stops_short(ranges, ends), ends):
+            log.warning(
+                "fewer records are read than asked for: %s",
+                ", ".join(f"{name}: {how_far}" for name, how_far in short.items()),
+            )
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """Whether a bounded source has read each position up to its end."""

@@ -27,10 +27,12 @@ __all__ = [
     "new_partitions",
     "next_range",
     "range_rewritten",
+    "reach",
     "require_forward",
     "require_whole",
     "smallest_limit",
     "split_evenly",
+    "stops_short",
     "vanished",
 ]
 
@@ -106,17 +108,27 @@ def require_forward(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionK
         )
 
 
+def stops_short(
+    ranges: Iterable[SplitRange], ends: Mapping[PartitionKey, int]
+) -> tuple[SplitRange, ...]:
+    """Ranges that stop short of the ends asked for."""
+    return tuple(split for split in ranges if split.end_offset < ends.get(key_of(split), 0))
+
+
+def reach(short: Iterable[SplitRange], ends: Mapping[PartitionKey, int]) -> dict[str, str]:
+    """How far such ranges come, and how far they should, by name."""
+    return {
+        split.name: f"readable={split.end_offset} ending={ends[key_of(split)]}" for split in short
+    }
+
+
 def require_whole(ranges: Sequence[SplitRange], ends: Mapping[PartitionKey, int]) -> None:
     """ConfigError with the ranges that stop short of the ends asked for."""
-    short = {
-        split.name: f"readable={split.end_offset} ending={ends[key_of(split)]}"
-        for split in ranges
-        if split.end_offset < ends.get(key_of(split), 0)
-    }
+    short = stops_short(ranges, ends)
     if short:
         raise ConfigError(
             "a read ends behind what can be read",
-            short,
+            reach(short, ends),
             "Give endingOffsets that exist, or latest. An open transaction hides what lies "
             "behind its first record.",
         )
