@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence, Set, Sized
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from connectors.kafka.backlog import measured
 from connectors.kafka.discovery import Look, OffsetFact, SourceCluster, require_located
 from connectors.kafka.losses import LossWatch
+from connectors.kafka.offset_publication import OffsetPublication
 from connectors.kafka.options import SourceOptions
+from connectors.kafka.patience import ABSENCE_S, Patience
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.resolution import resolve
 from connectors.kafka.shared_look import SharedLook
@@ -29,25 +30,18 @@ from connectors.kafka.splits import (
     vanished,
 )
 from runtime.contracts import Backlog, Clock
-from runtime.errors import ConfigError, SourceChangedError, StreamError
+from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import SplitKey, SplitRange
 
 __all__ = ["KafkaSplitEnumerator"]
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-A = TypeVar("A", bound=Sized)
 KeySet = Set[PartitionKey]
 
-# Metadata lags behind for a moment after a broker's start; absence counts when it lasts.
-_ABSENCE_S = 3.0
-_ABSENCE_PAUSE_S = 0.2
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
-_COMMIT_TIMEOUT_S = 5.0
 _LEAST_S = 0.1  # for the next request of a call whose time is up
-_COMMIT_PAUSE_S = 60.0  # a group that nobody coordinates must not cost every epoch that time-out
 
 
 class KafkaSplitEnumerator:
@@ -71,11 +65,11 @@ class KafkaSplitEnumerator:
         self._short_logs = ShortLogs(clock)
         self._losses = LossWatch(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
         self._source_id = source_id
-        self._group_id = group_id
+        self._publication = OffsetPublication(cluster, group_id, clock)
         self._bounded = bounded
         self._clock = clock
         self._wall_clock = wall_clock
-        self._pause = pause
+        self._patience = Patience(clock, pause)
         self._known: set[PartitionKey] = set()
         self._restored: frozenset[str] = frozenset()  # topics that an earlier run has read
         self._first_shown: frozenset[PartitionKey] | None = None  # by this run's first look
@@ -84,7 +78,6 @@ class KafkaSplitEnumerator:
         self._moved_at_s: dict[PartitionKey, float] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
-        self._publish_again_at_s = float("-inf")
 
     def check(self, *, timeout_s: float) -> int:
         """How many partitions the source names; SourceChangedError when a topic does not exist."""
@@ -201,7 +194,7 @@ class KafkaSplitEnumerator:
         look = self._losses.of_no_earlier_leader(
             positions, self._settled_look(positions, timeout_s)
         )
-        patience_s = _TRUNCATION_S if self._ends is None else _ABSENCE_S
+        patience_s = _TRUNCATION_S if self._ends is None else ABSENCE_S
         left_s = max(_LEAST_S, until_s - self._clock())
         starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
         ends = self._visible_ends(starts, look)
@@ -254,15 +247,8 @@ class KafkaSplitEnumerator:
 
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises."""
-        is_wanted = self._options.commit_group_offsets and positions
-        if not is_wanted or self._clock() < self._publish_again_at_s:
-            return
-        offsets = {key_of(split): split.end_offset for split in positions}
-        try:
-            self._cluster.commit(self._group_id, offsets, timeout_s=_COMMIT_TIMEOUT_S)
-        except StreamError as err:
-            self._publish_again_at_s = self._clock() + _COMMIT_PAUSE_S
-            log.warning("group offsets not published: group=%s reason=%s", self._group_id, err)
+        if self._options.commit_group_offsets:
+            self._publication.publish(positions)
 
     def latest(self) -> Mapping[PartitionKey, int]:
         """The ends that the last cut saw."""
@@ -293,7 +279,7 @@ class KafkaSplitEnumerator:
             # What is read already is judged by its own cut: another region may be looking here.
             return found, subscription.missing(found, self._known)
 
-        found, missing = self._unless_lasting(find)
+        found, missing = self._patience.unless_lasting(find)
         if missing and (all_must_exist or self._options.fail_on_data_loss):
             raise SourceChangedError(
                 "what the source names does not exist",
@@ -332,7 +318,7 @@ class KafkaSplitEnumerator:
             wanted = self._ends.keys() - self._known - self._gone
             return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
 
-        found, absent = self._unless_lasting(find)
+        found, absent = self._patience.unless_lasting(find)
         self._judge_gone(absent)
         return found
 
@@ -348,7 +334,7 @@ class KafkaSplitEnumerator:
             # What was judged already is not waited for again, at every cut.
             return look, tuple(split for split in absent if key_of(split) not in self._gone)
 
-        look, gone = self._unless_lasting(find)
+        look, gone = self._patience.unless_lasting(find)
         self._judge_gone({key_of(split) for split in gone})
         return look
 
@@ -381,19 +367,9 @@ class KafkaSplitEnumerator:
             look = self._losses.with_log_ends(starts, look, timeout_s=left_s)
             return look, {} if self._ends is None else self._losses.note_shorter(starts, look)
 
-        look, shorter = self._unless_lasting(find)
+        look, shorter = self._patience.unless_lasting(find)
         require_located(shorter, [key for key, end in shorter.items() if end is not None])
         return look
-
-    def _unless_lasting(self, find: Callable[[], tuple[T, A]]) -> tuple[T, A]:
-        deadline_s = None
-        while True:
-            found, absent = find()
-            if deadline_s is None:  # behind the first look, whose time counts for nothing
-                deadline_s = self._clock() + _ABSENCE_S
-            if not absent or self._clock() >= deadline_s:
-                return found, absent
-            self._pause(_ABSENCE_PAUSE_S)
 
     def _refuse_unnamed(self, positions: Sequence[SplitRange]) -> None:
         subscription = self._options.subscription
