@@ -127,7 +127,7 @@ class KafkaBatchReader(DataSourceReader):
         enumerator = _enumerator(self._options, bounded=True)
         try:
             start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
-            ranges = enumerator.cut(start, max_records=None, timeout_s=_TIMEOUT_S)
+            ranges = enumerator.cut_whole(start, timeout_s=_TIMEOUT_S)
             enumerator.require_readable_ends(ranges)
         finally:
             enumerator.close()

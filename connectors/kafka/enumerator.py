@@ -22,6 +22,7 @@ from connectors.kafka.splits import (
     limit_ends,
     new_partitions,
     next_range,
+    out_of_reach,
     reach,
     require_forward,
     require_whole,
@@ -38,6 +39,7 @@ __all__ = ["KafkaSplitEnumerator"]
 log = logging.getLogger(__name__)
 
 KeySet = Set[PartitionKey]
+Splits = tuple[SplitRange, ...]
 
 # A new leader may know a lower end for a moment; a log that stays shorter has lost records.
 _TRUNCATION_S = 30.0
@@ -190,6 +192,41 @@ class KafkaSplitEnumerator:
         """
         if not positions:
             return ()
+        return self._cut(positions, max_records, timeout_s, at_once=at_once)[0]
+
+    def cut_whole(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """All that a bounded source reads, at once. Looks again where that is less than was asked
+        for: a partition may have no leader for a while, and a new one know a lower end.
+
+        Raises:
+            UnreachableError: a partition that has more has no leader until the time is up.
+        """
+        if not positions:
+            return ()
+        ends = self._ends or {}
+
+        def find() -> tuple[tuple[Splits, bool], Splits]:
+            ranges, look = self._cut(positions, None, timeout_s)
+            short = stops_short((s for s in ranges if key_of(s) not in self._gone), ends)
+            return (ranges, all(key_of(split) in look.latest for split in short)), short
+
+        (ranges, all_answer), short = self._patience.unless_lasting(
+            find, lambda found: ABSENCE_S if found[1] else timeout_s
+        )
+        if not all_answer:
+            raise out_of_reach(short, ends)
+        return ranges
+
+    def _cut(
+        self,
+        positions: Sequence[SplitRange],
+        max_records: int | None,
+        timeout_s: float,
+        *,
+        at_once: bool = False,
+    ) -> tuple[Splits, Look]:
         until_s = self._clock() + timeout_s
         look = self._losses.of_no_earlier_leader(
             positions, self._settled_look(positions, timeout_s)
@@ -203,7 +240,7 @@ class KafkaSplitEnumerator:
             ends = starts
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
-        return tuple(self._next(split, starts, ends, look.latest) for split in positions)
+        return tuple(self._next(split, starts, ends, look.latest) for split in positions), look
 
     def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
         """Refuse ranges that stop short of the ends asked for, or say so.

@@ -27,13 +27,22 @@ class Patience:
         self._clock = clock
         self._pause = pause
 
-    def unless_lasting(self, find: Callable[[], tuple[T, A]]) -> tuple[T, A]:
-        """What was found, and what was missing in it: nothing, or what has been for so long."""
+    def unless_lasting(
+        self,
+        find: Callable[[], tuple[T, A]],
+        patience_s: Callable[[T], float] = lambda _: ABSENCE_S,
+    ) -> tuple[T, A]:
+        """What was found, and what was missing in it: nothing, or what has been for so long.
+
+        Args:
+            find: looks.
+            patience_s: for how long, by what was found.
+        """
         began_s = None
         while True:
             found, absent = find()
             if began_s is None:  # behind the first look, whose time counts for nothing
                 began_s = self._clock()
-            if not absent or self._clock() - began_s >= ABSENCE_S:
+            if not absent or self._clock() - began_s >= patience_s(found):
                 return found, absent
             self._pause(_PAUSE_S)

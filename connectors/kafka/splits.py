@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from connectors.kafka.positions import PartitionKey
-from runtime.errors import ConfigError, DataLostError, SourceChangedError
+from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
 from runtime.model import SplitRange
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "lost_to_retention",
     "new_partitions",
     "next_range",
+    "out_of_reach",
     "range_rewritten",
     "reach",
     "require_forward",
@@ -132,6 +133,15 @@ def require_whole(ranges: Sequence[SplitRange], ends: Mapping[PartitionKey, int]
             "Give endingOffsets that exist, or latest. An open transaction hides what lies "
             "behind its first record.",
         )
+
+
+def out_of_reach(short: Iterable[SplitRange], ends: Mapping[PartitionKey, int]) -> UnreachableError:
+    """The error for a read that would be over before the ends asked for."""
+    return UnreachableError(
+        "records that are to be read cannot be reached",
+        reach(short, ends),
+        "Are the leaders of these partitions up? Start again when they are.",
+    )
 
 
 def smallest_limit(first: int | None, second: int | None) -> int | None:

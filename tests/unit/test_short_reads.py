@@ -2,6 +2,7 @@
 
 import pytest
 
+from runtime.errors import UnreachableError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import Bench, bounds
 
@@ -47,3 +48,65 @@ def test_a_batch_read_that_is_whole_says_nothing(caplog: pytest.LogCaptureFixtur
     bench = bench_of(10, 20, failOnDataLoss="false")
     bench.enumerator.require_readable_ends(bench.cut(bench.start()))
     assert not caplog.records
+
+
+def whole(bench: Bench) -> dict[str, tuple[int, int]]:
+    """What ``spark.read`` plans."""
+    start = bench.start()
+    bench.cluster.leaderless.add(("orders", 1))
+    return bounds(bench.enumerator.cut_whole(start, timeout_s=30.0))
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_batch_read_waits_for_a_partition_that_has_no_leader(fails: str) -> None:
+    """It had one when the ends were asked for; half of the records would pass for all."""
+    bench = bench_of(10, 20, failOnDataLoss=fails)
+
+    def elect() -> None:
+        if bench.clock() > began_s + 20:
+            bench.cluster.leaderless.clear()
+
+    began_s, bench.on_pause = bench.clock(), elect
+    assert whole(bench) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_batch_read_fails_when_a_partition_stays_without_a_leader(fails: str) -> None:
+    """That is no loss, and nothing may be gone on without."""
+    bench = bench_of(10, 20, failOnDataLoss=fails)
+    began_s = bench.clock()
+    with pytest.raises(UnreachableError, match="orders-1=readable=0 ending=20"):
+        whole(bench)
+    assert 30 <= bench.clock() - began_s < 40
+
+
+def test_a_batch_read_whose_empty_partition_has_no_leader_is_whole() -> None:
+    assert whole(bench_of(10, 0)) == {"orders-0": (0, 10), "orders-1": (0, 0)}
+
+
+def test_a_lower_end_of_a_moment_cuts_no_batch_read() -> None:
+    """A new leader may know one; a log that stays short is judged a moment later."""
+    bench = bench_of(10)
+    start = bench.start()
+    bench.cluster.log("orders").latest = 8
+    short = bench.enumerator.cut_whole(start, timeout_s=30.0)
+    assert bounds(short) == {"orders-0": (0, 8)}
+
+    def catch_up() -> None:
+        bench.cluster.log("orders").latest = 10
+
+    bench.on_pause = catch_up
+    assert bounds(bench.enumerator.cut_whole(start, timeout_s=30.0)) == {"orders-0": (0, 10)}
+
+
+def test_a_batch_read_goes_on_without_a_topic_that_is_deleted_where_that_is_allowed() -> None:
+    bench = bench_of(10, failOnDataLoss="false")
+    start = bench.start()
+    bench.cluster.topics.clear()
+    assert bounds(bench.enumerator.cut_whole(start, timeout_s=30.0)) == {"orders-0": (0, 0)}
+
+
+def test_a_batch_read_of_no_topic_asks_nobody() -> None:
+    bench = Bench(bounded=True, subscribePattern="nothing-.*")
+    assert bench.enumerator.cut_whole(bench.start(), timeout_s=30.0) == ()
+    assert bench.cluster.looks == 0
