@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from connectors.kafka.backlog import measured
 from connectors.kafka.discovery import Look, OffsetFact, SourceCluster, require_located
+from connectors.kafka.least_offsets import LeastOffsets
 from connectors.kafka.losses import LossWatch
 from connectors.kafka.offset_publication import OffsetPublication
 from connectors.kafka.options import SourceOptions
@@ -65,6 +66,7 @@ class KafkaSplitEnumerator:
         self._cluster = cluster
         self._shared = SharedLook(cluster, clock)
         self._short_logs = ShortLogs(clock)
+        self._least = LeastOffsets(options.min_offsets, options.max_trigger_delay_s, clock)
         self._losses = LossWatch(cluster, clock, fail_on_data_loss=options.fail_on_data_loss)
         self._source_id = source_id
         self._publication = OffsetPublication(cluster, group_id, clock)
@@ -77,7 +79,6 @@ class KafkaSplitEnumerator:
         self._first_shown: frozenset[PartitionKey] | None = None  # by this run's first look
         self._ends: dict[PartitionKey, int] | None = None
         self._latest: dict[PartitionKey, int] = {}
-        self._moved_at_s: dict[PartitionKey, float] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
 
@@ -236,7 +237,7 @@ class KafkaSplitEnumerator:
         starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
         ends = self._visible_ends(starts, look)
         self._short_logs.tell(look.latest, self._ends or {}, gone=self._gone)
-        if not at_once and self._is_too_early(starts, ends):
+        if not at_once and self._ends is None and self._least.is_too_early(starts, ends):
             ends = starts
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
@@ -439,17 +440,6 @@ class KafkaSplitEnumerator:
             ends = {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
         return {key: max(end, starts[key]) for key, end in ends.items()}
 
-    def _is_too_early(
-        self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
-    ) -> bool:
-        least = self._options.min_offsets
-        if least is None or self._ends is not None or backlog_records(starts, ends) >= least:
-            return False
-        now_s = self._clock()
-        # The first cut of a split begins its wait.
-        moved_at_s = max(self._moved_at_s.setdefault(key, now_s) for key in starts)
-        return now_s - moved_at_s < self._options.max_trigger_delay_s
-
     def _next(
         self,
         split: SplitRange,
@@ -459,7 +449,7 @@ class KafkaSplitEnumerator:
     ) -> SplitRange:
         key = key_of(split)
         if ends[key] > starts[key]:
-            self._moved_at_s[key] = self._clock()
+            self._least.note_moved(key)
         return next_range(
             split,
             start_offset=starts[key],
