@@ -127,7 +127,9 @@ class KafkaBatchReader(DataSourceReader):
         enumerator = _enumerator(self._options, bounded=True)
         try:
             start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
-            ranges = enumerator.cut_whole(start, timeout_s=_TIMEOUT_S)
+            ranges = enumerator.cut_surely(
+                start, max_records=None, timeout_s=_TIMEOUT_S, whole=True
+            )
             enumerator.require_readable_ends(ranges)
         finally:
             enumerator.close()
@@ -205,7 +207,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._positions(start)
         failpoint("before-cut")
         new = self._enumerator.discover(timeout_s=_TIMEOUT_S)
-        cut = self._enumerator.cut(
+        # What is empty ends an availableNow query.
+        cut = self._enumerator.cut_surely(
             (*positions, *new),
             max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             timeout_s=_TIMEOUT_S,

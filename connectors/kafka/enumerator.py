@@ -195,28 +195,39 @@ class KafkaSplitEnumerator:
             return ()
         return self._cut(positions, max_records, timeout_s, at_once=at_once)[0]
 
-    def cut_whole(
-        self, positions: Sequence[SplitRange], *, timeout_s: float
+    def cut_surely(
+        self,
+        positions: Sequence[SplitRange],
+        *,
+        max_records: int | None,
+        timeout_s: float,
+        at_once: bool = False,
+        whole: bool = False,
     ) -> tuple[SplitRange, ...]:
-        """All that a bounded source reads, at once. Looks again where that is less than was asked
-        for: a partition may have no leader for a while, and a new one know a lower end.
+        """`cut` for who takes an empty one for the fixed end. Looks again where that is not so: a
+        partition may have no leader for a while, and a new one know a lower end.
+
+        ``whole``: nothing will be cut behind it, so all must be in it.
 
         Raises:
-            UnreachableError: a partition that has more has no leader until the time is up.
+            UnreachableError: a partition that has more has no leader until the time is up, or its
+                log stays shorter (if ``whole``, `require_readable_ends` judges that).
         """
         if not positions:
             return ()
         ends = self._ends or {}
 
         def find() -> tuple[tuple[Splits, bool], Splits]:
-            ranges, look = self._cut(positions, None, timeout_s)
+            ranges, look = self._cut(positions, max_records, timeout_s, at_once=at_once)
+            if not whole and not all(split.is_empty for split in ranges):
+                return (ranges, True), ()
             short = stops_short((s for s in ranges if key_of(s) not in self._gone), ends)
             return (ranges, all(key_of(split) in look.latest for split in short)), short
 
         (ranges, all_answer), short = self._patience.unless_lasting(
             find, lambda found: ABSENCE_S if found[1] else timeout_s
         )
-        if not all_answer:
+        if short and not (whole and all_answer):
             raise out_of_reach(short, ends)
         return ranges
 

@@ -140,7 +140,8 @@ def out_of_reach(short: Iterable[SplitRange], ends: Mapping[PartitionKey, int]) 
     return UnreachableError(
         "records that are to be read cannot be reached",
         reach(short, ends),
-        "Are the leaders of these partitions up? Start again when they are.",
+        "Are the leaders of these partitions up? Start again when they are. If they are, a log was "
+        "cut off, as an unclean leader election does: a new start reads what is left.",
     )
 
 

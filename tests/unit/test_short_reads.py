@@ -3,6 +3,7 @@
 import pytest
 
 from runtime.errors import UnreachableError
+from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import Bench, bounds
 
@@ -50,11 +51,16 @@ def test_a_batch_read_that_is_whole_says_nothing(caplog: pytest.LogCaptureFixtur
     assert not caplog.records
 
 
-def whole(bench: Bench) -> dict[str, tuple[int, int]]:
-    """What ``spark.read`` plans."""
+def planned(bench: Bench, start: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:
+    """What ``spark.read`` reads."""
+    return bounds(bench.enumerator.cut_surely(start, max_records=None, timeout_s=30.0, whole=True))
+
+
+def planned_without_a_leader(bench: Bench) -> dict[str, tuple[int, int]]:
+    """Partition 1 loses it once the ends are known."""
     start = bench.start()
     bench.cluster.leaderless.add(("orders", 1))
-    return bounds(bench.enumerator.cut_whole(start, timeout_s=30.0))
+    return planned(bench, start)
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -67,7 +73,7 @@ def test_a_batch_read_waits_for_a_partition_that_has_no_leader(fails: str) -> No
             bench.cluster.leaderless.clear()
 
     began_s, bench.on_pause = bench.clock(), elect
-    assert whole(bench) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+    assert planned_without_a_leader(bench) == {"orders-0": (0, 10), "orders-1": (0, 20)}
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -76,12 +82,12 @@ def test_a_batch_read_fails_when_a_partition_stays_without_a_leader(fails: str) 
     bench = bench_of(10, 20, failOnDataLoss=fails)
     began_s = bench.clock()
     with pytest.raises(UnreachableError, match="orders-1=readable=0 ending=20"):
-        whole(bench)
+        planned_without_a_leader(bench)
     assert 30 <= bench.clock() - began_s < 40
 
 
 def test_a_batch_read_whose_empty_partition_has_no_leader_is_whole() -> None:
-    assert whole(bench_of(10, 0)) == {"orders-0": (0, 10), "orders-1": (0, 0)}
+    assert planned_without_a_leader(bench_of(10, 0)) == {"orders-0": (0, 10), "orders-1": (0, 0)}
 
 
 def test_a_lower_end_of_a_moment_cuts_no_batch_read() -> None:
@@ -89,24 +95,23 @@ def test_a_lower_end_of_a_moment_cuts_no_batch_read() -> None:
     bench = bench_of(10)
     start = bench.start()
     bench.cluster.log("orders").latest = 8
-    short = bench.enumerator.cut_whole(start, timeout_s=30.0)
-    assert bounds(short) == {"orders-0": (0, 8)}
+    assert planned(bench, start) == {"orders-0": (0, 8)}
 
     def catch_up() -> None:
         bench.cluster.log("orders").latest = 10
 
     bench.on_pause = catch_up
-    assert bounds(bench.enumerator.cut_whole(start, timeout_s=30.0)) == {"orders-0": (0, 10)}
+    assert planned(bench, start) == {"orders-0": (0, 10)}
 
 
 def test_a_batch_read_goes_on_without_a_topic_that_is_deleted_where_that_is_allowed() -> None:
     bench = bench_of(10, failOnDataLoss="false")
     start = bench.start()
     bench.cluster.topics.clear()
-    assert bounds(bench.enumerator.cut_whole(start, timeout_s=30.0)) == {"orders-0": (0, 0)}
+    assert planned(bench, start) == {"orders-0": (0, 0)}
 
 
 def test_a_batch_read_of_no_topic_asks_nobody() -> None:
     bench = Bench(bounded=True, subscribePattern="nothing-.*")
-    assert bench.enumerator.cut_whole(bench.start(), timeout_s=30.0) == ()
+    assert planned(bench, bench.start()) == {}
     assert bench.cluster.looks == 0
