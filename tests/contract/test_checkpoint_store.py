@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
+from unittest.mock import patch
 
 import pytest
 
@@ -257,6 +258,19 @@ def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> Non
     assert answer is PublishOutcome.TAKEN
     (repair,) = store.repairs(1)
     assert repair.leader_session_id == "new"
+
+
+def test_rule_11_a_claim_that_is_not_answered_accepts_nothing(store: CheckpointStore) -> None:
+    """Whether it stands in a repair's way nobody knows: the command is given again."""
+    standing = _two_committables()
+    _publish(store, standing)
+    word = _accepted(standing.committables[0])
+    unknown = patch.object(store, "publish_repair", return_value=PublishOutcome.UNKNOWN)
+    with unknown, pytest.raises(StorageError, match="claim is not answered"):
+        store.accept(1, [word])
+    assert store.accepted(1) == {}
+    store.accept(1, [word])
+    assert set(store.accepted(1)) == {word.digest}
 
 
 def test_rule_11_a_place_that_was_retired_is_not_repaired(store: CheckpointStore) -> None:

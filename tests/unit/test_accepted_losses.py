@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +19,7 @@ from runtime.errors import (
     StreamError,
     TransactionLostError,
     TransactionUnknownError,
+    UnreachableError,
 )
 from runtime.model import SplitRange, StateEntry
 from tests.core_driver import FAST, CoreDriver, committable
@@ -449,4 +451,20 @@ def test_rule_11_what_is_lost_and_what_nobody_can_tell_are_put_on_record_togethe
     assert outcomes == ["aborted", "aborted", "unknown"]
     accept(job.store, 1, unknown_as=AcceptedAs.COMMITTED)
     job.start(session="third", plan=two_regions())
+    assert _visible(job) == ["main-done", "side-open"]
+
+
+def test_rule_11_a_repair_that_gave_way_and_could_not_be_discarded_is_swept() -> None:
+    """Its brokers went away meanwhile; what it has open nobody else names."""
+    job = half_lost()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    sleeping = _sleeping_in_its_repair(job)
+    accept(job.store, 1)
+    away = UnreachableError("no broker answers", {}, "Start one.")
+    with patch.object(job.sink.committer, "abort", side_effect=away):
+        _end(sleeping)
+    assert job.broker.ongoing()
+    job.start(session="third", plan=two_regions())
+    assert not job.broker.ongoing()
     assert _visible(job) == ["main-done", "side-open"]

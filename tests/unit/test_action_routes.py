@@ -171,3 +171,13 @@ def test_ranges_that_were_left_out_are_told_by_name(caplog: pytest.LogCaptureFix
     bench.routes.carry_out([Report(progress=progress)])
     bench.steps.stop(timeout_s=PATIENCE_S)
     assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text
+
+
+def test_a_wait_for_readers_is_told_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    """A quarter of an hour of silence looks like a job that hangs."""
+    with (
+        patch("runtime.checkpoint.routes._SWEEP_AGAIN_S", 0.001),
+        patch("runtime.checkpoint.routes._TOLD_EVERY_S", 6.0),
+    ):
+        assert Bench(True, swept=[False, True]).finish()
+    assert "waits until readers see all of it: missing=orphans waited_s=7" in caplog.text

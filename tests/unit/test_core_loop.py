@@ -275,3 +275,29 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
     assert isinstance(failed.error, FencedError if is_fenced else ValueError)
     errors = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
     assert bool(errors) is not is_fenced
+
+
+def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
+    """The stop itself is one of those that are left, and no question."""
+    is_entered, may_exit = threading.Event(), threading.Event()
+
+    def leave(_: CoordinatorCore) -> None:
+        is_entered.set()
+        may_exit.wait(PATIENCE_S)
+
+    def exit_thread(actions: Sequence[Action]) -> None:
+        bench.carry_out = bench.done.extend
+        raise SystemExit(len(actions))
+
+    bench.carry_out = exit_thread
+    held = threading.Thread(target=lambda: bench.loop.ask(leave), daemon=True)
+    held.start()
+    assert is_entered.wait(PATIENCE_S)
+    bench.loop.post(Tick())
+    stopping = threading.Thread(target=lambda: bench.loop.stop(timeout_s=PATIENCE_S), daemon=True)
+    stopping.start()
+    wait_for(lambda: bench.loop._inbox.qsize() == 2)  # noqa: SLF001
+    may_exit.set()
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+    assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))

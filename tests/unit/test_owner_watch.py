@@ -248,3 +248,24 @@ def test_rule_22_nothing_is_decided_under_a_prefix_that_another_job_has() -> Non
     assert store.records == {}
     aborted = drive(hands_of(store, before_decision=fenced).perform(publish(Verdict.ABORTED)))
     assert aborted == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)
+
+
+def test_rule_22_who_found_it_first_has_told_it() -> None:
+    """Two sinks' looks, at the same moment, find that the prefix is another's."""
+    first, second, told = Sink(), Sink(), list[FencedError]()
+    at_renewal, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        at_renewal.set()
+        assert go_on.wait(PATIENCE_S)
+        raise FencedError("found later", {}, "Stop one of them.")
+
+    with patch.object(first, "renew", slow):
+        owners = renewing({"first": first, "second": second}, interval_s=0.002)
+        owners.tell(told.append)
+        assert at_renewal.wait(PATIENCE_S)
+        second.finds = FENCED
+        wait_for(lambda: bool(told), poll_s=0.002)
+        go_on.set()
+        owners.stop(timeout_s=PATIENCE_S)
+    assert told == [FENCED]

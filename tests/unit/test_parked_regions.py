@@ -20,6 +20,7 @@ from runtime.checkpoint.messages import (
     SplitsDiscovered,
     SweepOrphans,
 )
+from runtime.checkpoint.parking import end_or_park
 from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
 from runtime.contracts import FailureReason
 from runtime.errors import (
@@ -411,3 +412,13 @@ def test_a_region_that_is_parked_is_not_parked_again_for_an_epoch_that_it_was_pa
     assert parked is not None
     assert "too large" in parked.why
     assert not driver.seen(EndJob)
+
+
+def test_a_region_that_is_parked_already_is_not_parked_again() -> None:
+    """It is blamed once more, with others: its first cause stays, and is told once."""
+    driver = parked()
+    book = driver.core._book  # noqa: SLF001
+    end_or_park(book, ["main"], ValueError("later"), driver.clock())
+    assert book.regions["main"].parked is not None
+    assert book.regions["main"].parked.cause is NO_USE
+    assert len(driver.seen(RegionParked)) == 1

@@ -24,6 +24,7 @@ from runtime.model import (
     Verdict,
 )
 from tests.core_driver import split
+from tests.fake_store import FakeStore
 from tests.fakes import (
     TransactionState,
     entry_of,
@@ -395,3 +396,13 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
     assert job.broker.read_committed(0) == ["decided"]
     assert not job.broker.ongoing()
     assert job.broker.aborts_of_committed == 0
+
+
+def test_a_start_that_was_told_of_seals_that_are_none_looks_again() -> None:
+    """The list was another directory's: what it hid is looked at."""
+    job = Job(record(0), record(1), committed=(0, 1))
+    told = [{1: 0}]
+    real = FakeStore.known_seals
+    with patch.object(FakeStore, "known_seals", lambda it: told.pop() if told else real(it)):
+        assert job.start().record.checkpoint_id == 1
+    assert not told

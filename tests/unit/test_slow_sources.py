@@ -190,3 +190,26 @@ def test_what_was_waited_for_a_source_is_not_waited_for_again(source: PartlyAway
     with serial.held(10.0) as (_, left_s):
         assert left_s < 9.95
     join()
+
+
+def test_each_question_has_the_time_that_is_left() -> None:
+    """Whoever had the source before has used some of it."""
+    left: list[float] = []
+
+    class Noted(FakeSource):
+        def readable(
+            self, ranges: Sequence[SplitRange], *, timeout_s: float
+        ) -> tuple[SplitRange, ...]:
+            left.append(timeout_s)
+            return super().readable(ranges, timeout_s=timeout_s)
+
+    source = SerialSource(Noted("source", {0: 9}))
+    starts = source.resolve_start(timeout_s=CALL_S)
+    assert source.discover(timeout_s=CALL_S) == ()
+    source.restore(starts, timeout_s=CALL_S)
+    (cut,) = source.cut(starts, max_records=None, timeout_s=CALL_S)
+    assert cut.end_offset == 9
+    assert source.readable([cut], timeout_s=CALL_S) == (cut,)
+    assert 0 < left[0] <= CALL_S
+    assert source.fixed_ends() is None
+    assert not source.is_finished([cut])
