@@ -117,18 +117,21 @@ class TransactionWire:
         """See `Wire.close`."""
         with self._lock:
             self._closed = True
-        self._drop()
+            client = self._client
+        if client is not None:
+            self._drop(client)
 
     def _call(self, ask: Callable[[Net], Awaitable[_T]], timeout_s: float) -> _T:
         """Run ``ask`` on the client's I/O thread; wait no longer than the time given."""
         deadline = time.monotonic() + timeout_s
         try:
             client = self._connected(deadline)
-            return client.run(lambda: ask(Net(client, deadline)), deadline)
-        except StreamError:
-            raise
+            try:
+                return client.run(lambda: ask(Net(client, deadline)), deadline)
+            except (kafka_errors.KafkaError, OSError, RuntimeError):
+                self._drop(client)
+                raise
         except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
-            self._drop()
             raise self._translated(err) from None
 
     def _connected(self, deadline: float) -> WireClient:
@@ -139,11 +142,13 @@ class TransactionWire:
                 self._client = WireClient.connect(self._connection.wire(), deadline)
             return self._client
 
-    def _drop(self) -> None:
+    def _drop(self, client: WireClient) -> None:
+        """Close it, unless another thread has; the one that is there by now stays."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            if self._client is not client:
+                return
+            self._client = None
+        client.close()
 
     def _translated(self, error: BaseException) -> StreamError:
         if isinstance(error, REFUSED_CREDENTIALS):

@@ -236,6 +236,9 @@ class WireClient:
         future.add_both(lambda _: done.set())
         if not done.wait(max(0.0, deadline - time.monotonic()) + _GRACE_S):
             raise kafka_errors.KafkaTimeoutError("no answer in time")
+        if isinstance(future.exception, GeneratorExit):
+            # How kafka-python ends what is under way when another thread closes the client.
+            raise kafka_errors.Cancelled("the client was closed")
         if future.exception is not None:
             raise future.exception
         answer: _T = future.value

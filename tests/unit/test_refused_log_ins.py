@@ -1,0 +1,150 @@
+"""A log-in that is refused for a moment ends nothing; one that is refused for good is said."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connectors.kafka import transaction_wire
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.transactions import Net, WireClient, kafka_errors
+
+CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
+OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
+
+
+def said(**fields: Any) -> SimpleNamespace:
+    """A response, or a part of one."""
+    return SimpleNamespace(**fields)
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def _describe(request: Any) -> Any:
+    row = said(
+        transactional_id=OURS.transactional_id,
+        error_code=0,
+        transaction_state="Ongoing",
+        producer_id=OURS.producer_id,
+        producer_epoch=OURS.producer_epoch,
+        transaction_timeout_ms=60_000,
+        transaction_start_time_ms=-1,
+        topics=[],
+    )
+    return said(transaction_states=[row])
+
+
+_ANSWERS: Mapping[str, Callable[[Any], Any]] = {
+    "FindCoordinatorRequest": lambda request: said(
+        coordinators=[said(key=key, node_id=1, error_code=0) for key in request.coordinator_keys]
+    ),
+    "DescribeTransactionsRequest": _describe,
+    "ApiVersionsRequest": lambda _: said(error_code=0, finalized_features=()),
+    "EndTxnRequest": lambda _: said(error_code=0),
+}
+
+
+@dataclass
+class PlayedClient:
+    """A connected client; once ``refusing`` fails a log-in, it refuses all, as kafka-python's do.
+
+    Attributes:
+        refusing: the first request of this kind needs a log-in, which fails so.
+    """
+
+    refusing: Mapping[str, Exception] = field(default_factory=dict)
+    refused: BaseException | None = None
+    closed: bool = False
+
+    def run(self, coroutine: Callable[[], Awaitable[Any]], deadline: float) -> Any:
+        """See `WireClient.run`."""
+
+        async def running() -> Any:
+            return await coroutine()
+
+        return asyncio.run(running())
+
+    def close(self) -> None:
+        """See `WireClient.close`."""
+        self.closed = True
+
+    # --- as `Net` ---
+
+    async def send(self, request: Any, node_id: int | None = None) -> Any:
+        """See `Net.send`."""
+        kind = type(request).__name__
+        self.refused = self.refused or self.refusing.get(kind)
+        if self.refused is not None:
+            raise self.refused
+        return _ANSWERS[kind](request)
+
+    def begin(self, coroutine: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        """See `Net.begin`."""
+        return coroutine()
+
+    async def pause(self) -> bool:
+        """See `Net.pause`: time is up."""
+        return False
+
+
+@pytest.fixture
+def wire_over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TransactionWire]:
+    """A wire that connects by these clients, one after the other."""
+
+    def made(*clients: PlayedClient) -> TransactionWire:
+        left = list(clients)
+        monkeypatch.setattr(WireClient, "connect", lambda settings, deadline: left.pop(0))
+        monkeypatch.setattr(transaction_wire, "Net", lambda client, deadline: client)
+        return TransactionWire(CONNECTION)
+
+    return made
+
+
+def test_a_call_that_fails_late_leaves_the_newer_client_alone(
+    wire_over: Callable[..., TransactionWire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads may ask; each throws away the client that failed it, and no other."""
+    first, second = PlayedClient(), PlayedClient()
+    wire = wire_over(first, second)
+
+    def in_the_meantime(coroutine: Any, deadline: float) -> None:
+        wire._drop(first)  # noqa: SLF001 - as another thread's call does
+        wire.describe([OURS.transactional_id], timeout_s=1)
+        raise kafka_errors.KafkaConnectionError("its connections were closed")
+
+    monkeypatch.setattr(first, "run", in_the_meantime)
+    assert wire.describe([OURS.transactional_id], timeout_s=1) == {}
+    assert (first.closed, second.closed) == (True, False)
+
+
+def test_a_call_whose_client_is_closed_by_another_thread_is_cut_off_and_no_worse() -> None:
+    """kafka-python ends its coroutines by GeneratorExit, which no caller expects."""
+    client = WireClient({"client_id": "x", "bootstrap_servers": ["127.0.0.1:1"]})
+    begun = threading.Event()
+    caught: list[BaseException] = []
+
+    async def waits() -> None:
+        begun.set()
+        while await Net(client, time.monotonic() + 300).pause():
+            pass
+
+    def call() -> None:
+        try:
+            client.run(waits, time.monotonic() + 300)
+        except BaseException as err:  # noqa: BLE001 - whatever it is, is looked at
+            caught.append(err)
+
+    other = threading.Thread(target=call)
+    other.start()
+    assert begun.wait(300)
+    client.close()
+    other.join(300)
+    assert [isinstance(err, kafka_errors.KafkaError) for err in caught] == [True]
