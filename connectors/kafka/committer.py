@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from connectors.kafka.handles import TransactionHandle, TransactionIdentity, decode_handle
 from connectors.kafka.verdicts import Judgement, judge
-from connectors.kafka.wire import EndOutcome, TransactionDescription, TransactionState, Wire
+from connectors.kafka.wire import EndOutcome, TransactionState, Wire
 from runtime.contracts import Clock, CommitOutcome, CommitReport
 from runtime.errors import StreamError
 from runtime.model import StateEntry
@@ -148,7 +148,15 @@ class KafkaCommitter:
         reports: dict[TransactionIdentity, CommitReport],
         deadline: float,
     ) -> dict[TransactionIdentity, Judgement]:
-        found = self._describe(identities, deadline)
+        ids = [identity.transactional_id for identity in identities]
+        try:
+            found = self._wire.describe(ids, timeout_s=self._attempt_s(deadline))
+        except StreamError as err:
+            # A committer does not raise for what a remote answered: these stay pending.
+            log.warning("transactions cannot be described: transactions=%d error=%s", len(ids), err)
+            silent = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
+            reports.update(dict.fromkeys(identities, silent))
+            return {}
         judged = {
             identity: judge(identity, found[identity.transactional_id])
             for identity in identities
@@ -178,17 +186,6 @@ class KafkaCommitter:
                 reports[identity] = CommitReport(
                     outcome=CommitOutcome.PENDING, detail=f"EndTxn: {answer.error}"
                 )
-
-    def _describe(
-        self, identities: Iterable[TransactionIdentity], deadline: float
-    ) -> Mapping[str, TransactionDescription | None]:
-        ids = [identity.transactional_id for identity in identities]
-        try:
-            return self._wire.describe(ids, timeout_s=self._attempt_s(deadline))
-        except StreamError as err:
-            # A committer does not raise for what a remote answered: these stay pending.
-            log.warning("transactions cannot be described: transactions=%d error=%s", len(ids), err)
-            return {}
 
     def _attempt_s(self, deadline: float) -> float:
         return max(0.0, min(_ATTEMPT_S, deadline - self._clock()))

@@ -131,6 +131,10 @@ class TransactionWire:
             except (kafka_errors.KafkaError, OSError, RuntimeError):
                 self._drop(client)
                 raise
+            finally:
+                # It would answer all further calls with what one broker has said for a moment.
+                if client.refused is not None:
+                    self._drop(client)
         except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
             raise self._translated(err) from None
 
@@ -200,7 +204,7 @@ async def _coordinators(net: Net, ids: Iterable[str]) -> dict[str, int]:
 async def _by_coordinator(net: Net, ids: Sequence[str]) -> dict[int, list[str]]:
     try:
         found = await _coordinators(net, ids)
-    except kafka_errors.AuthorizationError:
+    except REFUSED_CREDENTIALS:
         raise
     except kafka_errors.KafkaError as err:
         log.debug("finding coordinators: error=%s", err)

@@ -252,6 +252,12 @@ class WireClient:
         with contextlib.suppress(RuntimeError, OSError):
             self.net.close()
 
+    @property
+    def refused(self) -> BaseException | None:
+        """Why a log-in failed: from then on every request of this client fails so."""
+        refused: BaseException | None = self.manager.refused
+        return refused
+
     async def _close_connections(self) -> None:
         self.manager.close()
 

@@ -117,6 +117,7 @@ def test_refused_permissions_are_pending_with_the_reason() -> None:
     report = _commit(_committer(Refusing(FakeBroker())), _open(FakeHarness(2))[1], timeout_s=1)
 
     assert report.outcome is CommitOutcome.PENDING
+    assert report.detail == "refused []. Fix it."
 
 
 def test_one_lost_transaction_does_not_hold_up_the_others() -> None:

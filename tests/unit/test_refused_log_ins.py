@@ -1,6 +1,7 @@
 """A log-in that is refused for a moment ends nothing; one that is refused for good is said."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,13 +12,19 @@ from typing import Any
 import pytest
 
 from connectors.kafka import transaction_wire
+from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.transactions import Net, WireClient, kafka_errors
+from connectors.kafka.wire import EndOutcome, TransactionState
+from runtime.contracts import CommitOutcome
+from runtime.errors import AuthenticationError
 
 CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
 OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
+REFUSED = kafka_errors.SaslAuthenticationFailedError("user not known yet")
+NO_TOKEN = AuthenticationError("no OAuth token could be had", {"answer": "HTTP 503"}, "Again.")
 
 
 def said(**fields: Any) -> SimpleNamespace:
@@ -106,6 +113,51 @@ def wire_over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TransactionWire]
         return TransactionWire(CONNECTION)
 
     return made
+
+
+@pytest.mark.parametrize("kind", ["FindCoordinatorRequest", "DescribeTransactionsRequest"])
+@pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
+def test_a_log_in_that_one_broker_refuses_once_is_tried_again_by_the_next_call(
+    wire_over: Callable[..., TransactionWire], kind: str, reason: Exception
+) -> None:
+    """A broker that has just started may not know its users; a token endpoint may be away."""
+    first, second = PlayedClient({kind: reason}), PlayedClient()
+    wire = wire_over(first, second)
+    with contextlib.suppress(AuthenticationError):
+        wire.describe([OURS.transactional_id], timeout_s=1)
+    found = wire.describe([OURS.transactional_id], timeout_s=1)[OURS.transactional_id]
+    assert found is not None
+    assert found.state is TransactionState.ONGOING
+    assert (first.closed, second.closed) == (True, False)
+
+
+def test_refused_credentials_are_said_and_not_taken_for_silence(
+    wire_over: Callable[..., TransactionWire],
+) -> None:
+    wire = wire_over(PlayedClient({"FindCoordinatorRequest": REFUSED}))
+    with pytest.raises(AuthenticationError, match="SaslAuthenticationFailedError"):
+        wire.describe([OURS.transactional_id], timeout_s=1)
+
+
+@pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
+def test_rule_5_an_end_whose_log_in_is_refused_is_asked_for_again(
+    wire_over: Callable[..., TransactionWire], reason: Exception
+) -> None:
+    """It never raises, and whether it was sent is not certain."""
+    wire = wire_over(PlayedClient({"EndTxnRequest": reason}), PlayedClient())
+    (report,) = wire.end([OURS], commit=True, timeout_s=1)
+    assert report.outcome is EndOutcome.UNKNOWN
+    (report,) = wire.end([OURS], commit=True, timeout_s=1)
+    assert report.outcome is EndOutcome.DONE
+
+
+def test_a_decided_transaction_is_committed_behind_one_refused_log_in(
+    wire_over: Callable[..., TransactionWire],
+) -> None:
+    """Else it would stay open until the broker aborts it."""
+    wire = wire_over(PlayedClient({"FindCoordinatorRequest": REFUSED}), PlayedClient())
+    (report,) = KafkaCommitter(wire).commit_transactions([OURS], timeout_s=5)
+    assert report.outcome is CommitOutcome.COMMITTED
 
 
 def test_a_call_that_fails_late_leaves_the_newer_client_alone(
