@@ -9,7 +9,7 @@ from connectors.kafka.handles import TransactionHandle, TransactionIdentity, dec
 from connectors.kafka.verdicts import Judgement, judge
 from connectors.kafka.wire import EndOutcome, TransactionState, Wire
 from runtime.contracts import Clock, CommitOutcome, CommitReport
-from runtime.errors import StreamError
+from runtime.errors import AuthenticationError, StreamError
 from runtime.model import StateEntry
 
 __all__ = ["KafkaCommitter"]
@@ -98,17 +98,28 @@ class KafkaCommitter:
         )
 
     def await_visible(self, *, timeout_s: float) -> bool:
-        """See `Committer.await_visible`: none of the ids has markers on their way."""
+        """See `Committer.await_visible`: none of the ids has markers on their way.
+
+        Raises:
+            AuthenticationError: the last look, too, was refused.
+        """
         deadline = self._clock() + timeout_s
         wait_s = _FIRST_WAIT_S
-        while not self._is_all_visible(deadline):
+        while True:
+            refused: AuthenticationError | None = None
+            try:
+                if self._is_all_visible(deadline):
+                    return True
+            except AuthenticationError as err:
+                refused = err  # by one broker, for a moment, or for good
             # A look that is cut off costs its connection.
             is_last = deadline - self._clock() < wait_s + _SHORTEST_LOOK_S
             self._wait(wait_s, deadline)
+            if is_last and refused is not None:
+                raise refused
             if is_last:
                 return False
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
-        return True
 
     def _is_all_visible(self, deadline: float) -> bool:
         found = self._wire.list_transactions(

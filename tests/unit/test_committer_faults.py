@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.wire import TransactionState
+from connectors.kafka.wire import Listing, TransactionState
 from runtime.contracts import CommitOutcome, CommitReport
 from runtime.errors import AuthenticationError, UnsupportedFormatError
 from runtime.model import Redistribution, StateEntry
@@ -118,6 +118,27 @@ def test_refused_permissions_are_pending_with_the_reason() -> None:
 
     assert report.outcome is CommitOutcome.PENDING
     assert report.detail == "refused []. Fix it."
+
+
+@pytest.mark.parametrize("refusals", [1, 1_000])
+def test_rule_24_a_look_that_is_refused_once_is_made_again(refusals: int) -> None:
+    """A job has come to its good end; one that may not look at all is told why."""
+    left = refusals
+
+    class Refusing(FakeWire):
+        def list_transactions(self, *arguments: Any, **options: Any) -> Listing:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise AuthenticationError("refused", {}, "Fix it.")
+            return super().list_transactions(*arguments, **options)
+
+    committer = _committer(Refusing(FakeBroker()))
+    if refusals == 1:
+        assert committer.await_visible(timeout_s=5)
+    else:
+        with pytest.raises(AuthenticationError):
+            committer.await_visible(timeout_s=5)
 
 
 def test_one_lost_transaction_does_not_hold_up_the_others() -> None:
