@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.kafka._client import Consumer, KafkaError, KafkaException, make_consumer, translate
+from connectors.kafka._client import Consumer, KafkaException, make_consumer, translate
 from connectors.kafka.client_options import Role
 from connectors.kafka.hot_path import HotPath
+from connectors.kafka.log_ins import Refusals
 from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.native.library import library_for
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import ReadSettings
-from runtime.errors import AuthenticationError
 
 __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _IDLE_CONSUMERS = 4
 _METADATA_S = 5.0
+_REACH_S = 1.0
 
 # A user's kafka.* option wins over these.
 _TUNING = {
@@ -59,11 +60,11 @@ class _Key:
 
 @dataclass(slots=True, eq=False)
 class PooledConsumer:
-    """A consumer, and why its log-in was refused, if it was."""
+    """A consumer, and what it has told of refused log-ins."""
 
     consumer: Consumer | NativeConsumer
     key: _Key
-    refusals: list[AuthenticationError] = field(default_factory=list)
+    refusals: Refusals = field(default_factory=Refusals)
     _known_topics: set[str] = field(default_factory=set)
 
     def learn(self, topics: Iterable[str]) -> None:
@@ -84,7 +85,25 @@ class PooledConsumer:
             with contextlib.suppress(KafkaException):
                 while self.consumer.serve(0):
                     pass
-            self.refusals.clear()
+        self.refusals.forget()
+
+    def require_log_in(self, topic: str) -> None:
+        """Where nothing comes and a log-in was refused: whether a broker answers nevertheless.
+
+        Raises:
+            AuthenticationError: none does, and that has lasted.
+        """
+        if self.refusals.last is None:
+            return
+        try:
+            self.consumer.list_topics(topic, timeout=_REACH_S)
+        except KafkaException as err:
+            lasting = self.refusals.lasting()
+            if lasting is not None:
+                raise lasting from err
+            return
+        log.warning("a log-in was refused, others are not: error=%s", self.refusals.last)
+        self.refusals.forget()
 
 
 class ConsumerPool:
@@ -152,14 +171,7 @@ process_pool = ConsumerPool()
 
 
 def _connect(key: _Key) -> PooledConsumer:
-    refusals: list[AuthenticationError] = []
-
-    def note(error: KafkaError) -> None:
-        # A refused log-in is no message; without this the reader would only see silence.
-        found = translate(error, {"servers": key.connection.bootstrap_servers})
-        if isinstance(found, AuthenticationError):
-            refusals.append(found)
-
+    refusals = Refusals({"servers": key.connection.bootstrap_servers})
     config = {
         **_TUNING,
         **key.settings.librdkafka(),
@@ -167,7 +179,7 @@ def _connect(key: _Key) -> PooledConsumer:
         **key.connection.librdkafka(Role.CONSUMER),
         **_OWNED,
         "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",
-        "error_cb": note,
+        "error_cb": refusals.note,
     }
     return PooledConsumer(consumer=_make(config, key.hot_path), key=key, refusals=refusals)
 

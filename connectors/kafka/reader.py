@@ -240,6 +240,7 @@ class Reading:
         slots = fetched.slots
         if not len(slots):
             return None
+        self._pooled.refusals.forget()
         wanted = self._progress.accept(slots, fetched.offsets)
         wanted = self._of_known_leaders(fetched, wanted)
         if wanted is not None and not wanted.any():
@@ -299,6 +300,7 @@ class Reading:
         for event in events:
             error, slot = event.error, event.slot
             if slot is not None and error.code() == PARTITION_EOF:
+                self._pooled.refusals.forget()
                 if self._progress.move_to(slot, event.offset):
                     self._moved_at_s = time.monotonic()
                 else:
@@ -410,8 +412,7 @@ class Reading:
             self._stop(*finished)
 
     def _refuse_silence(self) -> None:
-        if self._pooled.refusals:
-            raise self._pooled.refusals[-1]
+        self._pooled.require_log_in(self._splits[0].topic)
         silent_s = time.monotonic() - self._moved_at_s
         if self._follows or silent_s < self._reader.no_progress_timeout_s:
             return

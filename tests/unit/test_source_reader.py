@@ -8,12 +8,17 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connectors.kafka import consumers
 from connectors.kafka.consumers import ConsumerPool, PooledConsumer
+from connectors.kafka.following import KafkaFollowingReader
+from connectors.kafka.log_ins import Refusals
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.security import KafkaConnection
-from runtime.errors import DataLostError, StreamError, UnreachableError
+from runtime.errors import AuthenticationError, DataLostError, StreamError, UnreachableError
 from runtime.model import SplitRange
+from tests.fake_source_cluster import FakeClock
 
 TRANSPORT: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored
+NOT_LOGGED_IN: int = getattr(KafkaError, "_AUTHENTICATION")  # noqa: B009 - public, underscored
+END: int = getattr(KafkaError, "_PARTITION_EOF")  # noqa: B009 - public, underscored
 OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
 
 
@@ -61,11 +66,19 @@ class FakeConsumer:
 
     def close(self) -> None: ...
 
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever reads gets this one."""
+        monkeypatch.setattr(
+            consumers, "_connect", lambda key: PooledConsumer(consumer=self, key=key)
+        )
+
 
 @pytest.fixture(autouse=True)
 def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """No consumer of a test outlives it."""
-    monkeypatch.setattr("connectors.kafka.reader.process_pool", ConsumerPool())
+    pool = ConsumerPool()
+    monkeypatch.setattr("connectors.kafka.reader.process_pool", pool)
+    monkeypatch.setattr("connectors.kafka.following.process_pool", pool)
 
 
 def values(
@@ -76,9 +89,7 @@ def values(
     **settings: Any,
 ) -> list[bytes]:
     """What a read of orders-0[0,3) yields from this consumer."""
-    monkeypatch.setattr(
-        consumers, "_connect", lambda key: PooledConsumer(consumer=consumer, key=key)
-    )
+    consumer.install(monkeypatch)
     reader = KafkaSplitReader(
         connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",), **settings
     )
@@ -182,9 +193,7 @@ def test_the_newest_timestamp_of_a_range_is_told_once_it_is_read(
         Message(topic="orders", partition=0, offset=3, value=b"", timestamp=(1, 9_000)),
     ]
     consumer = FakeConsumer(found, watermarks=(0, 4))
-    monkeypatch.setattr(
-        consumers, "_connect", lambda key: PooledConsumer(consumer=consumer, key=key)
-    )
+    consumer.install(monkeypatch)
     reader = KafkaSplitReader(
         connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",)
     )
@@ -197,3 +206,85 @@ def test_the_newest_timestamp_of_a_range_is_told_once_it_is_read(
     assert told == []
     assert list(reading) == []
     assert told == [(split, 900)]
+
+
+# --- log-ins that are refused -----------------------------------------------------------------
+
+
+class RefusedConsumer(FakeConsumer):
+    """Is refused a log-in at its first look, and tells it once; a look takes a second."""
+
+    def __init__(self, *answers: Sequence[Message], broker_answers: bool) -> None:
+        super().__init__(*answers, watermarks=(0, 3))
+        self.unreachable = not broker_answers
+        self.clock = FakeClock()
+        self.refusals = Refusals({"servers": "fake:9092"}, clock=self.clock)
+        self._began_s = self.clock()
+
+    def consume(self, most: int, timeout_s: float) -> Sequence[Message]:
+        if self.clock() == self._began_s:
+            self.refusals.note(KafkaError(NOT_LOGGED_IN, "the token endpoint answered 503"))
+        self.clock.pass_time(1.0)
+        return super().consume(most, timeout_s)
+
+    @property
+    def lasted_s(self) -> float:
+        """How long it has been read from."""
+        return self.clock() - self._began_s
+
+    def follow(self, monkeypatch: pytest.MonkeyPatch, *, polls: int) -> int:
+        """The position in orders-0 of who follows it from 0 on, after so many looks."""
+        self.install(monkeypatch)
+        reader = KafkaSplitReader(
+            connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",)
+        )
+        split = SplitRange(
+            source_id="s", topic="orders", topic_id="id", partition=0, start_offset=0, end_offset=0
+        )
+        follower = KafkaFollowingReader(reader=reader).follow([split], None)
+        for _ in range(polls):
+            follower.poll()
+        return follower.positions()[split.key]
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever reads gets this one."""
+        monkeypatch.setattr(
+            consumers,
+            "_connect",
+            lambda key: PooledConsumer(consumer=self, key=key, refusals=self.refusals),
+        )
+
+
+def test_one_refused_log_in_ends_nothing_while_a_broker_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token is renewed while the old one is valid: the task goes on, also where nothing comes for
+    minutes."""
+    consumer = RefusedConsumer(*[[] for _ in range(200)], [message(0)], broker_answers=True)
+    assert consumer.follow(monkeypatch, polls=201) == 1
+    assert consumer.calls.count("look up orders") == 2  # at the start, and once for the refusal
+
+
+def test_a_log_in_that_is_refused_for_good_is_said_within_half_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But not before a token that could not be had was asked for again, which takes 10 s."""
+    consumer = RefusedConsumer([], broker_answers=False)
+    with pytest.raises(AuthenticationError, match="503"):
+        consumer.follow(monkeypatch, polls=1_000)
+    assert 12 < consumer.lasted_s < 20  # 5 s for the topic's leader, and a second for each look
+
+
+@pytest.mark.parametrize("sign", [message(0), message(0, KafkaError(END, "end"))], ids=["r", "e"])
+def test_a_refusal_is_over_when_records_or_an_end_come(
+    monkeypatch: pytest.MonkeyPatch, sign: Message
+) -> None:
+    consumer = RefusedConsumer([], [sign], [], broker_answers=False)
+    consumer.follow(monkeypatch, polls=100)
+    assert consumer.lasted_s > 60
+
+
+def test_a_read_of_a_range_survives_a_refused_log_in_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [message(offset) for offset in range(3)]
+    consumer = RefusedConsumer([], [], records, broker_answers=True)
+    assert values(monkeypatch, consumer) == [b"0", b"1", b"2"]

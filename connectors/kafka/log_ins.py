@@ -1,0 +1,51 @@
+"""Whether a client's log-in is refused, or has been for a moment."""
+
+import time
+from collections.abc import Mapping
+
+from connectors.kafka._client import KafkaError, translate
+from runtime.contracts import Clock
+from runtime.errors import AuthenticationError
+
+__all__ = ["Refusals"]
+
+# Longer than it takes librdkafka to ask again for a token that it was not given: 10 s.
+_LASTING_S = 15.0
+
+
+class Refusals:
+    """What a client has told of refused log-ins, since they were last forgotten.
+
+    Driver or executor; kept by whoever polls the client. A refusal shows nowhere else, all calls
+    run out of time; it is told once, and nothing tells that the next log-in went well. Yet it may
+    mean little: a token is renewed while the old one is valid, and a broker that has just started
+    may not know its users.
+
+    Args:
+        where: names of servers, for people.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, where: Mapping[str, object] | None = None, *, clock: Clock = time.monotonic
+    ) -> None:
+        self._where = dict(where or {})
+        self._clock = clock
+        self._since_s = 0.0
+        self.last: AuthenticationError | None = None
+
+    def note(self, error: KafkaError) -> None:
+        """The client's ``error_cb``."""
+        found = translate(error, self._where)
+        if isinstance(found, AuthenticationError):
+            if self.last is None:
+                self._since_s = self._clock()
+            self.last = found
+
+    def forget(self) -> None:
+        """A broker has answered, or what was told is of the past."""
+        self.last = None
+
+    def lasting(self) -> AuthenticationError | None:
+        """The last one, if they have not been forgotten for so long that tries were repeated."""
+        return self.last if self._clock() - self._since_s >= _LASTING_S else None
