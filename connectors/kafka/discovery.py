@@ -27,10 +27,11 @@ from connectors.kafka._client import (
 )
 from connectors.kafka.client_options import Role
 from connectors.kafka.group_offsets import GroupOffsets
+from connectors.kafka.log_ins import Refusals
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import TopicFacts
-from runtime.errors import AuthenticationError, SourceChangedError, StreamError, UnreachableError
+from runtime.errors import SourceChangedError, StreamError, UnreachableError
 
 __all__ = [
     "EpochQuestion",
@@ -172,7 +173,7 @@ class KafkaCluster:
         self._pause = pause
         self._client: AdminClient | None = None
         self._groups: dict[str, GroupOffsets] = {}
-        self._refused: StreamError | None = None
+        self._refusals = Refusals(self._where())
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
@@ -258,24 +259,19 @@ class KafkaCluster:
     def _group(self, group_id: str) -> GroupOffsets:
         with self._lock:
             if group_id not in self._groups:
-                self._refused = None
-                config = {**self._connection.librdkafka(Role.CONSUMER), "error_cb": self._note}
+                config = {
+                    **self._connection.librdkafka(Role.CONSUMER),
+                    "error_cb": self._refusals.note,
+                }
                 self._groups[group_id] = GroupOffsets(config, group_id)
             return self._groups[group_id]
 
     def _admin(self) -> AdminClient:
         with self._lock:
             if self._client is None:
-                self._refused = None
                 config = self._connection.librdkafka(Role.ADMIN)
-                self._client = make_admin({**config, "error_cb": self._note})
+                self._client = make_admin({**config, "error_cb": self._refusals.note})
             return self._client
-
-    def _note(self, error: KafkaError) -> None:
-        # A refused log-in reaches the callers only as a time-out; this keeps the reason.
-        found = translate(error, self._where())
-        if isinstance(found, AuthenticationError):
-            self._refused = found
 
     def _where(self) -> dict[str, object]:
         return {"servers": self._connection.bootstrap_servers}
@@ -309,22 +305,27 @@ class KafkaCluster:
     def _asked(self, ask: Callable[[float], T], timeout_s: float) -> T:
         """Ask until answered or the time is up: a leader that moves is no reason to stop."""
         deadline_s = time.monotonic() + timeout_s
+        self._forget_refusals()
         while True:
             left_s = max(0.1, min(deadline_s - time.monotonic(), _ATTEMPT_S))
             try:
                 return ask(left_s)
             except (KafkaException, FutureTimeoutError) as err:
-                self._admin().poll(0)  # serves `_note`
-                if self._refused is not None:
-                    raise self._refused from err
-                failure = _failure(err, self._where())
-                if not isinstance(failure, UnreachableError) or (
-                    time.monotonic() + _RETRY_PAUSE_S >= deadline_s
-                ):
+                self._admin().poll(0)  # serves `Refusals.note`
+                is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
+                refused = self._refusals.last if is_over else self._refusals.lasting()
+                failure = refused or _failure(err, self._where())
+                if is_over or not isinstance(failure, UnreachableError):
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
             self._pause(_RETRY_PAUSE_S)
             self._relearn(deadline_s - time.monotonic())
+
+    def _forget_refusals(self) -> None:
+        """What was told since the last call may be long over; what lasts will be told again."""
+        if self._client is not None:
+            self._client.poll(0)
+        self._refusals.forget()
 
     def _relearn(self, left_s: float) -> None:
         """Ask any broker for the cluster's view.

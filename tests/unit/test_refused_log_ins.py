@@ -11,20 +11,26 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import transaction_wire
+from connectors.kafka import discovery, transaction_wire
+from connectors.kafka._client import KafkaError, KafkaException, error_codes
 from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.log_ins import Refusals
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.transactions import Net, WireClient, kafka_errors
 from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
-from runtime.errors import AuthenticationError
+from runtime.errors import AuthenticationError, UnreachableError
+from tests.fake_source_cluster import FakeClock
 
 CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
 OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
 REFUSED = kafka_errors.SaslAuthenticationFailedError("user not known yet")
 NO_TOKEN = AuthenticationError("no OAuth token could be had", {"answer": "HTTP 503"}, "Again.")
+(NOT_LOGGED_IN,) = error_codes("_AUTHENTICATION")
+(AWAY,) = error_codes("_TRANSPORT")
 
 
 def said(**fields: Any) -> SimpleNamespace:
@@ -200,3 +206,94 @@ def test_a_call_whose_client_is_closed_by_another_thread_is_cut_off_and_no_worse
     client.close()
     other.join(300)
     assert [isinstance(err, kafka_errors.KafkaError) for err in caught] == [True]
+
+
+# --- the driver's source client -----------------------------------------------------------------
+
+
+class PlayedAdmin:
+    """Tells of refused log-ins when it is polled, and answers when its brokers are there.
+
+    Attributes:
+        refusals: what waits to be told.
+        unanswered: so many calls run out of time, each behind a refusal.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._tell = config["error_cb"]
+        self.refusals = 0
+        self.unanswered = 0
+        self.is_refused = False
+
+    def poll(self, timeout: float) -> None:
+        """Serves the callback."""
+        for _ in range(self.refusals):
+            self._tell(KafkaError(NOT_LOGGED_IN, "the token endpoint answered 503"))
+        self.refusals = 0
+
+    def list_topics(self, timeout: float) -> Any:
+        """All topics."""
+        if self.unanswered > 0:
+            self.unanswered -= 1
+            self.refusals += self.is_refused
+            raise KafkaException(KafkaError(AWAY))
+        return said(topics={"orders": None})
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaCluster, PlayedAdmin]:
+    """A cluster that has been asked before, and its client."""
+    made: list[PlayedAdmin] = []
+
+    def make(config: Mapping[str, Any]) -> PlayedAdmin:
+        made.append(PlayedAdmin(config))
+        return made[-1]
+
+    monkeypatch.setattr(discovery, "make_admin", make)
+    cluster = KafkaCluster(CONNECTION, pause=lambda _: None)
+    cluster.topic_names(timeout_s=1)
+    return cluster, made[-1]
+
+
+def test_a_refusal_of_the_past_is_no_reason_when_a_leader_moves(
+    admin: tuple[KafkaCluster, PlayedAdmin],
+) -> None:
+    """A region begins again behind a broker that is away; refused credentials end the job."""
+    cluster, client = admin
+    client.refusals, client.unanswered = 1, 1
+    with pytest.raises(UnreachableError):
+        cluster.topic_names(timeout_s=0)
+
+
+def test_a_log_in_that_was_refused_is_tried_again_while_there_is_time(
+    admin: tuple[KafkaCluster, PlayedAdmin],
+) -> None:
+    cluster, client = admin
+    client.is_refused, client.unanswered = True, 1
+    assert cluster.topic_names(timeout_s=300) == {"orders"}
+
+
+def test_a_call_that_is_refused_until_its_time_is_up_says_so(
+    admin: tuple[KafkaCluster, PlayedAdmin],
+) -> None:
+    cluster, client = admin
+    client.is_refused, client.unanswered = True, 1
+    with pytest.raises(AuthenticationError, match="503"):
+        cluster.topic_names(timeout_s=0)
+
+
+def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
+    """A token that could not be had is asked for again after 10 s."""
+    clock = FakeClock()
+    refusals = Refusals(clock=clock)
+    refusals.note(KafkaError(AWAY))
+    clock.pass_time(60)
+    assert refusals.last is None
+    refusals.note(KafkaError(NOT_LOGGED_IN))
+    clock.pass_time(11)
+    refusals.note(KafkaError(NOT_LOGGED_IN))
+    assert refusals.lasting() is None
+    clock.pass_time(4)
+    assert refusals.lasting() is not None
+    refusals.forget()
+    assert refusals.lasting() is None
