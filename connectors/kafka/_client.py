@@ -154,6 +154,16 @@ _UNREACHABLE = error_codes(
     "NOT_COORDINATOR",
     "REQUEST_TIMED_OUT",
 )
+# A partition between two leaders, or a group between two coordinators: other words a moment later.
+_MOVING = error_codes(
+    "FENCED_LEADER_EPOCH",
+    "KAFKA_STORAGE_ERROR",
+    "NOT_LEADER_FOR_PARTITION",
+    "OFFSET_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "UNKNOWN_LEADER_EPOCH",
+    "UNSTABLE_OFFSET_COMMIT",
+)
 _REFUSED_CREDENTIALS = error_codes(
     "_AUTHENTICATION",
     "_SSL",
@@ -259,6 +269,7 @@ def translate(
     )
 
 
+_CHECK_BROKERS = "Check that the brokers run and can be reached from here."
 _AGAIN = "Look at the broker's log, then start again from the last checkpoint."
 
 
@@ -267,7 +278,7 @@ def _classify(error: KafkaError) -> tuple[type[StreamError], str]:
     if code in _REFUSED_CREDENTIALS:
         return AuthenticationError, "Check kafka.security.protocol, credentials and ACLs."
     if code in _UNREACHABLE:
-        return UnreachableError, "Check that the brokers run and can be reached from here."
+        return UnreachableError, _CHECK_BROKERS
     if code in _SOURCE_CHANGED:
         return SourceChangedError, "Create the topic, or correct its name."
     if code in _FENCED:
@@ -276,4 +287,6 @@ def _classify(error: KafkaError) -> tuple[type[StreamError], str]:
         return ConfigError, "Correct the kafka.* options."
     if code in _ABORTED or (error.txn_requires_abort() and code not in _REFUSED_RECORD):
         return TransactionAbortedError, "It is written again in a new transaction."
+    if code in _MOVING:
+        return UnreachableError, _CHECK_BROKERS
     return DeliveryError, _AGAIN

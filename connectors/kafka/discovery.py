@@ -17,7 +17,6 @@ from connectors.kafka._client import (
     AdminClient,
     ClusterMetadata,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     OffsetSpec,
     TopicCollection,
@@ -49,20 +48,6 @@ T = TypeVar("T")
 _RETRY_PAUSE_S = 0.1
 # Shorter than most callers' patience, so that a refused log-in is told before that ends.
 _ATTEMPT_S = 5.0
-
-# A partition between two leaders, or a coordinator between two brokers: true a moment later.
-_PASSING = frozenset(
-    {
-        "COORDINATOR_LOAD_IN_PROGRESS",
-        "FENCED_LEADER_EPOCH",
-        "KAFKA_STORAGE_ERROR",
-        "NOT_LEADER_FOR_PARTITION",
-        "OFFSET_NOT_AVAILABLE",
-        "REPLICA_NOT_AVAILABLE",
-        "UNKNOWN_LEADER_EPOCH",
-        "UNSTABLE_OFFSET_COMMIT",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,9 +327,6 @@ class KafkaCluster:
 
 def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:
     if isinstance(err, KafkaException):
-        cause = err.args[0] if err.args else None
-        if isinstance(cause, KafkaError) and cause.name() in _PASSING:
-            return UnreachableError(f"Kafka: {cause.str()}", where, "Check the brokers.")
         return translate(err, where)
     return UnreachableError(
         "the brokers did not answer in time",

@@ -126,6 +126,21 @@ def test_a_position_that_is_refused_again_and_again_has_an_end(
         values(monkeypatch, consumer, no_progress_timeout_s=0.05)
 
 
+@pytest.mark.parametrize("name", ["NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE"])
+def test_a_leader_that_moves_while_it_is_asked_what_it_holds_ends_no_job(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The region begins again, as behind any broker that is away."""
+    consumer = FakeConsumer([message(0, KafkaError(OUT_OF_RANGE))], watermarks=(0, 3))
+
+    def moved(*_: Any, **__: Any) -> tuple[int, int]:
+        raise KafkaException(KafkaError(getattr(KafkaError, name)))
+
+    monkeypatch.setattr(consumer, "get_watermark_offsets", moved)
+    with pytest.raises(UnreachableError, match=name):
+        values(monkeypatch, consumer)
+
+
 def test_a_loss_while_reading_is_passed_over_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = message(0, KafkaError(OUT_OF_RANGE, "out of range"))
     consumer = FakeConsumer([refused], [message(2)], watermarks=(2, 3))
