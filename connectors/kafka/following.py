@@ -110,6 +110,13 @@ class KafkaFollower:
             [replace(split, end_offset=self._end(split)) for split in splits],
             None,
             follows=True,
+            # What was read since the last cut no driver has judged: the log must be the same one.
+            # Where a life begins the driver judges it, by a cut that the task must live to see.
+            read={
+                slot: self._read_before[split.key]
+                for slot, split in enumerate(splits)
+                if split.key in self._read_before
+            },
         )
         self._reading.begin()
 

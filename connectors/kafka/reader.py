@@ -5,7 +5,7 @@ import gc
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -152,6 +152,7 @@ class Reading:
         follows: the ranges are open: there may be no record behind a position, for as long as
             that takes; and what became of a partition that is not there any more, or ends before
             the position, is judged where barriers are cut.
+        read: by slot, how far an earlier pass has come that this one goes on from.
     """
 
     def __init__(
@@ -162,11 +163,12 @@ class Reading:
         newest: NewestTimestamps | None,
         *,
         follows: bool = False,
+        read: Mapping[int, RecordsRead] | None = None,
     ) -> None:
         self._follows = follows
         self._stalled_s: dict[int, float] = {}
         self._told: set[int] = set()
-        self._read: dict[int, RecordsRead] = {}
+        self._read = dict(read or {})
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -198,9 +200,13 @@ class Reading:
     def begin(self) -> None:
         """Let the consumer fetch; once, before `next_batch`."""
         self._pooled.learn(split.topic for split in self._splits)
-        self._consumer.assign(
-            [TopicPartition(s.topic, s.partition, s.start_offset) for s in self._splits]
-        )
+        places = [self._place(slot) for slot in range(len(self._splits))]
+        self._consumer.assign(places)
+        for place in places:
+            if place.leader_epoch is not None:
+                # An assignment is believed. Before a seek takes effect, the leader is asked whether
+                # its log is the one that was read.
+                self._consumer.seek(place)
 
     def next_batch(self) -> pa.RecordBatch | None:
         """The next records; None where none came, or none was wanted."""
@@ -344,8 +350,8 @@ class Reading:
         )
 
     def _place(self, slot: int) -> TopicPartition:
-        """Where to go on. By the leader's epoch librdkafka checks that a log is still the same; of
-        a range every record is checked."""
+        """Where to go on. By the leader's epoch librdkafka checks, whenever there is a new leader,
+        that a log is still the same; of a range every record is checked."""
         split, position = self._splits[slot], self._progress.position(slot)
         read = self._read.get(slot) if self._follows else None
         # Whose markers lie before a position, nobody tells.

@@ -145,8 +145,10 @@ def test_a_range_is_not_read_from_another_log(written: Log, hot_path: str) -> No
     assert values(rows(tolerant, ranges)) == _FIRST
 
 
-def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str) -> None:
-    """And does not go on behind what is new; the driver judges where the next one begins."""
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str, anew: bool) -> None:
+    """And does not go on behind what is new; the driver judges where the next one begins. Nor where
+    its splits are dealt anew, and another consumer goes on."""
     made = written.source(hot_path=hot_path)
     (whole,) = cut(*start(made))
     follower = made.following_reader().follow([whole], None)
@@ -158,6 +160,8 @@ def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str) -
         )
         assert follower.records_read() == {whole.key: (10, whole.leader_epoch)}
         written.lose()
+        if anew:
+            follower.restart_at([whole.at_end()])
         with pytest.raises(UnreachableError, match="gone") as caught:
             wait_for(lambda: follower.poll() is not None, what="no record", poll_s=0.01)
         assert "position=10" in str(caught.value)

@@ -1,6 +1,7 @@
 """Reading ranges in an executor: what is not a record, as a consumer in memory reports it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,11 @@ class FakeConsumer:
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self.calls.append("assign")
+        self.places = [(place.offset, place.leader_epoch) for place in places]
+        self.checked: list[tuple[int, int | None]] = []
+
+    def seek(self, place: TopicPartition) -> None:
+        self.checked.append((place.offset, place.leader_epoch))
 
     def unassign(self) -> None: ...
 
@@ -81,6 +87,24 @@ def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectors.kafka.following.process_pool", pool)
 
 
+READER = KafkaSplitReader(
+    connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",)
+)
+
+
+def split(*, leader_epoch: int | None = None) -> SplitRange:
+    """orders-0[0,3)."""
+    return SplitRange(
+        source_id="s",
+        topic="orders",
+        topic_id="id",
+        partition=0,
+        start_offset=0,
+        end_offset=3,
+        leader_epoch=leader_epoch,
+    )
+
+
 def values(
     monkeypatch: pytest.MonkeyPatch,
     consumer: FakeConsumer,
@@ -90,19 +114,8 @@ def values(
 ) -> list[bytes]:
     """What a read of orders-0[0,3) yields from this consumer."""
     consumer.install(monkeypatch)
-    reader = KafkaSplitReader(
-        connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",), **settings
-    )
-    split = SplitRange(
-        source_id="s",
-        topic="orders",
-        topic_id="id",
-        partition=0,
-        start_offset=0,
-        end_offset=3,
-        leader_epoch=leader_epoch,
-    )
-    return [value for b in reader.read([split]) for value in b.column("value").to_pylist()]
+    read = replace(READER, **settings).read([split(leader_epoch=leader_epoch)])
+    return [value for batch in read for value in batch.column("value").to_pylist()]
 
 
 @pytest.mark.parametrize("name", ["_BAD_MSG", "_BAD_COMPRESSION", "_NOT_IMPLEMENTED"])
@@ -209,18 +222,32 @@ def test_the_newest_timestamp_of_a_range_is_told_once_it_is_read(
     ]
     consumer = FakeConsumer(found, watermarks=(0, 4))
     consumer.install(monkeypatch)
-    reader = KafkaSplitReader(
-        connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",)
-    )
-    split = SplitRange(
-        source_id="s", topic="orders", topic_id="id", partition=0, start_offset=0, end_offset=3
-    )
     told: list[tuple[SplitRange, int]] = []
-    reading = reader.read_timed([split], lambda *answer: told.append(answer))
+    reading = READER.read_timed([split()], lambda *answer: told.append(answer))
     assert next(reading).num_rows == 3
     assert told == []
     assert list(reading) == []
-    assert told == [(split, 900)]
+    assert told == [(split(), 900)]
+
+
+@pytest.mark.parametrize(("end", "is_known"), [(2, True), (3, False)], ids=["record", "marker"])
+def test_a_follower_that_begins_anew_asks_whether_the_log_is_the_one_it_has_read(
+    monkeypatch: pytest.MonkeyPatch, end: int, is_known: bool
+) -> None:
+    """Behind an unclean election its next records are others', and no driver has judged the place
+    yet. Where a life begins one will; whose markers lie before a place nobody tells."""
+    found = [message(0, leader_epoch=4), message(1, leader_epoch=5)]
+    at_end = message(end, KafkaError(END, "end"))
+    consumer = FakeConsumer([*found, at_end], [], watermarks=(0, 3))
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow([split(leader_epoch=4)], None)
+    assert (consumer.places, consumer.checked) == ([(0, None)], [])
+    follower.poll()
+    follower.restart_at([replace(split(), start_offset=end)])
+    place = (end, 5 if is_known else None)
+    assert (consumer.places, consumer.checked) == ([place], [place] if is_known else [])
+    follower.restart_at([split()])
+    assert (consumer.places, consumer.checked) == ([(0, None)], [])
 
 
 # --- log-ins that are refused -----------------------------------------------------------------
@@ -250,16 +277,10 @@ class RefusedConsumer(FakeConsumer):
     def follow(self, monkeypatch: pytest.MonkeyPatch, *, polls: int) -> int:
         """The position in orders-0 of who follows it from 0 on, after so many looks."""
         self.install(monkeypatch)
-        reader = KafkaSplitReader(
-            connection=KafkaConnection(bootstrap_servers="fake:9092"), columns=("value",)
-        )
-        split = SplitRange(
-            source_id="s", topic="orders", topic_id="id", partition=0, start_offset=0, end_offset=0
-        )
-        follower = KafkaFollowingReader(reader=reader).follow([split], None)
+        follower = KafkaFollowingReader(reader=READER).follow([split()], None)
         for _ in range(polls):
             follower.poll()
-        return follower.positions()[split.key]
+        return follower.positions()[split().key]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever reads gets this one."""

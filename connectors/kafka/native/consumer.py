@@ -87,6 +87,11 @@ class NativeConsumer(NativeClient):
         with _List(self._kafka, partitions) as unwanted:
             self.require_done(self._kafka.rd_kafka_incremental_unassign(self.address, unwanted))
 
+    def seek(self, partition: TopicPartition) -> None:
+        """Read on there; not waited for, but before whatever is asked for next."""
+        with _List(self._kafka, [partition]) as wanted:
+            self.require_done(self._kafka.rd_kafka_seek_partitions(self.address, wanted, 0))
+
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float, cached: bool
     ) -> tuple[int, int]:

@@ -179,6 +179,7 @@ _LIBRDKAFKA: _Signatures = {
     "rd_kafka_queue_get_main": (_P, [_P]),
     "rd_kafka_queue_length": (ctypes.c_size_t, [_P]),
     "rd_kafka_queue_poll": (_P, [_P, _INT]),
+    "rd_kafka_seek_partitions": (_P, [_P, _P, _INT]),
     "rd_kafka_set_log_queue": (_INT, [_P, _P]),
     "rd_kafka_topic_partition_list_add": (_P, [_P, _TEXT, _I32]),
     "rd_kafka_topic_partition_list_destroy": (None, [_P]),
