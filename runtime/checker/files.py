@@ -1,12 +1,10 @@
 """Reads files as the checker's records: the shell around it for outputs that are no topics.
 
 A row with a column ``value`` is a record, with ``key`` and ``headers`` where there are such,
-as the sources of this project make them; any other row is a record whose value is the row as JSON,
-with sorted keys and no blanks. What partition directories say is part of such a row.
+as the sources of this project make them; any other row is a record whose value is the row as JSON
+(`canonical_json`). What partition directories say is part of such a row.
 """
 
-import base64
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.checker.canonical_json import canonical_json
 from runtime.checker.history import Place
 from runtime.checker.record import Headers, Record
 from runtime.errors import ConfigError, StorageError
@@ -68,9 +67,15 @@ def read_files(
 
 
 def row_value(row: _Row) -> bytes:
-    """The canonical JSON of a row, for a mapping that says which row a record must become."""
-    text = json.dumps(row, sort_keys=True, separators=(",", ":"), default=_plain)
-    return text.encode()
+    """The canonical JSON of a row, for a mapping that says which row a record must become.
+
+    Raises:
+        ValueError: it is nested too deeply.
+    """
+    try:
+        return canonical_json(row).encode()
+    except RecursionError as err:
+        raise ValueError("nested too deeply") from err
 
 
 def _below(directory: Path) -> Iterator[Path]:
@@ -95,7 +100,7 @@ def _rows(file: Path) -> Iterator[object]:
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             if not line.isspace():
-                yield parsed_json(line)
+                yield parsed_json(line, exact=True)
 
 
 def _partitions(directories: Iterable[str]) -> _Row:
@@ -131,8 +136,3 @@ def _bytes(cell: object) -> bytes | None:
     if cell is None or isinstance(cell, bytes):
         return cell
     return cell.encode() if isinstance(cell, str) else row_value({"value": cell})
-
-
-def _plain(cell: object) -> str:
-    """Bytes as base64, times and decimals as text."""
-    return base64.b64encode(cell).decode() if isinstance(cell, bytes) else str(cell)

@@ -1,12 +1,14 @@
 """Files as the checker's records: what is read, what is passed over, what is refused by name."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from connectors.hdfs.formats.json_lines import JsonLines
 from runtime.checker import Place, Record
 from runtime.checker.files import read_files, row_value
 from runtime.errors import ConfigError, StorageError
@@ -26,6 +28,22 @@ def test_columns_of_a_kafka_record_are_read_byte_for_byte(tmp_path: Path) -> Non
         (Record("out", 0, 1, None, b""), Place(str(file), 0, 1)),
         (Record("out", 0, 2, b"", None), Place(str(file), 0, 2)),
     ]
+
+
+def values_in(directory: Path) -> list[bytes | None]:
+    return [record.value for record, _ in read_files(directory, topic="out")]
+
+
+def both_ways(directory: Path, batch: pa.RecordBatch) -> list[list[bytes | None]]:
+    """The values of the rows as our writer of JSON spells them, and as Parquet holds them."""
+    for name in ("json", "parquet"):
+        (directory / name).mkdir()
+    with (directory / "json" / "part.json").open("wb") as stream:
+        writer = JsonLines().open(stream, batch.schema)
+        writer.write(batch)
+        writer.close()
+    pq.write_table(pa.Table.from_batches([batch]), directory / "parquet" / "part.parquet")
+    return [values_in(directory / name) for name in ("json", "parquet")]
 
 
 def test_other_rows_are_canonical_json(tmp_path: Path) -> None:
@@ -105,3 +123,51 @@ def test_an_empty_directory_holds_no_record(tmp_path: Path) -> None:
 
 def test_bytes_and_times_have_a_text(tmp_path: Path) -> None:
     assert json.loads(row_value({"a": b"\x00"})) == {"a": "AA=="}
+
+
+def test_decimals_and_doubles_read_the_same_from_json_and_parquet(tmp_path: Path) -> None:
+    """And one mapping says both, whatever scale it gives a decimal."""
+    amounts = [Decimal("1.50"), Decimal("12345678901234567.89"), Decimal("-3.00"), Decimal("0.01")]
+    counts = [Decimal(1), Decimal(10**25), Decimal(-3), Decimal(0)]
+    doubles = [1.5, 1e22, -0.1, float("-inf")]
+    batch = pa.record_batch(
+        {
+            "amount": pa.array(amounts, pa.decimal128(38, 2)),
+            "count": pa.array(counts, pa.decimal128(38, 0)),
+            "double": pa.array(doubles, pa.float64()),
+        }
+    )
+    from_json, from_parquet = both_ways(tmp_path, batch)
+    assert from_json == from_parquet
+    cells = zip([1.5, *amounts[1:]], [1, *counts[1:]], [*doubles[:3], "-Infinity"], strict=True)
+    rows = [{"amount": a, "count": c, "double": d} for a, c, d in cells]
+    assert from_json == [row_value(row) for row in rows]
+
+
+def test_decimals_that_are_one_double_are_two_values(tmp_path: Path) -> None:
+    texts = ("12345678901234567.89", "12345678901234567.11", "0.12345678901234567891")
+    for text in texts:
+        (tmp_path / f"{text}.json").write_text(f'{{"amount":{text}}}\n', "utf-8")
+    assert len({float(text) for text in texts[:2]}) == 1
+    assert set(values_in(tmp_path)) == {row_value({"amount": Decimal(text)}) for text in texts}
+    assert len(set(values_in(tmp_path))) == 3
+
+
+@pytest.mark.parametrize("text", ["1.9999999999999998E23", "2.0E23", "2e+23"])
+def test_a_double_is_the_same_as_every_writer_spells_it(tmp_path: Path, text: str) -> None:
+    """Java before 19 gives some more digits than they have."""
+    (tmp_path / "part.json").write_text(f'{{"double":{text}}}\n', "utf-8")
+    assert values_in(tmp_path) == [row_value({"double": 2e23})]
+
+
+@pytest.mark.parametrize("number", ["1.0e400", "1e-99999999999999999999"])
+def test_a_number_that_nobody_can_compute_with_is_damage(tmp_path: Path, number: str) -> None:
+    (tmp_path / "part.json").write_text(f'{{"a":{number}}}\n', "utf-8")
+    with pytest.raises(StorageError, match=r"part\.json"):
+        values_in(tmp_path)
+
+
+def test_a_row_nested_too_deeply_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "part.json").write_text('{"a":' + "[" * 600 + "]" * 600 + "}\n", "utf-8")
+    with pytest.raises(StorageError, match="nested too deeply"):
+        values_in(tmp_path)

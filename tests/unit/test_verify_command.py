@@ -187,6 +187,15 @@ def test_a_row_in_the_directory_of_another_day_is_not_the_one_expected(tmp_path:
     assert compare(tmp_path / "same", given, given).exit_code == 0
 
 
+def test_a_decimal_with_another_last_digit_is_not_the_one_expected(tmp_path: Path) -> None:
+    """Both are one double."""
+    given = [("1", '{"amount":12345678901234567.89}')]
+    found = [("1", '{"amount":12345678901234567.11}')]
+    result = compare(tmp_path, given, found, "--json")
+    assert result.exit_code == 3
+    assert (facts(result)["lost"], facts(result)["unexpected"]) == (1, 1)
+
+
 def test_directories_of_whole_records_are_said_not_to_be_compared(tmp_path: Path) -> None:
     """A record has no such column; its name is told, whatever the verdict is."""
     given = [("1", '{"value":"a"}'), ("2", '{"value":"b","id":1}')]
