@@ -15,8 +15,9 @@ __all__ = ["canonical_json"]
 def canonical_json(value: object) -> str:
     """A value as JSON without blanks, members of objects sorted by name.
 
-    Numbers go by value: 2, 2.0 and ``Decimal("2.00")`` are ``2``. What JSON has no word for is
-    text, as Spark writes it: bytes in base64, and numbers that are none (``"NaN"``).
+    Null members are left out, as Spark's writer of JSON does: it makes no difference whether they
+    were written. Numbers go by value: 2, 2.0 and ``Decimal("2.00")`` are ``2``. What JSON has no
+    word for is text, as Spark writes it: bytes in base64, and numbers that are none (``"NaN"``).
     """
     if value is None:
         return "null"
@@ -30,7 +31,9 @@ def canonical_json(value: object) -> str:
         return _number(value)
     if isinstance(value, Mapping):
         members = [
-            f"{json.dumps(str(name))}:{canonical_json(value[name])}" for name in sorted(value)
+            f"{json.dumps(str(name))}:{canonical_json(value[name])}"
+            for name in sorted(value)
+            if value[name] is not None
         ]
         return "{" + ",".join(members) + "}"
     if isinstance(value, list | tuple):

@@ -171,3 +171,26 @@ def test_a_row_nested_too_deeply_is_refused_by_the_name_of_its_file(tmp_path: Pa
     (tmp_path / "part.json").write_text('{"a":' + "[" * 600 + "]" * 600 + "}\n", "utf-8")
     with pytest.raises(StorageError, match="nested too deeply"):
         values_in(tmp_path)
+
+
+def test_a_null_member_is_the_same_as_none(tmp_path: Path) -> None:
+    """Writers of JSON leave it out, unless they are told not to; nulls in lists are kept."""
+    point = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+    batch = pa.record_batch(
+        {
+            "id": pa.array([1, 2, None]),
+            "note": pa.array(["x", None, None]),
+            "at": pa.array([{"x": 1, "y": None}, {"x": None, "y": None}, None], point),
+            "way": pa.array([[None, {"x": None, "y": 2}], [], None], pa.list_(point)),
+        }
+    )
+    from_json, from_parquet = both_ways(tmp_path, batch)
+    assert from_json == from_parquet == [row_value(row) for row in batch.to_pylist()]
+    assert from_json == [
+        b'{"at":{"x":1},"id":1,"note":"x","way":[null,{"y":2}]}',
+        b'{"at":{},"id":2,"way":[]}',
+        b"{}",
+    ]
+    written = '{"id":1,"note":"x","at":{"x":1,"y":null},"way":[null,{"x":null,"y":2}]}\n'
+    (tmp_path / "json" / "part.json").write_text(written, "utf-8")
+    assert values_in(tmp_path / "json") == from_json[:1]

@@ -196,6 +196,12 @@ def test_a_decimal_with_another_last_digit_is_not_the_one_expected(tmp_path: Pat
     assert (facts(result)["lost"], facts(result)["unexpected"]) == (1, 1)
 
 
+def test_a_null_that_the_writer_left_out_is_no_fault(tmp_path: Path) -> None:
+    given = [("1", '{"id":1,"note":null}')]
+    assert compare(tmp_path, given, [("1", '{"id":1}')]).exit_code == 0
+    assert compare(tmp_path / "lost", given, [("1", "{}")]).exit_code == 3
+
+
 def test_directories_of_whole_records_are_said_not_to_be_compared(tmp_path: Path) -> None:
     """A record has no such column; its name is told, whatever the verdict is."""
     given = [("1", '{"value":"a"}'), ("2", '{"value":"b","id":1}')]
