@@ -2,9 +2,12 @@
 
 A row with a column ``value`` is a record, with ``key`` and ``headers`` where there are such,
 as the sources of this project make them; any other row is a record whose value is the row as JSON
-(`canonical_json`). What partition directories say is part of such a row.
+(`canonical_json`). What partition directories say is part of such a row. Writers of JSON leave a
+value out that is null: beside rows with one, a row of ``key`` and ``headers`` alone is a record.
 """
 
+import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -25,6 +28,7 @@ SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
 
 _BATCH_ROWS = 10_000
 _OF_RECORDS = frozenset({"key", "value", "headers"})
+_VALUE_MEMBER = re.compile(r'"value"\s*:')
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _Row = Mapping[str, object]
 
@@ -40,7 +44,7 @@ def read_files(
 
     Args:
         topic: of the records; their partition is 0. The place is file and row number instead.
-        left_out: is told the columns that are no part of a record, of rows with a ``value``; often.
+        left_out: is told the columns that are no part of a record, of rows that are one; often.
     Raises:
         ConfigError: there is nothing there, or a file of another format.
         StorageError: a file is damaged.
@@ -50,14 +54,17 @@ def read_files(
         raise ConfigError(
             "there is no such file or directory", {"path": path}, "Give a path on this machine."
         )
+    has_values = functools.cache(lambda: any(map(_has_values, files)))
     for file in files:
         partitions = _partitions(file.relative_to(path).parts[:-1])
         try:
             for number, row in enumerate(_rows(file)):
                 whole = _whole(row, number, partitions)
-                if left_out is not None and "value" in whole:
+                is_record = "value" in whole or (_is_keyed(whole, partitions) and has_values())
+                if left_out is not None and is_record:
                     left_out(whole.keys() - _OF_RECORDS)
-                yield _record(whole, topic, number), Place(str(file), 0, number)
+                content = _content(whole) if is_record else (None, row_value(whole), ())
+                yield Record(topic, 0, number, *content), Place(str(file), 0, number)
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as err:
             raise StorageError(
                 "a file cannot be read whole",
@@ -118,18 +125,33 @@ def _whole(row: object, number: int, partitions: _Row) -> _Row:
     return {**row, **partitions} if partitions else row
 
 
-def _record(row: _Row, topic: str, number: int) -> Record:
-    if "value" not in row:
-        return Record(topic, 0, number, None, row_value(row))
-    return Record(
-        topic, 0, number, _bytes(row.get("key")), _bytes(row["value"]), _headers(row.get("headers"))
-    )
+def _is_keyed(row: _Row, partitions: _Row) -> bool:
+    """Whether a row is a record without a value, unless its table has none at all."""
+    has_headers = isinstance(row.get("headers"), list | None)
+    others = row.keys() - partitions.keys() - _OF_RECORDS
+    return row.get("key") is not None and has_headers and not others
+
+
+def _has_values(file: Path) -> bool:
+    """Whether an object in a JSON file has a member ``value``; looked for without parsing.
+
+    One within another column counts, too: then a row of a key alone is a record, whose key is
+    compared and whose directories are named as not compared.
+    """
+    if file.suffix == ".parquet":  # names all columns in every row
+        return False
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        return any(map(_VALUE_MEMBER.search, lines))
+
+
+def _content(row: _Row) -> tuple[bytes | None, bytes | None, Headers]:
+    return _bytes(row.get("key")), _bytes(row.get("value")), _headers(row.get("headers"))
 
 
 def _headers(cell: object) -> Headers:
     if not isinstance(cell, list):
         return ()
-    return tuple((str(one["key"]), _bytes(one["value"])) for one in cell)
+    return tuple((str(one["key"]), _bytes(one.get("value"))) for one in cell)
 
 
 def _bytes(cell: object) -> bytes | None:

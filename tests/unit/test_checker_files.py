@@ -194,3 +194,44 @@ def test_a_null_member_is_the_same_as_none(tmp_path: Path) -> None:
     written = '{"id":1,"note":"x","at":{"x":1,"y":null},"way":[null,{"x":null,"y":2}]}\n'
     (tmp_path / "json" / "part.json").write_text(written, "utf-8")
     assert values_in(tmp_path / "json") == from_json[:1]
+
+
+def test_a_record_whose_value_was_left_out_has_none(tmp_path: Path) -> None:
+    """A tombstone as writers of JSON spell it, in whichever file of an output of records."""
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    batch = pa.record_batch(
+        {
+            "key": pa.array(["a", "b", "c"]),
+            "value": pa.array(["v", None, None]),
+            "headers": pa.array([None, None, [{"key": "h", "value": None}]], kind),
+        }
+    )
+    both_ways(tmp_path, batch)
+    (tmp_path / "json" / "day=1").mkdir()
+    (tmp_path / "json" / "day=1" / "part.json").write_text('{"key":"z"}\n', "utf-8")
+    first, *rest = (record for record, _ in read_files(tmp_path / "json", topic="out"))
+    assert first == Record("out", 0, 0, b"z", None)
+    for found in (rest, [record for record, _ in read_files(tmp_path / "parquet", topic="out")]):
+        assert found == [
+            Record("out", 0, 0, b"a", b"v"),
+            Record("out", 0, 1, b"b", None),
+            Record("out", 0, 2, b"c", None, (("h", None),)),
+        ]
+
+
+@pytest.mark.parametrize(
+    "row", [{"key": "k", "id": 1}, {"key": "k", "headers": "h"}, {"headers": []}, {}]
+)
+def test_a_row_that_may_be_no_record_is_compared_whole(
+    tmp_path: Path, row: dict[str, object]
+) -> None:
+    (tmp_path / "part.json").write_text(f'{json.dumps(row)}\n{{"value":"v"}}\n', "utf-8")
+    (record, _), _ = read_files(tmp_path, topic="out")
+    assert record == Record("out", 0, 0, None, row_value(row))
+
+
+def test_a_table_with_a_key_and_without_values_has_no_records(tmp_path: Path) -> None:
+    """Also where all its other columns are null."""
+    batch = pa.record_batch({"key": pa.array(["a", "value"]), "id": pa.array([1, None])})
+    from_json, from_parquet = both_ways(tmp_path, batch)
+    assert from_json == from_parquet == [row_value({"key": "a", "id": 1}), b'{"key":"value"}']
