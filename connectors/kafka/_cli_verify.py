@@ -21,12 +21,12 @@ from connectors.kafka.verification import (
     are_files,
     findings_file,
     input_starts,
-    load_mapping,
     name_function,
     transactions_of,
     verify,
 )
 from runtime.checker import HistoryVerdict, Identity, Kind, Record
+from runtime.checker.user_mapping import load_mapping
 from runtime.errors import ConfigError
 
 __all__ = ["verify_command"]

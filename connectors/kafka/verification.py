@@ -1,9 +1,7 @@
 """What ``sluice verify`` does: read both sides into histories on disk, and compare them."""
 
 import contextlib
-import importlib
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,7 +34,6 @@ __all__ = [
     "are_files",
     "findings_file",
     "input_starts",
-    "load_mapping",
     "name_function",
     "transactions_of",
     "verify",
@@ -128,34 +125,6 @@ def input_starts(plan: Plan) -> dict[str, int]:
         return {}
     starts = topic_starts(plan.connection, plan.source)
     return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
-
-
-def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
-    """The function that ``module:function`` names; it may return one record, several or None.
-
-    Raises:
-        ConfigError: there is no such function.
-    """
-    module_name, _, function_name = name.partition(":")
-    try:
-        if "" not in sys.path:
-            sys.path.insert(0, "")  # a program of the user's lies where he is
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as err:
-        raise ConfigError(
-            "the mapping cannot be loaded",
-            {"map": name, "reason": err},
-            "Write MODULE:FUNCTION, of a module that can be imported from here.",
-        ) from err
-
-    def mapping(record: Record) -> Iterable[Record]:
-        result = function(record)
-        if result is None:
-            return ()
-        results: Iterable[Record] = (result,) if isinstance(result, Record) else result
-        return results
-
-    return mapping
 
 
 def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:

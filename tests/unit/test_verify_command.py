@@ -11,8 +11,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from connectors.kafka._cli_verify import verify_command
-from connectors.kafka.verification import load_mapping, name_function
+from connectors.kafka.verification import name_function
 from runtime.checker import Record
+from runtime.checker.user_mapping import load_mapping
 from runtime.errors import ConfigError, StorageError
 
 app = typer.Typer()
