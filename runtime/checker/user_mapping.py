@@ -1,9 +1,16 @@
-"""The function of a user's that says what each input record must become."""
+"""The function of a user's that says what each input record must become.
+
+Fingerprints tell types apart (`Identity`), and a user should not have to: what he gives is brought
+into the one form in which records are read, or refused with the reason.
+"""
 
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
+from runtime.checker.history import Place
 from runtime.checker.record import Record
 from runtime.errors import ConfigError
 
@@ -14,25 +21,76 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
     """The function that ``module:function`` names; it may return one record, several or None.
 
     Raises:
-        ConfigError: there is no such function.
+        ConfigError: there is no such function; when it is called: it gives what is no record.
     """
-    module_name, _, function_name = name.partition(":")
-    try:
-        if "" not in sys.path:
-            sys.path.insert(0, "")  # a program of the user's lies where he is
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as err:
-        raise ConfigError(
-            "the mapping cannot be loaded",
-            {"map": name, "reason": err},
-            "Write MODULE:FUNCTION, of a module that can be imported from here.",
-        ) from err
+    function = _function(name)
 
     def mapping(record: Record) -> Iterable[Record]:
         result = function(record)
         if result is None:
             return ()
-        results: Iterable[Record] = (result,) if isinstance(result, Record) else result
-        return results
+        is_several = isinstance(result, Iterable) and not isinstance(result, Record)
+        wanted = []
+        for one in result if is_several else (result,):
+            try:
+                wanted.append(_as_read(one))
+            except (TypeError, ValueError) as err:
+                raise ConfigError(
+                    "the mapping gives what is no output record",
+                    {
+                        "map": name,
+                        "input": Place(record.topic, record.partition, record.offset),
+                        "reason": err,
+                    },
+                    "Return a Record, an iterable of them, or None; key and value are bytes or "
+                    "None, headers pairs of str and bytes or None.",
+                ) from err
+        return wanted
 
     return mapping
+
+
+def _function(name: str) -> Callable[[Record], Any]:
+    module_name, _, function_name = name.partition(":")
+    try:
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # a program of the user's lies where he is
+        function: Any = getattr(importlib.import_module(module_name), function_name)
+        if not callable(function):
+            raise TypeError(f"{function_name} is of type {type(function).__name__}")
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as err:
+        raise ConfigError(
+            "the mapping cannot be loaded",
+            {"map": name, "reason": err},
+            "Write MODULE:FUNCTION, of a module that can be imported from here.",
+        ) from err
+    return cast("Callable[[Record], Any]", function)
+
+
+def _as_read(one: object) -> Record:
+    """The record with the types that readers of topics and files give it."""
+    if not isinstance(one, Record):
+        raise TypeError(f"a result of type {type(one).__name__}")
+    return Record(
+        one.topic,
+        operator.index(one.partition),
+        one.offset,
+        _bytes(one.key, "the key"),
+        _bytes(one.value, "the value"),
+        tuple((_name(name), _bytes(value, "a header's value")) for name, value in one.headers),
+        None if one.timestamp_ms is None else operator.index(one.timestamp_ms),
+    )
+
+
+def _bytes(content: object, what: str) -> bytes | None:
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"{what} is of type {type(content).__name__}")
+
+
+def _name(content: object) -> str:
+    if not isinstance(content, str):
+        raise TypeError(f"a header's name is of type {type(content).__name__}")
+    return str(content)

@@ -1,6 +1,7 @@
 """``sluice verify`` over files: verdicts, exit codes, options, and errors that say what to do."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from connectors.kafka._cli_verify import verify_command
 from connectors.kafka.verification import name_function
-from runtime.checker import Record
+from runtime.checker import Identity, Record
 from runtime.checker.user_mapping import load_mapping
 from runtime.errors import ConfigError, StorageError
 
@@ -105,10 +106,71 @@ def test_a_mapping_says_what_a_record_must_become(
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such_function", "json", ":"])
+@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such_function", "json", ":", ".x:f"])
 def test_a_mapping_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
         load_mapping(name)
+
+
+def own_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
+    """The name of a function ``f`` in a module with this code; one module for each test."""
+    module = re.sub(r"\W", "_", f"mapping_{tmp_path.name}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / f"{module}.py").write_text(f"import numpy as np\n\n{code}\n", "utf-8")
+    return f"{module}:f"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "headers=[['h', b'1']]",
+        "headers=(('h', bytearray(b'1')),)",
+        "partition=np.int64(0)",
+        "timestamp_ms=np.int64(5)",
+        "key=bytearray(b'k')",
+        "value=memoryview(b'v')",
+    ],
+)
+def test_what_a_mapping_gives_is_compared_by_content_and_not_by_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    record = Record("t", 0, 3, b"k", b"v", (("h", b"1"),), 5)
+    code = f"def f(record):\n    return record._replace({changed})"
+    (wanted,) = load_mapping(own_mapping(tmp_path, monkeypatch, code))(record)
+    identity = Identity(timestamp=True)
+    assert wanted == record
+    assert identity.fingerprint(wanted) == identity.fingerprint(record)
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ("record._replace(key='k')", "the key is of type str"),
+        ("record._replace(value={'a': 1})", "the value is of type dict"),
+        ("record._replace(headers=(('h', 'x'),))", "a header's value is of type str"),
+        ("record._replace(headers=((b'h', b'x'),))", "a header's name is of type bytes"),
+        ("record._replace(headers=(('h', b'x', 1),))", "unpack"),
+        ("record._replace(partition='0')", "integer"),
+        ("5", "a result of type int"),
+        ("('t', 0, 0, b'k', b'v')", "a result of type str"),
+    ],
+)
+def test_what_a_mapping_must_not_give_is_refused_with_what_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: str, reason: str
+) -> None:
+    name = own_mapping(tmp_path, monkeypatch, f"def f(record):\n    return {result}")
+    with pytest.raises(ConfigError, match=reason) as caught:
+        list(load_mapping(name)(Record("orders", 2, 7, b"k", b"v")))
+    assert "input=orders-2@7" in str(caught.value)
+    assert "Return a Record" in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["def f(:", "f = 5", "f = 1 +"])
+def test_a_mapping_that_cannot_be_called_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    with pytest.raises(ConfigError, match="MODULE:FUNCTION"):
+        load_mapping(own_mapping(tmp_path, monkeypatch, code))
 
 
 def test_a_record_is_named_by_key_header_or_field() -> None:
