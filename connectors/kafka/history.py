@@ -29,7 +29,7 @@ from connectors.kafka.client_options import Role
 from connectors.kafka.columns import header_pairs
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import Headers, History, Identity, Record
-from runtime.errors import UnreachableError
+from runtime.errors import ConfigError, UnreachableError
 
 __all__ = [
     "EndWatch",
@@ -189,6 +189,7 @@ def read_records(
     topic: str,
     *,
     read_committed: bool = True,
+    need_headers: bool = True,
     timeout_s: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Record]:
@@ -197,8 +198,10 @@ def read_records(
     Args:
         read_committed: up to the last stable offset, without aborted records; else up to the
             high watermark, with them.
+        need_headers: see `record_of`.
         timeout_s: bound of the time without any progress.
     Raises:
+        ConfigError: see `record_of`.
         SourceChangedError: there is no such topic, or it was cut off while reading.
         UnreachableError: no progress in ``timeout_s``.
     """
@@ -221,7 +224,7 @@ def read_records(
                     {"topic": topic, "missing": wanted, "timeout_s": timeout_s},
                     "Look at the broker's log.",
                 )
-            yield from _records_before(messages, wanted)
+            yield from _records_before(messages, wanted, need_headers=need_headers)
     finally:
         consumer.close()
 
@@ -239,9 +242,14 @@ def read_history(
     return History.of(records, identity)
 
 
-def record_of(message: Message) -> Record:
-    """A message as the checker's record; it must not carry an error."""
-    headers: Headers = tuple((name, _bytes(value)) for name, value in header_pairs(message) or ())
+def record_of(message: Message, *, need_headers: bool = True) -> Record:
+    """A message as the checker's record; it must not carry an error.
+
+    Args:
+        need_headers: False: a record with a header whose name is not UTF-8 has none.
+    Raises:
+        ConfigError: a header's name is not UTF-8.
+    """
     kind, timestamp_ms = message.timestamp()
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
@@ -253,12 +261,24 @@ def record_of(message: Message) -> Record:
         offset,
         _bytes(message.key()),
         _bytes(message.value()),
-        headers,
+        _headers(message, need_headers=need_headers),
         None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
     )
 
 
-def _records_before(messages: Sequence[Message], wanted: dict[int, int]) -> Iterator[Record]:
+def _headers(message: Message, *, need_headers: bool) -> Headers:
+    # Also where nobody compares them: a mapping, or what names records, may look at them.
+    try:
+        return tuple((name, _bytes(value)) for name, value in header_pairs(message) or ())
+    except ConfigError:
+        if need_headers:
+            raise
+        return ()
+
+
+def _records_before(
+    messages: Sequence[Message], wanted: dict[int, int], *, need_headers: bool
+) -> Iterator[Record]:
     """Records before each wanted end; takes away from ``wanted`` what has been reached."""
     for message in messages:
         error, partition, offset = message.error(), message.partition(), message.offset()
@@ -270,7 +290,7 @@ def _records_before(messages: Sequence[Message], wanted: dict[int, int]) -> Iter
         if end is None:
             continue
         if error is None and offset < end:
-            yield record_of(message)
+            yield record_of(message, need_headers=need_headers)
         # Control records at the end show themselves only by the position of the end of file.
         if offset >= (end - 1 if error is None else end):
             del wanted[partition]

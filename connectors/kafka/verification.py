@@ -235,7 +235,7 @@ def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple
             {"topic": place},
             "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
         )
-    for record in read_records(plan.connection, place):
+    for record in read_records(plan.connection, place, need_headers=plan.identity.headers):
         yield record, Place(record.topic, record.partition, record.offset)
 
 

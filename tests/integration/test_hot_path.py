@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka._cli_verify import verify_command
 from connectors.kafka.columns import schema_of
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.plain_producers import process_plain_producers
@@ -35,6 +38,9 @@ from tests.kafka_records import (
 )
 
 pytestmark = pytest.mark.integration
+
+_verify = typer.Typer()
+_verify.command()(verify_command)
 
 PARTITIONS = 2
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -284,6 +290,16 @@ def test_both_paths_name_the_record_whose_header_is_not_utf_8(
         assert _read(kafka, path, [whole], include_headers=False).num_rows == len(ones)
     assert told[0] == told[1]
     assert told[0][1] == {"topic": topic, "partition": 1, "offset": 4}
+
+
+def test_a_comparison_without_headers_goes_on_where_one_is_not_utf_8(kafka: EmbeddedKafka) -> None:
+    topic = _written(kafka, "native", [_with_header_names([[b"a"], [b"\xff"]])])
+    await_stable(kafka.bootstrap, topic)
+    places = ["--input", topic, "--output", topic, "--bootstrap-servers", kafka.bootstrap]
+    refused = CliRunner().invoke(_verify, places)
+    assert isinstance(refused.exception, ConfigError)
+    result = CliRunner().invoke(_verify, [*places, "--ignore-headers"])
+    assert result.exit_code == 0, result.output
 
 
 # --- delivery errors ----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from connectors.kafka.columns import ColumnBuilder, columns_with, schema_ddl, schema_of, times_of
 from connectors.kafka.history import record_of
+from runtime.checker import Record
 from runtime.errors import ConfigError
 
 Rows = list[dict[str, Any]]
@@ -96,20 +97,31 @@ def test_headers_are_kept_in_order_repeated_and_null() -> None:
     assert build(("headers",), message(headers=None)) == [{"headers": None}]
 
 
+class Damaged:
+    """A message with a header whose name is not UTF-8."""
+
+    topic, partition, offset = (lambda _: "t"), (lambda _: 3), (lambda _: 7)
+    key, value, timestamp = (lambda _: b"k"), (lambda _: b"v"), (lambda _: (1, 5))
+
+    def headers(self) -> None:
+        raise SystemError("returned a result with an exception set")
+
+
 def test_a_header_name_that_is_not_utf_8_is_an_error_that_names_the_record() -> None:
     """Never another name in its place; the C client only says that something went wrong."""
-
-    class Damaged:
-        topic, partition, offset = (lambda _: "t"), (lambda _: 3), (lambda _: 7)
-
-        def headers(self) -> None:
-            raise SystemError("returned a result with an exception set")
 
     builder = ColumnBuilder(("headers",), [("t", 3)])
     with pytest.raises(ConfigError, match=r"topic=t .*offset=7"):
         builder.build([Damaged()], np.zeros(1, np.int64), np.array([7]))
     with pytest.raises(ConfigError, match=r"topic=t .*offset=7"):
         record_of(Damaged())  # as the checker reads it
+
+
+def test_where_no_headers_are_compared_a_record_with_unreadable_ones_has_none() -> None:
+    found = record_of(Damaged(), need_headers=False)
+    assert found == Record("t", 3, 7, b"k", b"v", (), 5)
+    readable = message(headers=[("a", b"1")])
+    assert record_of(readable, need_headers=False).headers == (("a", b"1"),)
 
 
 def test_timestamps_have_javas_type_numbers() -> None:
