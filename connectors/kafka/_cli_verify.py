@@ -120,6 +120,8 @@ def verify_command(
     """
     signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
     files = are_files(source) or are_files(output)
+    if files and timestamps:
+        raise _no_timestamps(source, output)
     plan = Plan(
         source=source,
         output=output,
@@ -213,6 +215,14 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 def _same(record: Record) -> tuple[Record]:
     return (record,)
+
+
+def _no_timestamps(source: str, output: str) -> ConfigError:
+    return ConfigError(
+        "records of files have no timestamps to compare",
+        {"input": source, "output": output},
+        "Leave out --timestamps, or name two topics.",
+    )
 
 
 def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnection | None:

@@ -208,6 +208,17 @@ def test_an_option_without_its_prefix_is_refused(tmp_path: Path) -> None:
     assert "kafka.security.protocol" in str(result.exception)
 
 
+@pytest.mark.parametrize("side", ["--input", "--output"])
+def test_timestamps_of_files_are_refused_because_there_are_none(tmp_path: Path, side: str) -> None:
+    """Every record would count as lost."""
+    places = {"--input": "orders", "--output": "orders", side: written(tmp_path / "data", ["a"])}
+    options = [word for place in places.items() for word in place]
+    servers = ["--bootstrap-servers", "127.0.0.1:1"]
+    result = CliRunner().invoke(app, [*options, *servers, "--timestamps"])
+    assert isinstance(result.exception, ConfigError)
+    assert "--timestamps" in str(result.exception)
+
+
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     result = run(tmp_path, [], [], "--scratch", str(absent))
