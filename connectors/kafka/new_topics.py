@@ -19,6 +19,8 @@ __all__ = ["NewTopic", "create_topics"]
 
 _POLL_S = 0.05
 _REQUEST_TIMEOUT_S = 10.0
+_LATE_S = 10.0
+"""What the client may take longer than it was asked to."""
 
 
 def create_topics(
@@ -31,15 +33,22 @@ def create_topics(
 
     Raises:
         StreamError: a broker refused; as `translate` has it.
-        UnreachableError: no leaders within the time.
+        UnreachableError: no answer, or no leaders, within the time.
     """
     admin = make_admin(connection.librdkafka(Role.ADMIN))
     deadline = time.monotonic() + timeout_s
-    for name, made in admin.create_topics(list(topics)).items():
+    answers = admin.create_topics(list(topics), request_timeout=timeout_s)
+    for name, made in answers.items():
         try:
-            made.result(timeout_s)
+            made.result(timeout_s + _LATE_S)
         except KafkaException as err:
             raise translate(err, {"topic": name}) from err
+        except TimeoutError as err:
+            raise UnreachableError(
+                "the brokers did not say in time whether they made a topic",
+                {"topic": name, "waited_s": timeout_s + _LATE_S},
+                "Check that the brokers run and can be reached from here.",
+            ) from err
     for topic in topics:
         while not _is_led(admin, topic.topic):
             if time.monotonic() > deadline:
@@ -57,7 +66,7 @@ def _is_led(admin: AdminClient, topic: str) -> bool:
         topic
     ]
     try:
-        found = answer.result(2 * _REQUEST_TIMEOUT_S)
-    except KafkaException:
+        found = answer.result(_REQUEST_TIMEOUT_S + _LATE_S)
+    except (KafkaException, TimeoutError):
         return False
     return all(partition.leader is not None for partition in found.partitions)

@@ -16,6 +16,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.client_options import Role, translate_names
+from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import (
     AuthenticationError,
@@ -244,6 +245,12 @@ def test_a_refused_setting_is_a_configuration_error() -> None:
     """librdkafka's own check of values, in our words."""
     with pytest.raises(ConfigError, match=r"socket\.timeout\.ms"):
         make_producer({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": "-5"})
+
+
+def test_topics_of_a_cluster_that_does_not_answer_are_a_typed_error() -> None:
+    connection = KafkaConnection(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(UnreachableError, match="topic=orders"):
+        create_topics(connection, [NewTopic("orders", num_partitions=1)], timeout_s=0.1)
 
 
 def test_librdkafka_logs_through_pythons_logging(
