@@ -11,6 +11,7 @@ from runtime.embedded.background import stop as stop_server
 from runtime.embedded.cache import state_dir
 from runtime.embedded.foreground import serve
 from runtime.embedded.hdfs import HDFS_VERSION, EmbeddedHdfs, hdfs_class_path
+from runtime.embedded.ports import LAST_PORT
 
 __all__ = ["app"]
 
@@ -26,8 +27,12 @@ _console = Console(soft_wrap=True, highlight=False)
 @app.command()
 def start(
     *,
-    port: Annotated[int, typer.Option(help="Port of the NameNode on 127.0.0.1.")] = 9000,
-    web_port: Annotated[int, typer.Option(help="Port of its pages and of WebHDFS.")] = 9870,
+    port: Annotated[
+        int, typer.Option(min=1, max=LAST_PORT, help="Port of the NameNode on 127.0.0.1.")
+    ] = 9000,
+    web_port: Annotated[
+        int, typer.Option(min=1, max=LAST_PORT, help="Port of its pages and of WebHDFS.")
+    ] = 9870,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where they keep data (default: in the user's state).")
     ] = None,

@@ -13,6 +13,7 @@ from runtime.embedded.background import RunningServer, recall, start_once
 from runtime.embedded.background import stop as stop_server
 from runtime.embedded.cache import state_dir
 from runtime.embedded.foreground import serve
+from runtime.embedded.ports import LAST_PORT
 from runtime.errors import MissingRequirementError
 
 __all__ = ["app"]
@@ -28,7 +29,9 @@ _console = Console(soft_wrap=True, highlight=False)
 @app.command()
 def start(
     *,
-    port: Annotated[int, typer.Option(help="Port of the broker on 127.0.0.1.")] = 9092,
+    port: Annotated[
+        int, typer.Option(min=1, max=LAST_PORT, help="Port of the broker on 127.0.0.1.")
+    ] = 9092,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where it keeps its data (default: in the user's state).")
     ] = None,

@@ -5,9 +5,10 @@ import socket
 
 from runtime.errors import MissingRequirementError
 
-__all__ = ["HOST", "free_ports", "is_free", "require_free"]
+__all__ = ["HOST", "LAST_PORT", "free_ports", "is_free", "require_free"]
 
 HOST = "127.0.0.1"
+LAST_PORT = 65_535
 # Below the range that the kernel gives to outgoing connections: a server that is killed and
 # comes back must not find its port taken by a client's own end.
 _RANGE = range(12_000, 32_000)

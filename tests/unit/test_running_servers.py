@@ -5,7 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from connectors.hdfs._cli import app as hdfs
+from connectors.kafka._cli import app as kafka
 from runtime.embedded.background import RunningServer, forget, recall, remember, start_once
 from runtime.embedded.cache import require_directory
 from runtime.embedded.process import Identity
@@ -69,6 +73,19 @@ def test_server_that_an_older_command_started_is_found(state: Path) -> None:
     assert found is not None
     assert found.identities == (me,)
     assert found.describe() == f"127.0.0.1:9092  pid {me.pid}  log /l"
+
+
+@pytest.mark.parametrize(
+    ("app", "option"), [(kafka, "--port"), (hdfs, "--port"), (hdfs, "--web-port")]
+)
+@pytest.mark.parametrize("port", ["70000", "-1", "0"])
+def test_a_port_that_there_is_not_is_wrong_usage(
+    state: Path, app: typer.Typer, option: str, port: str
+) -> None:
+    result = CliRunner().invoke(app, ["start", option, port])
+    assert result.exit_code == 2
+    assert option in result.output
+    assert not any(state.iterdir())
 
 
 def test_second_start_is_refused_with_what_runs(state: Path) -> None:
