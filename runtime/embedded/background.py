@@ -10,6 +10,7 @@ from runtime.embedded.cache import exclusive, state_dir
 from runtime.embedded.patience import LONGEST_S
 from runtime.embedded.process import Identity, stop_identity
 from runtime.errors import MissingRequirementError
+from runtime.json_text import parsed_json
 
 __all__ = ["RunningServer", "forget", "recall", "remember", "start_once", "stop"]
 
@@ -93,9 +94,14 @@ def remember(server: RunningServer) -> None:
 
 
 def recall(name: str) -> RunningServer | None:
-    """The server of that name if a very process of it still runs."""
+    """The server of that name if a very process of it still runs.
+
+    Raises:
+        MissingRequirementError: the file cannot be read, as where the state is no directory.
+    """
+    path = _path(name)
     try:
-        record = json.loads(_path(name).read_text(encoding="utf-8"))
+        record: Any = parsed_json(path.read_bytes())
         server = RunningServer(
             name=name,
             identities=_identities(record),
@@ -104,9 +110,17 @@ def recall(name: str) -> RunningServer | None:
             log_path=Path(record["log_path"]),
             web_address=record.get("web_address"),
         )
-    except (FileNotFoundError, ValueError, KeyError):  # never written, or not by us
+        return server if server.is_running() else None
+    except FileNotFoundError:
         return None
-    return server if server.is_running() else None
+    except OSError as err:
+        raise MissingRequirementError(
+            "what runs for this user cannot be looked up",
+            {"file": path, "error": err.strerror},
+            "Give SLUICE_STATE a directory that this user may read and write.",
+        ) from err
+    except (ValueError, KeyError, TypeError, AttributeError):  # not written by us
+        return None
 
 
 def _identities(record: Mapping[str, Any]) -> tuple[Identity, ...]:

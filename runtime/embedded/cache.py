@@ -51,9 +51,10 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
     """Hold the lock file ``path`` against other processes; a dead holder's lock is free.
 
     Raises:
-        MissingRequirementError: another process held it for all of ``timeout_s``.
+        MissingRequirementError: another process held it for all of ``timeout_s``, or its directory
+            cannot be made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    require_directory(path.parent)
     deadline = time.monotonic() + timeout_s
     with path.open("a") as lock:
         while not _try_lock(lock.fileno()):

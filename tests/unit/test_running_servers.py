@@ -76,6 +76,37 @@ def test_server_that_an_older_command_started_is_found(state: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        b"[1]",
+        b"5",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"processes": [5]}',
+        b'{"processes": 5}',
+        b'{"pid": -1, "created_at": 1, "address": "a", "data_dir": "d", "log_path": "l"}',
+        b'{"pid": "x", "created_at": 1, "address": "a", "data_dir": "d", "log_path": "l"}',
+        b'{"pid": 1, "created_at": 1, "address": "a", "data_dir": 5, "log_path": "l"}',
+    ],
+)
+def test_a_file_that_is_not_ours_is_no_server(state: Path, content: bytes) -> None:
+    (state / "kafka.json").write_bytes(content)
+    assert recall("kafka") is None
+
+
+@pytest.mark.parametrize("app", [kafka, hdfs], ids=["kafka", "hdfs"])
+@pytest.mark.parametrize("command", ["status", "stop", "start"])
+def test_a_state_that_is_no_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, app: typer.Typer, command: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SLUICE_STATE", str(tmp_path / "file"))
+    result = CliRunner().invoke(app, [command])
+    assert isinstance(result.exception, MissingRequirementError)
+    assert str(tmp_path / "file") in str(result.exception)
+
+
+@pytest.mark.parametrize(
     ("app", "option"), [(kafka, "--port"), (hdfs, "--port"), (hdfs, "--web-port")]
 )
 @pytest.mark.parametrize("port", ["70000", "-1", "0"])
