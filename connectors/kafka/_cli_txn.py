@@ -187,8 +187,12 @@ def _is_unfinished(line: TransactionLine) -> bool:
 
 
 def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:
-    """Options given as KEY=VALUE on the command line and in a file, which come first."""
-    lines = config_file.read_text("utf-8").splitlines() if config_file is not None else []
+    """Options given as KEY=VALUE on the command line and in a file, which come first.
+
+    Raises:
+        ConfigError: an option of another form, or a file that cannot be read.
+    """
+    lines = _lines(config_file) if config_file is not None else []
     written = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     options = {}
     for item in [*written, *(config or ())]:
@@ -201,6 +205,17 @@ def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict
             )
         options[name.strip()] = value.strip()
     return options
+
+
+def _lines(config_file: Path) -> list[str]:
+    try:
+        return config_file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError(
+            "the file of options cannot be read",
+            {"file": config_file, "reason": err},
+            "Give one that this user may read, of KEY=VALUE lines in UTF-8.",
+        ) from err
 
 
 def _exit_unless(

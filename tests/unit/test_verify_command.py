@@ -219,6 +219,14 @@ def test_timestamps_of_files_are_refused_because_there_are_none(tmp_path: Path, 
     assert "--timestamps" in str(result.exception)
 
 
+def test_a_file_of_options_that_is_no_text_is_named(tmp_path: Path) -> None:
+    options = tmp_path / "options"
+    options.write_bytes(b"kafka.bootstrap.servers=\xff")
+    result = run(tmp_path, ["a"], ["a"], "--config-file", str(options))
+    assert isinstance(result.exception, ConfigError)
+    assert str(options) in str(result.exception)
+
+
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     result = run(tmp_path, [], [], "--scratch", str(absent))
