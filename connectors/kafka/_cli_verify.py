@@ -25,7 +25,7 @@ from connectors.kafka.verification import (
     transactions_of,
     verify,
 )
-from runtime.checker import HistoryVerdict, Identity, Kind, Record
+from runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
 from runtime.checker.user_mapping import load_mapping
 from runtime.errors import ConfigError
 
@@ -143,7 +143,7 @@ def verify_command(
         verdict = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
     if as_json:
         told = {**_as_json(verdict), **bounds.as_json()}
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(told, indent=2))  # ASCII: a file's name may be no text
     else:
         _print(verdict, plan, bounds)
     if not verdict.is_clean:
@@ -245,7 +245,7 @@ def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds) -> None:
         table.add_row(name, f"{value:,}", "")
     for kind in Kind:
         count = getattr(verdict, kind.value)
-        places = ", ".join(map(str, getattr(verdict.examples, kind.value)))
+        places = ", ".join(map(_shown, getattr(verdict.examples, kind.value)))
         table.add_row(kind.value, f"{count:,}", places or _unknown(kind, plan))
     console.print(table)
     if not verdict.is_reordered_exact:
@@ -260,6 +260,11 @@ def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds) -> None:
         console.print("[bold green]exactly once")
     else:
         console.print("[bold red]NOT exactly once")
+
+
+def _shown(place: Place) -> str:
+    """A place for people; a file's name may be no text."""
+    return str(place).encode(errors="backslashreplace").decode()
 
 
 def _unknown(kind: Kind, plan: Plan) -> str:

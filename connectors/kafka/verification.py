@@ -203,7 +203,7 @@ def findings_file(path: Path | None) -> Iterator[Callable[[Finding], None] | Non
         place = finding.place._asdict()
         line = {"kind": finding.kind.value, **place, "detail": finding.detail}
         with _unwritable(path):
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line) + "\n")  # ASCII: a file's name may be no text
 
     try:
         yield write
