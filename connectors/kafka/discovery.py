@@ -30,7 +30,7 @@ from connectors.kafka.log_ins import Refusals
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import TopicFacts
-from runtime.errors import SourceChangedError, StreamError, UnreachableError
+from runtime.errors import AuthenticationError, SourceChangedError, StreamError, UnreachableError
 
 __all__ = [
     "EpochQuestion",
@@ -159,6 +159,7 @@ class KafkaCluster:
         self._client: AdminClient | None = None
         self._groups: dict[str, GroupOffsets] = {}
         self._refusals = Refusals(self._where())
+        self._has_answered = False
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
@@ -290,27 +291,36 @@ class KafkaCluster:
     def _asked(self, ask: Callable[[float], T], timeout_s: float) -> T:
         """Ask until answered or the time is up: a leader that moves is no reason to stop."""
         deadline_s = time.monotonic() + timeout_s
-        self._forget_refusals()
+        self._forget_old_refusals()
         while True:
             left_s = max(0.1, min(deadline_s - time.monotonic(), _ATTEMPT_S))
             try:
-                return ask(left_s)
+                answer = ask(left_s)
             except (KafkaException, FutureTimeoutError) as err:
                 self._admin().poll(0)  # serves `Refusals.note`
                 is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
-                refused = self._refusals.last if is_over else self._refusals.lasting()
-                failure = refused or _failure(err, self._where())
+                failure = self._refused(is_over=is_over) or _failure(err, self._where())
                 if is_over or not isinstance(failure, UnreachableError):
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
+            else:
+                self._has_answered = True
+                self._refusals.forget()
+                return answer
             self._pause(_RETRY_PAUSE_S)
             self._relearn(deadline_s - time.monotonic())
 
-    def _forget_refusals(self) -> None:
-        """What was told since the last call may be long over; what lasts will be told again."""
-        if self._client is not None:
+    def _forget_old_refusals(self) -> None:
+        """What was told since the last answer may be long over; what lasts is told again."""
+        if self._refusals.last is None and self._client is not None:
             self._client.poll(0)
-        self._refusals.forget()
+            self._refusals.forget()
+
+    def _refused(self, *, is_over: bool) -> AuthenticationError | None:
+        """Why nobody answers. One who has answered before knows these credentials: a broker that
+        has just started may not, for a moment."""
+        first = is_over and not self._has_answered
+        return self._refusals.last if first else self._refusals.lasting()
 
     def _relearn(self, left_s: float) -> None:
         """Ask any broker for the cluster's view.

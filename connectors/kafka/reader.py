@@ -6,7 +6,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,8 +205,10 @@ class Reading:
         for place in places:
             if place.leader_epoch is not None:
                 # An assignment is believed. Before a seek takes effect, the leader is asked whether
-                # its log is the one that was read.
-                self._consumer.seek(place)
+                # its log is the one that was read. Where there is none to be asked, it goes on as
+                # one that is assigned.
+                with suppress(KafkaException):
+                    self._consumer.seek(place)
 
     def next_batch(self) -> pa.RecordBatch | None:
         """The next records; None where none came, or none was wanted."""

@@ -273,11 +273,36 @@ def test_a_log_in_that_was_refused_is_tried_again_while_there_is_time(
     assert cluster.topic_names(timeout_s=300) == {"orders"}
 
 
-def test_a_call_that_is_refused_until_its_time_is_up_says_so(
+def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
+    """A wrong password is told at once."""
     cluster, client = admin
+    cluster._has_answered = False  # noqa: SLF001
     client.is_refused, client.unanswered = True, 1
+    with pytest.raises(AuthenticationError, match="503"):
+        cluster.topic_names(timeout_s=0)
+
+
+def test_one_refusal_while_brokers_are_away_ends_no_job(
+    admin: tuple[KafkaCluster, PlayedAdmin],
+) -> None:
+    """A broker that comes back does not know its users yet, and the call was short. What lasts is
+    meant, over as many calls as that takes; an answer ends it."""
+    cluster, client = admin
+    clock = FakeClock()
+    cluster._refusals = Refusals(clock=clock)  # noqa: SLF001
+    client._tell = cluster._refusals.note  # noqa: SLF001
+    client.is_refused, client.unanswered = True, 2
+    for waited_s in (0, 14):
+        clock.pass_time(waited_s)
+        with pytest.raises(UnreachableError):
+            cluster.topic_names(timeout_s=0)
+    assert cluster.topic_names(timeout_s=1) == {"orders"}
+    client.unanswered = 2
+    with pytest.raises(UnreachableError):
+        cluster.topic_names(timeout_s=0)
+    clock.pass_time(16)
     with pytest.raises(AuthenticationError, match="503"):
         cluster.topic_names(timeout_s=0)
 
