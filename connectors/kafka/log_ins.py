@@ -7,10 +7,10 @@ from connectors.kafka._client import KafkaError, translate
 from runtime.contracts import Clock
 from runtime.errors import AuthenticationError
 
-__all__ = ["Refusals"]
+__all__ = ["LASTING_S", "Refusals"]
 
-# Longer than it takes librdkafka to ask again for a token that it was not given: 10 s.
-_LASTING_S = 15.0
+LASTING_S = 15.0
+"""Longer than it takes librdkafka to ask again for a token that it was not given: 10 s."""
 
 
 class Refusals:
@@ -48,4 +48,4 @@ class Refusals:
 
     def lasting(self) -> AuthenticationError | None:
         """The last one, if they have not been forgotten for so long that tries were repeated."""
-        return self.last if self._clock() - self._since_s >= _LASTING_S else None
+        return self.last if self._clock() - self._since_s >= LASTING_S else None

@@ -21,6 +21,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.log_ins import LASTING_S
 from connectors.kafka.refusals import LateRequestError, UnansweredError, is_answer, weight
 from connectors.kafka.transaction_status import TransactionStatus, may_arrive_late, read_status
 from runtime.contracts import Clock
@@ -50,7 +51,6 @@ each, and the client walks past all of it to add the next: see `TransactionalPro
 
 _INIT_STEP_S = 1.0
 _LONGEST_ROOM_S = 60.0
-_REFUSAL_S = 3.0  # a broker that has just started may not know its users yet
 _METADATA_TIMEOUT_S = 5.0
 _REACH_S = 1.0
 _RELEASE_S = 1.0
@@ -231,7 +231,7 @@ class TransactionalProducer:
         return partition_count(self.client, topic, timeout_s=_REACH_S)
 
     def _init_transactions(self, deadline: float) -> None:
-        refused_after = self._clock() + _REFUSAL_S
+        refused_after = self._clock() + LASTING_S
         # A request of an earlier call may be on its way behind a later one's answer.
         is_left = False
         while True:

@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
+from connectors.kafka._client import KafkaException
+from connectors.kafka.log_ins import LASTING_S
 from connectors.kafka.producers import ProducerPool
+from connectors.kafka.refusals import UnansweredError
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.errors import AuthenticationError, DeliveryError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
+from tests.fakes import ManualClock
 from tests.unit.test_producer_slots import Preparations, Threads, scope
 
 
@@ -129,3 +133,27 @@ def test_rule_4_an_id_is_not_free_behind_an_abort_that_asked_for_it_twice(
     clients[0].initialisations += asked_again
     cluster.lost_connections = int(is_lost)
     assert producer.abort(timeout_s=1) is not (asked_again == 2 and is_lost)
+
+
+@pytest.mark.parametrize("refused_s", [11, 17])
+def test_credentials_that_are_refused_for_a_moment_are_waited_for(refused_s: int) -> None:
+    """A client asks for a token that it was not given once more, after 10 s; each epoch has a
+    client of its own, so one such answer must not end the job."""
+    cluster, clock = FakeCluster(), ManualClock()
+    until_s = clock() + refused_s
+
+    class Waiting(FakeClient):
+        def init_transactions(self, timeout: float) -> None:
+            clock.advance(timeout)
+            if clock() <= until_s:
+                self._on_error(kafka_error("_AUTHENTICATION"))
+                raise KafkaException(kafka_error("_TIMED_OUT", retriable=True))
+            super().init_transactions(timeout)
+
+    producer = TransactionalProducer(lambda config: Waiting(cluster, config), {}, "id", clock=clock)
+    if refused_s > LASTING_S:
+        with pytest.raises(UnansweredError) as caught:
+            producer.prepare(topic=None, timeout_s=18)
+        assert isinstance(caught.value.reason, AuthenticationError)
+    else:
+        producer.prepare(topic=None, timeout_s=18)
