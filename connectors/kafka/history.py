@@ -45,7 +45,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_REQUEST_TIMEOUT_S = 60.0
+_REQUEST_TIMEOUT_S = 30.0
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.02
@@ -319,7 +319,7 @@ def _offsets(
     while True:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
         try:
-            return {at.partition: answer.result(timeout_s).offset for at, answer in answers.items()}
+            return {at.partition: answer.result(2 * timeout_s).offset for at, answer in answers.items()}
         except KafkaException as err:
             # A new topic, or one whose broker has just died, has no leader for a moment.
             if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
