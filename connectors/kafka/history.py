@@ -319,7 +319,9 @@ def _offsets(
     while True:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
         try:
-            return {at.partition: answer.result(2 * timeout_s).offset for at, answer in answers.items()}
+            return {
+                at.partition: answer.result(2 * timeout_s).offset for at, answer in answers.items()
+            }
         except KafkaException as err:
             # A new topic, or one whose broker has just died, has no leader for a moment.
             if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
