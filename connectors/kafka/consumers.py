@@ -77,6 +77,7 @@ class PooledConsumer:
             # A cluster that does not answer is the business of the read, which has a bound.
             with contextlib.suppress(KafkaException):
                 self.consumer.list_topics(topic, timeout=_METADATA_S)
+                self.refusals.answered()
             self._known_topics.add(topic)
 
     def wake(self) -> None:
@@ -103,7 +104,7 @@ class PooledConsumer:
                 raise lasting from err
             return
         log.warning("a log-in was refused, others are not: error=%s", self.refusals.last)
-        self.refusals.forget()
+        self.refusals.answered()
 
 
 class ConsumerPool:

@@ -159,7 +159,6 @@ class KafkaCluster:
         self._client: AdminClient | None = None
         self._groups: dict[str, GroupOffsets] = {}
         self._refusals = Refusals(self._where())
-        self._has_answered = False
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
@@ -304,8 +303,7 @@ class KafkaCluster:
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
             else:
-                self._has_answered = True
-                self._refusals.forget()
+                self._refusals.answered()
                 return answer
             self._pause(_RETRY_PAUSE_S)
             self._relearn(deadline_s - time.monotonic())
@@ -319,7 +317,7 @@ class KafkaCluster:
     def _refused(self, *, is_over: bool) -> AuthenticationError | None:
         """Why nobody answers. One who has answered before knows these credentials: a broker that
         has just started may not, for a moment."""
-        first = is_over and not self._has_answered
+        first = is_over and not self._refusals.has_answered
         return self._refusals.last if first else self._refusals.lasting()
 
     def _relearn(self, left_s: float) -> None:
@@ -333,6 +331,8 @@ class KafkaCluster:
             self._listed(max(0.1, min(left_s, _ATTEMPT_S)))
         except KafkaException as err:
             log.debug("no broker tells of the others: reason=%s", err)
+        else:  # by the same credentials
+            self._refusals.answered()
 
 
 def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:

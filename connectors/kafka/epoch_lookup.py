@@ -45,13 +45,15 @@ def ask(
             return client.run(lambda: _patiently(Net(client, deadline), questions), deadline)
         finally:
             client.close()
-    except REFUSED_CREDENTIALS as err:
+    except kafka_errors.AuthorizationError as err:
         raise AuthenticationError(
             f"Kafka refused to tell where a leader's records end: {type(err).__name__}",
             where,
-            "Check kafka.security.protocol, kafka.sasl.* and the ACLs (DESCRIBE on the topics).",
+            "Check the ACLs (DESCRIBE on the topics).",
         ) from err
-    except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
+    except (kafka_errors.KafkaError, AuthenticationError, OSError, RuntimeError) as err:
+        # Who asks has just been answered by this cluster: a broker that refuses the log-in has
+        # just started, and does not know its users yet.
         where["reason"] = connection.scrub(f"{type(err).__name__}: {err}")
         raise UnreachableError(
             "the new leader of a partition did not tell where the old one's records end",

@@ -24,6 +24,10 @@ class Refusals:
     Args:
         where: names of servers, for people.
         clock: monotonic seconds.
+
+    Attributes:
+        last: of those refusals; None: there is none.
+        has_answered: a broker, at any time.
     """
 
     def __init__(
@@ -31,21 +35,30 @@ class Refusals:
     ) -> None:
         self._where = dict(where or {})
         self._clock = clock
-        self._since_s = 0.0
+        self._first_s = self._newest_s = 0.0
         self.last: AuthenticationError | None = None
+        self.has_answered = False
 
     def note(self, error: KafkaError) -> None:
         """The client's ``error_cb``."""
         found = translate(error, self._where)
         if isinstance(found, AuthenticationError):
+            self._newest_s = self._clock()
             if self.last is None:
-                self._since_s = self._clock()
+                self._first_s = self._newest_s
             self.last = found
 
+    def answered(self) -> None:
+        """A broker has: the credentials are right."""
+        self.has_answered = True
+        self.forget()
+
     def forget(self) -> None:
-        """A broker has answered, or what was told is of the past."""
+        """What was told is of the past."""
         self.last = None
 
     def lasting(self) -> AuthenticationError | None:
-        """The last one, if they have not been forgotten for so long that tries were repeated."""
-        return self.last if self._clock() - self._since_s >= LASTING_S else None
+        """The last one, if tries were repeated for long enough since the first. Of a client that
+        was answered before only if it has been refused again: nobody may be there to ask."""
+        until_s = self._newest_s if self.has_answered else self._clock()
+        return self.last if until_s - self._first_s >= LASTING_S else None

@@ -248,7 +248,7 @@ class Reading:
         slots = fetched.slots
         if not len(slots):
             return None
-        self._pooled.refusals.forget()
+        self._pooled.refusals.answered()
         wanted = self._progress.accept(slots, fetched.offsets)
         wanted = self._of_known_leaders(fetched, wanted)
         if wanted is not None and not wanted.any():
@@ -308,7 +308,7 @@ class Reading:
         for event in events:
             error, slot = event.error, event.slot
             if slot is not None and error.code() == PARTITION_EOF:
-                self._pooled.refusals.forget()
+                self._pooled.refusals.answered()
                 if self._progress.move_to(slot, event.offset):
                     self._moved_at_s = time.monotonic()
                 else:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectors.kafka import discovery, transaction_wire
+from connectors.kafka import discovery, epoch_lookup, transaction_wire
 from connectors.kafka._client import KafkaError, KafkaException, error_codes
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.discovery import KafkaCluster
@@ -278,7 +278,7 @@ def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
 ) -> None:
     """A wrong password is told at once."""
     cluster, client = admin
-    cluster._has_answered = False  # noqa: SLF001
+    cluster._refusals.has_answered = False  # noqa: SLF001
     client.is_refused, client.unanswered = True, 1
     with pytest.raises(AuthenticationError, match="503"):
         cluster.topic_names(timeout_s=0)
@@ -287,24 +287,42 @@ def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
 def test_one_refusal_while_brokers_are_away_ends_no_job(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
-    """A broker that comes back does not know its users yet, and the call was short. What lasts is
-    meant, over as many calls as that takes; an answer ends it."""
+    """A broker that comes back does not know its users yet, and is gone again. Who is refused once
+    more after a while is meant, over as many calls as that takes; an answer ends it."""
     cluster, client = admin
     clock = FakeClock()
-    cluster._refusals = Refusals(clock=clock)  # noqa: SLF001
-    client._tell = cluster._refusals.note  # noqa: SLF001
-    client.is_refused, client.unanswered = True, 2
-    for waited_s in (0, 14):
-        clock.pass_time(waited_s)
+    refusals = cluster._refusals = Refusals(clock=clock)  # noqa: SLF001
+    client._tell = refusals.note  # noqa: SLF001
+    assert cluster.topic_names(timeout_s=1) == {"orders"}
+
+    def refused_for(seconds: int) -> None:
+        client.unanswered = 1
+        clock.pass_time(seconds)
         with pytest.raises(UnreachableError):
             cluster.topic_names(timeout_s=0)
-    assert cluster.topic_names(timeout_s=1) == {"orders"}
-    client.unanswered = 2
-    with pytest.raises(UnreachableError):
-        cluster.topic_names(timeout_s=0)
-    clock.pass_time(16)
+
+    client.is_refused = True
+    refused_for(0)
+    refused_for(14)
+    client.is_refused = False
+    refused_for(60)
+    client.is_refused = True
+    client.unanswered = 1
     with pytest.raises(AuthenticationError, match="503"):
         cluster.topic_names(timeout_s=0)
+    assert cluster.topic_names(timeout_s=1) == {"orders"}
+    refused_for(0)
+
+
+def test_a_refusal_of_one_broker_is_over_when_another_one_answers(
+    admin: tuple[KafkaCluster, PlayedAdmin],
+) -> None:
+    """Its partitions have no leader for long; that is another matter."""
+    cluster, client = admin
+    cluster._refusals.note(KafkaError(NOT_LOGGED_IN))  # noqa: SLF001
+    cluster._relearn(1.0)  # noqa: SLF001
+    assert cluster._refusals.last is None  # noqa: SLF001
+    assert client.unanswered == 0
 
 
 def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
@@ -322,3 +340,44 @@ def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
     assert refusals.lasting() is not None
     refusals.forget()
     assert refusals.lasting() is None
+    refusals.answered()
+    refusals.note(KafkaError(NOT_LOGGED_IN))
+    clock.pass_time(16)
+    assert refusals.lasting() is None
+    refusals.note(KafkaError(NOT_LOGGED_IN))
+    assert refusals.lasting() is not None
+
+
+def test_coordinators_that_answer_are_heard_beside_one_that_refuses(
+    wire_over: Callable[..., TransactionWire],
+) -> None:
+    """What they tell is committed; it must not wait for that one's users."""
+
+    class Refusing(PlayedClient):
+        async def send(self, request: Any, node_id: int | None = None) -> Any:
+            self.refused = REFUSED if node_id == 2 else self.refused
+            found = await super().send(request, node_id)
+            for at, row in enumerate(getattr(found, "coordinators", ())):
+                row.node_id = 1 + at
+            return found
+
+        async def pause(self) -> bool:
+            return True
+
+    ids = [OURS.transactional_id, "p/j/r.1/o/1"]
+    wire = wire_over(Refusing(), Refusing())
+    assert list(wire.describe(ids, timeout_s=1)) == ids[:1]
+
+
+@pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
+def test_a_question_behind_an_election_is_asked_again_where_its_log_in_is_refused(
+    monkeypatch: pytest.MonkeyPatch, reason: Exception
+) -> None:
+    """Each is a client of its own, and the broker that has just started may be asked first."""
+
+    def connect(settings: object, deadline: float) -> WireClient:
+        raise reason
+
+    monkeypatch.setattr(WireClient, "connect", connect)
+    with pytest.raises(UnreachableError, match="reason="):
+        epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
