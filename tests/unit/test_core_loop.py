@@ -215,11 +215,8 @@ def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
     assert "could not stop in order" in caplog.text
 
 
-def test_nobody_waits_for_a_loop_whose_thread_was_ended(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Something in it asks the interpreter to exit, while others have queued: they are answered
-    by a job that has ended, and so is whoever asks later."""
+def ending(bench: Bench) -> threading.Event:
+    """The loop's thread is held, and exits in the step behind that; once this is set."""
     is_entered, may_exit = threading.Event(), threading.Event()
 
     def leave(_: CoordinatorCore) -> None:
@@ -230,11 +227,19 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
         bench.carry_out = bench.done.extend
         raise SystemExit(len(actions))
 
-    held = threading.Thread(target=lambda: bench.loop.ask(leave), daemon=True)
-    held.start()
+    threading.Thread(target=lambda: bench.loop.ask(leave), daemon=True).start()
     assert is_entered.wait(PATIENCE_S)
     bench.carry_out = exit_thread
     bench.loop.post(Tick())
+    return may_exit
+
+
+def test_nobody_waits_for_a_loop_whose_thread_was_ended(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Something in it asks the interpreter to exit, while others have queued: they are answered
+    by a job that has ended, and so is whoever asks later."""
+    may_exit = ending(bench)
     queued: Future[bool] = Future()
 
     def ask() -> None:
@@ -279,21 +284,7 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
 
 def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
     """The stop itself is one of those that are left, and no question."""
-    is_entered, may_exit = threading.Event(), threading.Event()
-
-    def leave(_: CoordinatorCore) -> None:
-        is_entered.set()
-        may_exit.wait(PATIENCE_S)
-
-    def exit_thread(actions: Sequence[Action]) -> None:
-        bench.carry_out = bench.done.extend
-        raise SystemExit(len(actions))
-
-    bench.carry_out = exit_thread
-    held = threading.Thread(target=lambda: bench.loop.ask(leave), daemon=True)
-    held.start()
-    assert is_entered.wait(PATIENCE_S)
-    bench.loop.post(Tick())
+    may_exit = ending(bench)
     stopping = threading.Thread(target=lambda: bench.loop.stop(timeout_s=PATIENCE_S), daemon=True)
     stopping.start()
     wait_for(lambda: bench.loop._inbox.qsize() == 2)  # noqa: SLF001
