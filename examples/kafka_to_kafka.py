@@ -50,7 +50,11 @@ def main() -> None:
             transactional_id_prefix=f"kafka-to-kafka-{args.output}",
         )
     )
-    job.run()
+    result = job.run()
+    print(
+        f"done in {result.elapsed_s:.1f} s: from checkpoint {result.restored_from} (None: the "
+        f"beginning) to {result.last_checkpoint_id}"
+    )
 
 
 if __name__ == "__main__":
