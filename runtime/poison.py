@@ -95,7 +95,7 @@ class FunctionRun:
                 yield from self._tolerated(batch, bury)
             else:
                 for function in self._functions:
-                    batch = function.function(batch)
+                    batch = _require_batch(function.function(batch), function)
                 yield batch
 
     def _tolerated(self, batch: pa.RecordBatch, bury: Bury) -> Iterator[pa.RecordBatch]:
@@ -134,14 +134,14 @@ class FunctionRun:
                 break
             given.append(batch.num_rows)
             try:
-                batch = function.function(batch)
+                made = function.function(batch)
             except (StreamError, MemoryError):
                 raise  # another reaction is asked for, or no record is to blame
             except Exception as err:
                 if function.policy is None:
                     raise
                 return None, _Failed(function=function, error=err, given=given)
-            _require_batch(batch, function)
+            batch = _require_batch(made, function)
         self._count_given(given)
         return (batch if batch.num_rows else None), None
 
@@ -235,13 +235,22 @@ def require_within_limits(
             )
 
 
-def _require_batch(made: object, function: ChainedFunction) -> None:
-    if not isinstance(made, pa.RecordBatch):
-        raise ConfigError(
-            "a function did not return an Arrow record batch",
-            {"operator": function.name, "returned": type(made).__name__},
-            "Return a pyarrow.RecordBatch, without rows where there is nothing to write.",
-        )
+def _require_batch(made: object, function: ChainedFunction) -> pa.RecordBatch:
+    """No record is to blame for another type: a policy does not leave any out, and a new life would
+    get the same."""
+    if isinstance(made, pa.RecordBatch):
+        return made
+    raise ConfigError(
+        "a function of map_batches gave what is no RecordBatch",
+        {"function": function.name, "given": _type_name(made)},
+        "Return a pyarrow.RecordBatch, without rows where there is nothing to write.",
+    )
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
 
 
 def _require_source_columns(batch: pa.RecordBatch) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.errors import (
     ConfigError,
     FencedError,
@@ -247,11 +248,35 @@ def test_no_function_with_a_policy_sees_an_empty_batch() -> None:
     assert task.dead() == [b"x"]
 
 
-def test_a_function_that_returns_no_batch_is_refused_by_name() -> None:
-    """That is no record's fault."""
-    task = Task(chained(lambda batch: None))
-    with pytest.raises(ConfigError, match=r"did not return.*operator=f returned=NoneType"):
-        task.through(source_rows(b"1"))
+@pytest.mark.parametrize("policy", [None, Skip(), DEAD])
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (None, "NoneType"),
+        ("text", "str"),
+        (pa.table({"value": [b"1"]}), "pyarrow.lib.Table"),
+        ([source_rows(b"1")], "list"),
+    ],
+)
+def test_a_function_that_returns_no_batch_is_refused_by_name(
+    made: pa.RecordBatch, kind: str, policy: Policy | None
+) -> None:
+    """That is no record's fault, and would come again: under each policy it is asked once."""
+    calls: list[int] = []
+
+    def forgetful(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return made
+
+    task = Task(chained(forgetful, policy), chained(lambda batch: batch, None, "behind"))
+    with pytest.raises(
+        ConfigError, match=rf"is no RecordBatch \[function=f given={kind}\]"
+    ) as said:
+        task.through(source_rows(b"1", b"2"))
+    assert isinstance(said.value, PERMANENT_ERRORS)
+    assert "Return a pyarrow.RecordBatch" in str(said.value)
+    assert calls == [2]
+    assert task.buried == []
 
 
 def test_dead_letters_without_their_columns_are_refused_before_the_first_failure() -> None:
