@@ -144,8 +144,8 @@ class IllegalTransitionError(StreamError):
 
 
 class RegionGivenUpError(StreamError):
-    """A region failed more often than its restart strategy allows; region, attempts and the last
-    cause are in ``where``."""
+    """Regions failed more often than their restart strategy, or ``tolerable_failures``, allows; how
+    often, and the last cause, are in ``where``."""
 
 
 class RegionsParkedError(StreamError):

@@ -11,7 +11,7 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
     RestartAsked,
 )
-from runtime.checkpoint.parking import end_or_park, fence
+from runtime.checkpoint.parking import end_or_park, fence, may_park
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
 from runtime.checkpoint.regions import RegionState, region_of
 from runtime.checkpoint.states import Event, State
@@ -24,6 +24,7 @@ from runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
+from runtime.failed_tasks import in_short
 from runtime.model import CheckpointKind
 from runtime.moments import is_past
 
@@ -246,8 +247,27 @@ def _count_failure(
         return  # an outage: the engine waits, and how long
     book.failures += 1
     if book.failures > book.settings.tolerable_failures:
+        if not may_park(book, blamed):
+            error = _too_many(book, blamed, error)
         book.failures = 0  # those that are left begin anew
         end_or_park(book, blamed, error, now_s)
+
+
+def _too_many(book: Book, blamed: Sequence[str], cause: BaseException) -> RegionGivenUpError:
+    error = RegionGivenUpError(
+        "the job has ended: it failed more often in a row than it tolerates",
+        {
+            "failures": book.failures,
+            "tolerable_failures": book.settings.tolerable_failures,
+            "regions": ",".join(blamed),
+            "cause": in_short(cause),
+        },
+        "Nothing undecided became visible. Remove the cause and start the job again. A function "
+        "that raised is to be corrected, or may leave such records out: on_error= of map_batches "
+        "(docs/poison-records.md).",
+    )
+    error.__cause__ = cause
+    return error
 
 
 def _ask_strategy(
@@ -273,7 +293,7 @@ def _given_up(book: Book, name: str, cause: BaseException) -> RegionGivenUpError
             "region": name,
             "attempts": book.regions[name].history.count,
             "strategy": str(book.settings.restart_strategy),
-            "cause": f"{type(cause).__name__}: {cause}",
+            "cause": in_short(cause),
         },
         "Nothing undecided became visible. Remove the cause and start the job, or the "
         "parked region, again.",

@@ -27,6 +27,7 @@ from runtime.contracts import (
     TaskScope,
 )
 from runtime.errors import FencedError, MissingRequirementError, StreamError
+from runtime.failed_tasks import task_failed
 from runtime.model import SplitKey, SplitRange
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorClient
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 _CALL_DEADLINE_S = 5.0
 _GOOD_END_S = 10.0
 _CANCELLED_S = 60.0
-_MOST_SAID = 2_000
 _NO_CORE_S = 120.0
 
 
@@ -78,7 +78,7 @@ class ContinuousChain:
         except StreamError as err:
             return self._told(err)
         except Exception as err:  # noqa: BLE001 - Spark would try again, and say that instead
-            return self._told(_failed(self.tasks, "".join(traceback.format_exception(err))))
+            return self._told(_failed(self.tasks, err))
         return None
 
     def _told(self, error: StreamError) -> StreamError:
@@ -248,8 +248,7 @@ class ContinuousLife:
         try:
             found = self._result()
         except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
-            # Java says what happened first, and its stack at the end.
-            found = _failed(self._chain.tasks, str(err)[:_MOST_SAID])
+            found = _failed(self._chain.tasks, err)
         self._error = self._error or found
         self._book.stop()  # nobody answers any more, and what is decided is finished by hand
 
@@ -270,13 +269,10 @@ class ContinuousLife:
         return found
 
 
-def _failed(tasks: RegionTasks, said: str) -> StreamError:
-    return StreamError(
+def _failed(tasks: RegionTasks, err: Exception) -> StreamError:
+    return task_failed(
         "the task of a continuous region failed",
-        {
-            "region": tasks.region,
-            "generation": tasks.generation,
-            "reason": said[-_MOST_SAID:],
-        },
-        "It begins again at the last checkpoint, as often as the job tolerates.",
+        region=tasks.region,
+        generation=tasks.generation,
+        said="".join(traceback.format_exception(err)),
     )

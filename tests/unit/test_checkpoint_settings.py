@@ -5,10 +5,19 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoint.messages import EndJob, Publish, Report, Retire, TriggerBarrier
+from runtime.checkpoint.handlers import GlobalCheckpointHandler, RegionalCheckpointHandler
+from runtime.checkpoint.messages import (
+    EndJob,
+    Publish,
+    RegionFailed,
+    Report,
+    Retire,
+    TriggerBarrier,
+)
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.states import State
-from runtime.errors import CheckpointFailedError, ConfigError
+from runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
+from runtime.failed_tasks import task_failed
 from runtime.model import CheckpointKind, Verdict
 from tests.core_driver import CoreDriver
 
@@ -110,7 +119,7 @@ def test_minimum_pause_holds_the_next_barrier_back() -> None:
 
 @pytest.mark.parametrize("tolerable", [0, 1, 3])
 def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
-    """Consecutive failures are counted, and the error says what is missing."""
+    """Consecutive failures are counted, and the error says how many, and what is missing."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=tolerable))
     generation = 0
     for _ in range(tolerable):
@@ -120,8 +129,34 @@ def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
     driver.poll(3, generation=generation)
     driver.tick(10.1)
     (end,) = driver.seen(EndJob)
-    assert isinstance(end.error, CheckpointFailedError)
-    assert "main" in str(end.error)
+    assert isinstance(end.error, RegionGivenUpError)
+    assert f"failures={tolerable + 1} tolerable_failures={tolerable}" in str(end.error)
+    assert "missing=main" in str(end.error)
+    assert isinstance(end.error.__cause__, CheckpointFailedError)
+
+
+@pytest.mark.parametrize("regional", [False, True])
+def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: bool) -> None:
+    """It says what the function raised, and what to do; its traceback is the cause's."""
+    handler = RegionalCheckpointHandler() if regional else GlobalCheckpointHandler()
+    driver = CoreDriver(dataclasses.replace(FAST, handler=handler, tolerable_failures=1))
+    said = 'Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no'
+    generation = 0
+    for _ in range(2):
+        failed = task_failed("the task failed", region="main", generation=generation, said=said)
+        driver.tick(1.0)
+        driver.tell(RegionFailed(region="main", generation=generation, error=failed))
+        if not driver.seen(EndJob):
+            generation = driver.restart()
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, RegionGivenUpError)
+    assert end.error.__cause__ is failed
+    told = str(end.error)
+    assert "failures=2 tolerable_failures=1 regions=main" in told
+    assert "error=ValueError: no]" in told
+    assert "on_error" in told
+    assert "begins again" not in told
+    assert "f.py" not in told
 
 
 def test_a_decision_resets_the_count_of_failures() -> None:

@@ -1,0 +1,55 @@
+"""What is said of a task whose function raised: its own error, wherever it was caught."""
+
+import traceback
+
+import pytest
+
+from runtime.errors import ConfigError
+from runtime.failed_tasks import in_short, raised_in, task_failed
+
+
+def _trace(error: Exception, cause: Exception | None = None) -> str:
+    try:
+        raise error from cause
+    except (ValueError, KeyError) as err:
+        return "".join(traceback.format_exception(err))
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (_trace(ValueError("not this time")), "ValueError: not this time"),
+        (_trace(KeyError("a"), ValueError("earlier")), "KeyError: 'a'"),
+        (_trace(ValueError("one\ntwo")), "ValueError: one two"),
+        (_trace(ValueError("one\n  indented")), "ValueError: one indented"),
+        ("Job group main.3 was cancelled", "Job group main.3 was cancelled"),
+        ("", ""),
+    ],
+)
+def test_the_functions_own_error_is_at_the_end_of_its_traceback(said: str, found: str) -> None:
+    """Without the frames, which say where it was called."""
+    assert raised_in(said) == found
+
+
+def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
+    """Spark puts what its worker said first."""
+    worker = _trace(ValueError("not this time"))
+    said = f"Lost task 0.0: {worker}\n\tat org.apache.spark.A.b(A.scala:1)\n\tat C.d(C.java:2)"
+    failed = task_failed("the task failed", region="main", generation=3, said=said)
+    assert failed.args[1]["error"] == "ValueError: not this time"
+    assert "org.apache" not in str(failed)
+    assert "raise error from cause" in str(failed)
+
+
+def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
+    """Neither the traceback, nor that it goes on, which whoever ends a job must not repeat."""
+    said = _trace(ValueError("no"))
+    failed = task_failed("the task failed", region="main", generation=3, said=said)
+    short = "StreamError: the task failed [region=main generation=3 error=ValueError: no]"
+    assert in_short(failed) == short
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), ConfigError("no", {"traceback_s": 1}, "Do.")])
+def test_any_other_error_in_short_is_its_type_and_text(error: Exception) -> None:
+    """Its remedy, too."""
+    assert in_short(error) == f"{type(error).__name__}: {error}"
