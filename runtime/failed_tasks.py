@@ -1,5 +1,6 @@
 """What is said of work that ended by no error of Sluice: most often, one of a function's own."""
 
+import traceback
 from itertools import dropwhile
 
 from runtime.errors import StreamError
@@ -13,16 +14,17 @@ _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
 
 
-def task_failed(what: str, *, region: str, generation: int, said: str) -> StreamError:
-    """The error for a region's work that failed.
+def task_failed(what: str, error: Exception, *, region: str, generation: int) -> StreamError:
+    """A region's work ended by this error, which is its cause where both are in one process.
 
     Args:
         what: failed.
+        error: what was caught.
         region, generation: whose work it was.
-        said: the traceback of the error, as text, because the error itself stays where it was.
     """
+    said = "".join(traceback.format_exception(error))
     python = said.partition(_JAVA_FRAME)[0].rstrip()  # behind it comes Java's own stack
-    return StreamError(
+    failed = StreamError(
         what,
         {
             "region": region,
@@ -33,6 +35,8 @@ def task_failed(what: str, *, region: str, generation: int, said: str) -> Stream
         "It begins again at the last checkpoint, as often as the job tolerates. If a function "
         "raised it, correct that, or leave such records out: docs/poison-records.md.",
     )
+    failed.__cause__ = error
+    return failed
 
 
 def raised_in(said: str) -> str:

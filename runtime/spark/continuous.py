@@ -5,7 +5,6 @@ import logging
 import pickle
 import threading
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -269,10 +268,6 @@ class ContinuousLife:
         return found
 
 
-def _failed(tasks: RegionTasks, err: Exception) -> StreamError:
-    return task_failed(
-        "the task of a continuous region failed",
-        region=tasks.region,
-        generation=tasks.generation,
-        said="".join(traceback.format_exception(err)),
-    )
+def _failed(tasks: RegionTasks, error: Exception) -> StreamError:
+    what = "the task of a continuous region failed"
+    return task_failed(what, error, region=tasks.region, generation=tasks.generation)

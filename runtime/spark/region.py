@@ -21,7 +21,8 @@ from runtime.contracts import (
 )
 from runtime.counts import added, totals_after
 from runtime.drops import DropBudget, drops_after
-from runtime.errors import FencedError, StorageError, StorageUnreachableError
+from runtime.errors import FencedError, StorageError, StorageUnreachableError, StreamError
+from runtime.failed_tasks import task_failed
 from runtime.failpoints import failpoint
 from runtime.model import (
     Acknowledgement,
@@ -196,7 +197,15 @@ class RegionQuery:
             return self.error
         if self._query is None:
             return None
-        return self._logs_outage(self._query) or self._query.exception()
+        found = self._logs_outage(self._query) or self._query.exception()
+        return None if found is None else self._typed(found)
+
+    def _typed(self, err: BaseException) -> BaseException:
+        """What a function or Spark raised as an error of the region; any other as it is."""
+        if isinstance(err, StreamError) or not isinstance(err, Exception):
+            return err
+        tasks, what = self._spec.tasks, "the query of a region failed"
+        return task_failed(what, err, region=tasks.region, generation=tasks.generation)
 
     def _logs_outage(self, query: StreamingQuery) -> StorageUnreachableError | None:
         """Spark writes its logs beside the checkpoints, and ends the query where it cannot."""
@@ -230,8 +239,8 @@ class RegionQuery:
         if self._stopping.is_set():
             log.debug("batch ended by stop: region=%s error=%s", self._spec.tasks.region, err)
             return
-        self.error = err
-        self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.generation, err)
+        self.error = error = self._typed(err)
+        self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.generation, error)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         spec, tasks = self._spec, self._spec.tasks

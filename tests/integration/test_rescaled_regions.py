@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from connectors.hdfs import HdfsSink, Roll
@@ -14,6 +13,7 @@ from connectors.hdfs.held_files import HELD_KIND
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
 from runtime.checkpoint.store import open_store
+from runtime.errors import RegionGivenUpError
 from runtime.job import Job
 from runtime.model import CheckpointRecord, Verdict
 from tests.kafka_fixture import TopicFactory
@@ -84,7 +84,7 @@ def test_rule_9_a_job_goes_on_with_other_numbers_of_regions(
 
     names: list[set[str]] = []
     for regions, limit in ((1, 10), (3, 24)):
-        with pytest.raises(PythonException, match="no further"):
+        with pytest.raises(RegionGivenUpError, match="no further"):
             run(regions, limit)
         left = newest(directory)
         names.append({region.region for region in left.regions})

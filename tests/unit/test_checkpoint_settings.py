@@ -140,10 +140,10 @@ def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: boo
     """It says what the function raised, and what to do; its traceback is the cause's."""
     handler = RegionalCheckpointHandler() if regional else GlobalCheckpointHandler()
     driver = CoreDriver(dataclasses.replace(FAST, handler=handler, tolerable_failures=1))
-    said = 'Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no'
+    error = ValueError('Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no')
     generation = 0
     for _ in range(2):
-        failed = task_failed("the task failed", region="main", generation=generation, said=said)
+        failed = task_failed("the task failed", error, region="main", generation=generation)
         driver.tick(1.0)
         driver.tell(RegionFailed(region="main", generation=generation, error=failed))
         if not driver.seen(EndJob):

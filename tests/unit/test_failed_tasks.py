@@ -1,5 +1,6 @@
 """What is said of a task whose function raised: its own error, wherever it was caught."""
 
+import pickle
 import traceback
 
 import pytest
@@ -8,11 +9,15 @@ from runtime.errors import ConfigError
 from runtime.failed_tasks import in_short, raised_in, task_failed
 
 
-def _trace(error: Exception, cause: Exception | None = None) -> str:
+def _raised(error: Exception, cause: Exception | None = None) -> Exception:
     try:
         raise error from cause
     except (ValueError, KeyError) as err:
-        return "".join(traceback.format_exception(err))
+        return err
+
+
+def _trace(error: Exception, cause: Exception | None = None) -> str:
+    return "".join(traceback.format_exception(_raised(error, cause)))
 
 
 @pytest.mark.parametrize(
@@ -34,19 +39,32 @@ def test_the_functions_own_error_is_at_the_end_of_its_traceback(said: str, found
 def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
     """Spark puts what its worker said first."""
     worker = _trace(ValueError("not this time"))
-    said = f"Lost task 0.0: {worker}\n\tat org.apache.spark.A.b(A.scala:1)\n\tat C.d(C.java:2)"
-    failed = task_failed("the task failed", region="main", generation=3, said=said)
+    error = RuntimeError(f"Lost task 0.0: {worker}\n\tat org.apache.spark.A.b(A.scala:1)\n\tat C.d")
+    failed = task_failed("the task failed", error, region="main", generation=3)
     assert failed.args[1]["error"] == "ValueError: not this time"
     assert "org.apache" not in str(failed)
     assert "raise error from cause" in str(failed)
+    assert failed.__cause__ is error
 
 
 def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
     """Neither the traceback, nor that it goes on, which whoever ends a job must not repeat."""
-    said = _trace(ValueError("no"))
-    failed = task_failed("the task failed", region="main", generation=3, said=said)
+    error = _raised(ValueError("no"))
+    failed = task_failed("the task failed", error, region="main", generation=3)
     short = "StreamError: the task failed [region=main generation=3 error=ValueError: no]"
     assert in_short(failed) == short
+
+
+def test_failed_work_crosses_processes_without_the_error_itself() -> None:
+    """Whose class only the worker may know."""
+
+    class Local(ValueError):
+        pass
+
+    failed = task_failed("the task failed", Local("no"), region="main", generation=3)
+    again = pickle.loads(pickle.dumps(failed))
+    assert str(again) == str(failed)
+    assert again.__cause__ is None
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), ConfigError("no", {"traceback_s": 1}, "Do.")])

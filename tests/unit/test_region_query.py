@@ -57,6 +57,7 @@ class Batch:
     results: tuple[TaskResult, ...] = (TaskResult(),)
     runs: int = 0
     noops: int = 0
+    error: Exception | None = None
     sparkSession: Session = field(default_factory=Session)
     sink_environment: dict[str, str] = field(default_factory=dict)
 
@@ -66,6 +67,8 @@ class Batch:
 
     def collect(self) -> list[list[bytes]]:
         self.runs += 1
+        if self.error is not None:
+            raise self.error
         return [[pickle.dumps(result)] for result in self.results]
 
     @property
@@ -89,6 +92,7 @@ class Frame:
 
     id: str = "query-id"
     isActive: bool = True
+    error: Exception | None = None
     callback: Callable[[DataFrame, int], None] = field(default=lambda *_: None)
 
     @property
@@ -110,6 +114,9 @@ class Frame:
 
     def start(self) -> "Frame":
         return self
+
+    def exception(self) -> Exception | None:
+        return self.error
 
 
 @dataclass
@@ -224,9 +231,8 @@ class World:
             operator_states=restored,
             functions=functions,
         )
-        self.query = RegionQuery(
-            spec, cast(Coordinator, self.coordinator), FakeFileSystem(self.disk)
-        )
+        fs = FakeFileSystem(self.disk, uri="file:///checkpoints")
+        self.query = RegionQuery(spec, cast(Coordinator, self.coordinator), fs)
         self.query.start(cast(DataFrame, self.frame))
 
     def batch(
@@ -236,12 +242,13 @@ class World:
         *,
         initial: bool = False,
         results: tuple[TaskResult, ...] = (TaskResult(),),
+        error: Exception | None = None,
     ) -> Batch:
         """Spark logs the offset, then calls back."""
         offset = json.dumps(offsets.encode(given, initial=initial))
         entry = f"v2\n{{}}\nsource_s:{offset}"
         self.disk.files[f"{LOCATION}/offsets/{batch_id}"] = entry.encode()
-        made = Batch(results=results)
+        made = Batch(results=results, error=error)
         self.frame.callback(cast(DataFrame, made), batch_id)
         return made
 
@@ -276,6 +283,45 @@ def test_rule_12_the_callback_raises_when_its_batch_is_not_committed() -> None:
         world.batch(1, barrier())
     assert world.coordinator.told[-1] == ("failed", refusal)
     assert world.query.failure() is refusal
+
+
+def _of_a_worker() -> RuntimeError:
+    """As PySpark raises what one of Spark's Python workers did."""
+    return RuntimeError(
+        "\n  An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+        '  File "f.py", line 1, in f\nValueError: not this time\n'
+    )
+
+
+def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine() -> None:
+    """Whoever catches errors of Sluice gets it, whatever engine runs the region."""
+    world, error = World(), _of_a_worker()
+    with pytest.raises(RuntimeError, match=r"^region main: RuntimeError$"):
+        world.batch(1, barrier(), error=error)
+    found = world.query.failure()
+    assert world.coordinator.told[-1] == ("failed", found)
+    assert type(found) is StreamError
+    assert "[region=main generation=3 error=ValueError: not this time traceback=" in str(found)
+    assert found.__cause__ is error
+
+
+def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
+    """Spark tells it when it is asked; without an end there is no error."""
+    world = World()
+    assert world.query.failure() is None
+    world.frame.error = _of_a_worker()
+    found = world.query.failure()
+    assert type(found) is StreamError
+    assert "region=main generation=3 error=ValueError: not this time" in str(found)
+    assert found.__cause__ is world.frame.error
+
+
+def test_a_process_that_is_told_to_end_is_no_failed_batch() -> None:
+    """Nobody takes it for an error of the function."""
+    world, end = World(), cast(Exception, KeyboardInterrupt())
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        world.batch(1, barrier(), error=end)
+    assert world.query.failure() is end
 
 
 def test_rule_12_what_a_stop_raises_is_no_failure() -> None:
