@@ -247,6 +247,8 @@ class OwnerClaim:
             is_ours = found.session == self._record.session
             self._overtaken = found.overtaken if is_ours else found.session
             self._record = replace(self._record, overtaken=self._overtaken)
+            if not is_ours:  # a run that ended gave it back; this one was killed, or lives
+                self._warn_of(found)
         elif found is not None:
             self._watch(found)
         self._write()
@@ -288,6 +290,18 @@ class OwnerClaim:
     def _is_same_job(self, found: OwnerRecord) -> bool:
         ours = self._record
         return (found.job_uid, found.checkpoint_uri) == (ours.job_uid, ours.checkpoint_uri)
+
+    def _warn_of(self, found: OwnerRecord) -> None:
+        """No clocks are compared: when it was last heard of is for people."""
+        log.warning(
+            "took over from a run that may still live: "
+            "prefix=%s job=%s host=%s session=%s renewed_at_ms=%d",
+            self._prefix,
+            found.job_uid,
+            found.host,
+            found.session,
+            found.renewed_at_ms,
+        )
 
     def _watch(self, found: OwnerRecord) -> None:
         log.warning(

@@ -1,5 +1,6 @@
 """Rule 22: one job at a time uses a transactional id prefix."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -96,6 +97,31 @@ def test_rule_22_the_same_job_and_directory_takes_over_at_once() -> None:
     assert store.now_s == 0
     with pytest.raises(FencedError, match="another run of this job"):
         older.renew()
+
+
+def test_rule_22_a_take_over_names_the_run_that_may_still_live(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once for all sinks of a prefix: somebody may have started the job twice. A run that has ended
+    gave its record back."""
+    store = FakeStore()
+    older = _claim(store, session="s1")
+    older.take()
+    _claim(store, session="s1").take()  # its second sink
+    assert caplog.records == []
+    host = socket.gethostname()
+    newer = _claim(store, session="s2")
+    newer.take()
+    _claim(store, session="s2").take()
+    newer.renew()
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert told.getMessage().startswith(
+        f"took over from a run that may still live: prefix=orders job=u1 host={host} session=s1 "
+    )
+    newer.release()
+    _claim(store, session="s3").take()
+    assert len(caplog.records) == 1
 
 
 def test_rule_22_a_renewal_that_slept_does_not_end_the_newer_run() -> None:
