@@ -24,6 +24,7 @@ from connectors.kafka.verification import (
     name_function,
     transactions_of,
     verify,
+    why_nothing_expected,
 )
 from runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
 from runtime.checker.user_mapping import load_mapping
@@ -140,12 +141,14 @@ def verify_command(
     )
     bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
-        verdict = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
+        verdict, records_read = verify(
+            plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update
+        )
     if as_json:
         told = {**_as_json(verdict), **bounds.as_json()}
         typer.echo(json.dumps(told, indent=2))  # ASCII: a file's name may be no text
     else:
-        _print(verdict, plan, bounds)
+        _print(verdict, plan, bounds, records_read=records_read)
     if not verdict.is_clean:
         raise typer.Exit(_FAULTY)
 
@@ -238,7 +241,7 @@ def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnecti
     return KafkaConnection.of(options) if options else None
 
 
-def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds) -> None:
+def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds, *, records_read: int) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table(show_header=False)
     for name, value in (("expected", verdict.expected), ("found", verdict.found)):
@@ -255,7 +258,9 @@ def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds) -> None:
     for line in bounds.lines(plan.identity):
         console.print(line, style="yellow", markup=False)
     if not verdict.expected:
-        console.print("[yellow]nothing was expected: is this the input, and has it any records?")
+        input_hint = "is this the input, and has it any records?"
+        hint = "does it lack a return?" if records_read else input_hint
+        console.print(f"{why_nothing_expected(records_read)}: {hint}", style="yellow")
     if verdict.is_clean:
         console.print("[bold green]exactly once")
     else:

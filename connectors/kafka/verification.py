@@ -37,6 +37,7 @@ __all__ = [
     "name_function",
     "transactions_of",
     "verify",
+    "why_nothing_expected",
 ]
 
 Progress = Callable[[str, int], None]
@@ -86,8 +87,10 @@ def verify(
     progress: Progress,
     sink: Callable[[Finding], None] | None = None,
     left_out: LeftOut | None = None,
-) -> HistoryVerdict:
+) -> tuple[HistoryVerdict, int]:
     """Read both sides and compare them; deletes what it wrote to disk.
+
+    Returns the verdict, and how many records the input had before they were mapped.
 
     Args:
         left_out: is told, again and again, the columns of files that are not compared.
@@ -116,7 +119,8 @@ def verify(
             have.append(record, read_from=place)
         _require_something(plan, records_read, len(want) + len(have))
         progress("comparing", len(want) + len(have))
-        return check_spilled(want, have, transactions=plan.transactions, sink=sink)
+        verdict = check_spilled(want, have, transactions=plan.transactions, sink=sink)
+        return verdict, records_read
 
 
 def input_starts(plan: Plan) -> dict[str, int]:
@@ -239,10 +243,18 @@ def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple
         yield record, Place(record.topic, record.partition, record.offset)
 
 
+def why_nothing_expected(records_read: int) -> str:
+    """A mapping that gave nothing, or an input that is empty: what a user has to look at."""
+    if records_read:
+        return f"the mapping gave no record for {records_read:,} input records"
+    return "nothing was expected"
+
+
 def _require_something(plan: Plan, records_read: int, compared: int) -> None:
     if not compared:
         raise ConfigError(
-            "there is nothing to compare: nothing was expected, and nothing is there",
+            f"there is nothing to compare: {why_nothing_expected(records_read)}, and nothing is "
+            "there",
             {"input": plan.source, "records_read": records_read, "output": plan.output},
             "Name the topics or files that the job has read and written; a --map that gives "
             "nothing for any record may lack a return.",

@@ -7,7 +7,7 @@ into the one form in which records are read, or refused with the reason.
 import importlib
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from runtime.checker.history import Place
@@ -21,27 +21,20 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
     """The function that ``module:function`` names; it may return one record, several or None.
 
     Raises:
-        ConfigError: there is no such function; when it is called: it gives what is no record.
+        ConfigError: there is no such function; when it is called: it raises, or gives what is no
+            record.
     """
     function = _function(name)
 
     def mapping(record: Record) -> Iterable[Record]:
-        result = function(record)
-        if result is None:
-            return ()
-        is_several = isinstance(result, Iterable) and not isinstance(result, Record)
         wanted = []
-        for one in result if is_several else (result,):
+        for one in _results(name, function, record):
             try:
                 wanted.append(_as_read(one))
             except (TypeError, ValueError) as err:
                 raise ConfigError(
                     "the mapping gives what is no output record",
-                    {
-                        "map": name,
-                        "input": Place(record.topic, record.partition, record.offset),
-                        "reason": err,
-                    },
+                    _where(name, record, err),
                     "Return a Record, an iterable of them, or None; key and value are bytes or "
                     "None, headers pairs of str and bytes or None.",
                 ) from err
@@ -50,15 +43,38 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
     return mapping
 
 
-def _function(name: str) -> Callable[[Record], Any]:
-    module_name, _, function_name = name.partition(":")
+def _results(name: str, function: Callable[[Record], Any], record: Record) -> Sequence[object]:
+    """What the function gives for a record; a generator's code runs here, too."""
     try:
+        result = function(record)
+        if result is None:
+            return ()
+        is_several = isinstance(result, Iterable) and not isinstance(result, Record)
+        return tuple(result) if is_several else (result,)
+    except Exception as err:
+        raise ConfigError(
+            "the mapping raised",
+            _where(name, record, f"{type(err).__name__}: {err}"),
+            "Correct the function; for a record that must become nothing it returns None.",
+        ) from err
+
+
+def _where(name: str, record: Record, reason: object) -> dict[str, object]:
+    place = Place(record.topic, record.partition, record.offset)
+    return {"map": name, "input": place, "reason": reason}
+
+
+def _function(name: str) -> Callable[[Record], Any]:
+    module_name, colon, function_name = name.partition(":")
+    try:
+        if not colon:
+            raise ValueError("there is no ':' in it")
         if "" not in sys.path:
             sys.path.insert(0, "")  # a program of the user's lies where he is
         function: Any = getattr(importlib.import_module(module_name), function_name)
         if not callable(function):
             raise TypeError(f"{function_name} is of type {type(function).__name__}")
-    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as err:
+    except Exception as err:  # the user's own code runs when his module is imported
         raise ConfigError(
             "the mapping cannot be loaded",
             {"map": name, "reason": err},

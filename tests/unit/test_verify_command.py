@@ -166,7 +166,39 @@ def test_what_a_mapping_must_not_give_is_refused_with_what_it_may(
     assert "Return a Record" in str(caught.value)
 
 
-@pytest.mark.parametrize("code", ["def f(:", "f = 5", "f = 1 +"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(record):\n    raise ValueError('bad record')",
+        "def f(record):\n    yield record\n    raise ValueError('bad record')",
+    ],
+    ids=["function", "generator"],
+)
+def test_a_mapping_that_raises_is_told_with_the_record_and_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    name = own_mapping(tmp_path, monkeypatch, code)
+    with pytest.raises(ConfigError, match="the mapping raised") as caught:
+        load_mapping(name)(Record("orders", 2, 7, b"k", b"v"))
+    for fact in (f"map={name}", "input=orders-2@7", "reason=ValueError: bad record"):
+        assert fact in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_ctrl_c_within_a_mapping_is_no_error_of_the_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "def f(record):\n    raise KeyboardInterrupt"
+    with pytest.raises(KeyboardInterrupt):
+        load_mapping(own_mapping(tmp_path, monkeypatch, code))(Record("t", 0, 0, b"k", b"v"))
+
+
+def test_a_mapping_without_a_colon_is_refused_before_its_module_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="there is no ':' in it"):
+        load_mapping("no_such_module")
+
+
+@pytest.mark.parametrize("code", ["def f(:", "f = 5", "f = 1 +", "f = absent"])
 def test_a_mapping_that_cannot_be_called_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
@@ -328,7 +360,7 @@ def test_progress_goes_to_standard_error(tmp_path: Path) -> None:
 def test_where_nothing_was_expected_it_says_so(tmp_path: Path) -> None:
     result = run(tmp_path, [], ["a"])
     assert result.exit_code == 3
-    assert "nothing was expected" in result.stdout
+    assert "nothing was expected: is this the input" in result.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
@@ -352,5 +384,16 @@ def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
     (tmp_path / "no_return.py").write_text("def f(record):\n    pass\n", "utf-8")
     result = run(tmp_path, ["a", "b"], [], "--map", "no_return:f")
     assert isinstance(result.exception, ConfigError)
-    assert "records_read=2" in str(result.exception)
+    assert "the mapping gave no record for 2 input records" in str(result.exception)
     assert "--map" in str(result.exception)
+
+
+def test_a_mapping_that_gave_no_record_is_told_beside_an_output_that_holds_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The input is not the empty one."""
+    name = own_mapping(tmp_path, monkeypatch, "def f(record):\n    pass")
+    result = run(tmp_path, ["a", "b"], ["a"], "--map", name)
+    assert result.exit_code == 3
+    assert "the mapping gave no record for 2 input records" in result.stdout
+    assert "is this the input" not in result.stdout
