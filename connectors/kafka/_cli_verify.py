@@ -58,8 +58,8 @@ _Map = Annotated[
 _NameBy = Annotated[
     str | None,
     typer.Option(
-        help="What no two records share: key, header:NAME or json:FIELD. Tells corrupted records "
-        "from lost ones."
+        help="What no two records share: key, header:NAME, json:FIELD, or origin (of generated "
+        "loads). Tells corrupted records from lost ones."
     ),
 ]
 _Checkpoint = Annotated[
@@ -117,7 +117,7 @@ def verify_command(
     Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their places.
     Run it when the job has written everything: what is not there yet counts as lost. Nothing on
     either side is an error: it would say exactly once of a job that never ran.
-    Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C.
+    Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
     signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
     files = are_files(source) or are_files(output)

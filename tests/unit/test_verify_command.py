@@ -228,6 +228,12 @@ def test_a_record_is_named_by_key_header_or_field() -> None:
             name_function(wrong)
 
 
+def test_help_names_every_exit_code_and_every_way_to_name_records() -> None:
+    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "500"}).stdout
+    for word in ("130 Ctrl-C, 143 SIGTERM", "header:NAME, json:FIELD, or origin"):
+        assert word in told
+
+
 def test_a_topic_without_servers_is_refused_with_what_to_give(tmp_path: Path) -> None:
     output = written(tmp_path / "out", [])
     result = CliRunner().invoke(app, ["--input", "orders", "--output", output])
