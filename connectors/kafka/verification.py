@@ -28,6 +28,7 @@ from runtime.checkpoint.inspection import survey
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.errors import ConfigError, StorageError
 from runtime.json_text import parsed_json
+from runtime.model import CheckpointRecord
 
 __all__ = [
     "Plan",
@@ -159,7 +160,8 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
     """Transactions into the output that a job's retained checkpoints name, by input ranges.
 
     Raises:
-        ConfigError: no checkpoint there, or none that names such a transaction.
+        ConfigError: no checkpoint there, none that names such a transaction, or they are those of a
+            drop-in query, which tell no ranges.
     """
     uri, _ = split_place(path)
     with command_store(uri) as store:
@@ -181,6 +183,13 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
         for one in handle.sources
         if one.topic == plan_source
     ]
+    if not ranges and records and not any(map(_has_source, records)):
+        raise ConfigError(
+            "a drop-in query's checkpoints do not record which input ranges went into which "
+            "transaction",
+            {"checkpoint": path},
+            "Leave --checkpoint out: torn transactions then count as lost records.",
+        )
     if not ranges:
         raise ConfigError(
             "no checkpoint here names a transaction from this input to this output",
@@ -188,6 +197,11 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
             "Give the checkpoint directory of the job that wrote the output.",
         )
     return Transactions(ranges)
+
+
+def _has_source(record: CheckpointRecord) -> bool:
+    """False for a drop-in query: of its graph Sluice sees the sink alone."""
+    return any(node.kind == "source" for node in record.graph)
 
 
 @contextlib.contextmanager

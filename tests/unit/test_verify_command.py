@@ -13,10 +13,18 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from connectors.kafka._cli_verify import verify_command
-from connectors.kafka.verification import name_function
+from connectors.kafka.verification import name_function, transactions_of
 from runtime.checker import Identity, Record
 from runtime.checker.user_mapping import load_mapping
+from runtime.checkpoint.store import open_store
 from runtime.errors import ConfigError, StorageError
+from runtime.model import (
+    CheckpointKind,
+    CheckpointRecord,
+    OperatorNode,
+    RegionRecord,
+    Verdict,
+)
 
 app = typer.Typer()
 app.command()(verify_command)
@@ -403,3 +411,41 @@ def test_a_mapping_that_gave_no_record_is_told_beside_an_output_that_holds_some(
     assert result.exit_code == 3
     assert "the mapping gave no record for 2 input records" in result.stdout
     assert "is this the input" not in result.stdout
+
+
+def decided(directory: Path, *kinds: str) -> None:
+    """A checkpoint of a graph of such operators, which names no transaction."""
+    open_store(str(directory)).publish(
+        CheckpointRecord(
+            job_uid="j",
+            job_name="job",
+            checkpoint_id=0,
+            kind=CheckpointKind.CHECKPOINT,
+            verdict=Verdict.DECIDED,
+            leader_session_id="s",
+            run_attempt=1,
+            settings={},
+            graph=tuple(
+                OperatorNode(operator_id=kind, name=kind, kind=kind, upstream=()) for kind in kinds
+            ),
+            regions=(RegionRecord(region="r", generation=0, batch_id=0),),
+        ),
+        timeout_s=60,
+    )
+
+
+@pytest.mark.parametrize("below", [".", "sluice"])
+def test_a_drop_in_querys_checkpoints_are_said_to_tell_no_ranges(
+    tmp_path: Path, below: str
+) -> None:
+    """Also where its own directory below the checkpoint location is given."""
+    decided(tmp_path / "sluice", "sink")
+    with pytest.raises(ConfigError, match="drop-in query's checkpoints") as caught:
+        transactions_of(str(tmp_path / below), "orders", "out")
+    assert "Leave --checkpoint out" in str(caught.value)
+
+
+def test_another_jobs_checkpoints_are_said_to_be_another_jobs(tmp_path: Path) -> None:
+    decided(tmp_path, "source", "sink")
+    with pytest.raises(ConfigError, match="of the job that wrote the output"):
+        transactions_of(str(tmp_path), "orders", "out")
