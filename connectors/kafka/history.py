@@ -113,7 +113,8 @@ class EndWatch:
     ) -> None:
         self._timeout_s = timeout_s
         self._admin = make_admin(connection.librdkafka(Role.ADMIN))
-        self._partitions = _partitions(self._admin, topic, timeout_s)
+        self._where = _where(connection, topic)
+        self._partitions = _partitions(self._admin, topic, timeout_s, self._where)
 
     def now(self) -> TopicEnds:
         """Last stable offset and high watermark of every partition.
@@ -132,7 +133,9 @@ class EndWatch:
         return self._ends(IsolationLevel.READ_COMMITTED)
 
     def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
-        return _offsets(self._admin, self._partitions, isolation, self._timeout_s, of=_LATEST)
+        return _offsets(
+            self._admin, self._partitions, isolation, self._timeout_s, self._where, of=_LATEST
+        )
 
 
 def topic_ends(
@@ -147,9 +150,10 @@ def topic_starts(
 ) -> Mapping[int, int]:
     """First offset of every partition that retention has left; raises as `EndWatch`."""
     admin = make_admin(connection.librdkafka(Role.ADMIN))
-    partitions = _partitions(admin, topic, timeout_s)
+    where = _where(connection, topic)
+    partitions = _partitions(admin, topic, timeout_s, where)
     isolation = IsolationLevel.READ_UNCOMMITTED
-    return _offsets(admin, partitions, isolation, timeout_s, of=_EARLIEST)
+    return _offsets(admin, partitions, isolation, timeout_s, where, of=_EARLIEST)
 
 
 def await_readable(
@@ -221,7 +225,7 @@ def read_records(
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(
                     "a topic could not be read to its end",
-                    {"topic": topic, "missing": wanted, "timeout_s": timeout_s},
+                    {**_where(connection, topic), "missing": wanted, "timeout_s": timeout_s},
                     "Look at the broker's log.",
                 )
             yield from _records_before(messages, wanted, need_headers=need_headers)
@@ -296,13 +300,19 @@ def _records_before(
             del wanted[partition]
 
 
-def _partitions(admin: AdminClient, topic: str, timeout_s: float) -> list[TopicPartition]:
+def _where(connection: KafkaConnection, topic: str) -> dict[str, object]:
+    return {"topic": topic, "servers": connection.bootstrap_servers}
+
+
+def _partitions(
+    admin: AdminClient, topic: str, timeout_s: float, where: Mapping[str, object]
+) -> list[TopicPartition]:
     # Not list_topics: naming a missing topic there makes the broker create it.
     answers = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
     try:
         found = answers[topic].result(2 * timeout_s)
     except KafkaException as err:
-        raise translate(err, {"topic": topic}) from err
+        raise translate(err, where) from err
     return [TopicPartition(topic, number) for number in sorted(p.id for p in found.partitions)]
 
 
@@ -311,6 +321,7 @@ def _offsets(
     partitions: Sequence[TopicPartition],
     isolation: IsolationLevel,
     timeout_s: float,
+    where: Mapping[str, object],
     *,
     of: OffsetSpec,
 ) -> dict[int, int]:
@@ -325,7 +336,7 @@ def _offsets(
         except KafkaException as err:
             # A new topic, or one whose broker has just died, has no leader for a moment.
             if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
-                raise translate(err, {"topic": partitions[0].topic}) from err
+                raise translate(err, where) from err
         time.sleep(_POLL_S)  # an election ends without a word to clients
 
 

@@ -35,6 +35,7 @@ def create_topics(
         StreamError: a broker refused; as `translate` has it.
         UnreachableError: no answer, or no leaders, within the time.
     """
+    servers = connection.bootstrap_servers
     admin = make_admin(connection.librdkafka(Role.ADMIN))
     deadline = time.monotonic() + timeout_s
     answers = admin.create_topics(list(topics), request_timeout=timeout_s)
@@ -42,11 +43,11 @@ def create_topics(
         try:
             made.result(timeout_s + _LATE_S)
         except KafkaException as err:
-            raise translate(err, {"topic": name}) from err
+            raise translate(err, {"topic": name, "servers": servers}) from err
         except TimeoutError as err:
             raise UnreachableError(
                 "the brokers did not say in time whether they made a topic",
-                {"topic": name, "waited_s": timeout_s + _LATE_S},
+                {"topic": name, "servers": servers, "waited_s": timeout_s + _LATE_S},
                 "Check that the brokers run and can be reached from here.",
             ) from err
     for topic in topics:

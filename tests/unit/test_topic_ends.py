@@ -1,6 +1,6 @@
 """Where a topic ends is asked again, while its partitions change their leaders."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from connectors.kafka import history
-from connectors.kafka.history import topic_ends
+from connectors.kafka.history import topic_ends, topic_starts
 from connectors.kafka.security import KafkaConnection
-from runtime.errors import StreamError
+from runtime.errors import StreamError, UnreachableError
 
 _CONNECTION = KafkaConnection(bootstrap_servers="broker:9092")
 
@@ -56,9 +56,16 @@ def test_an_election_is_waited_for(monkeypatch: pytest.MonkeyPatch, code: int) -
 
 
 def test_another_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, with the topic."""
+    """At once, with the topic and the servers that were asked."""
     monkeypatch.setattr(
         history, "make_admin", lambda _: _Admin(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     )
-    with pytest.raises(StreamError, match="topic=orders"):
+    with pytest.raises(StreamError, match="topic=orders servers=broker:9092"):
         topic_ends(_CONNECTION, "orders")
+
+
+@pytest.mark.parametrize("ask", [topic_ends, topic_starts])
+def test_servers_that_do_not_answer_are_named(ask: Callable[..., object]) -> None:
+    connection = KafkaConnection(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(UnreachableError, match=r"topic=orders servers=127\.0\.0\.1:1"):
+        ask(connection, "orders", timeout_s=0.1)
