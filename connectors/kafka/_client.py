@@ -177,7 +177,6 @@ _REFUSED_CREDENTIALS = error_codes(
 _SOURCE_CHANGED = error_codes(
     "_UNKNOWN_PARTITION",
     "_UNKNOWN_TOPIC",
-    "TOPIC_EXCEPTION",
     "UNKNOWN_TOPIC_ID",
     "UNKNOWN_TOPIC_OR_PART",
 )
@@ -264,12 +263,15 @@ def translate(
     if not isinstance(cause, KafkaError):
         return DeliveryError("the Kafka client failed", {**(where or {}), "cause": cause}, _AGAIN)
     kind, remedy = _classify(cause)
-    return kind(
-        f"Kafka: {cause.str() or cause.name()}", {**(where or {}), "code": cause.name()}, remedy
-    )
+    said = (cause.str() or cause.name()).rstrip(".")  # brokers speak in sentences
+    return kind(f"Kafka: {said}", {**(where or {}), "code": cause.name()}, remedy)
 
 
 _CHECK_BROKERS = "Check that the brokers run and can be reached from here."
+_TOPIC_NAMES = (
+    "A topic's name has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither "
+    "'.' nor '..'."
+)
 _AGAIN = "Look at the broker's log, then start again from the last checkpoint."
 
 
@@ -279,6 +281,10 @@ def _classify(error: KafkaError) -> tuple[type[StreamError], str]:
         return AuthenticationError, "Check kafka.security.protocol, credentials and ACLs."
     if code in _UNREACHABLE:
         return UnreachableError, _CHECK_BROKERS
+    if code == KafkaError.TOPIC_ALREADY_EXISTS:
+        return ConfigError, "Choose another name, or use it as it is."
+    if code == KafkaError.TOPIC_EXCEPTION:
+        return SourceChangedError, _TOPIC_NAMES
     if code in _SOURCE_CHANGED:
         return SourceChangedError, "Create the topic, or correct its name."
     if code in _FENCED:

@@ -222,6 +222,8 @@ def test_every_option_of_the_tables_exists_in_librdkafka(role: Role) -> None:
         ("_AUTHENTICATION", AuthenticationError),
         ("TOPIC_AUTHORIZATION_FAILED", AuthenticationError),
         ("SASL_AUTHENTICATION_FAILED", AuthenticationError),
+        ("TOPIC_ALREADY_EXISTS", ConfigError),
+        ("TOPIC_EXCEPTION", SourceChangedError),
         ("UNKNOWN_TOPIC_OR_PART", SourceChangedError),
         ("UNKNOWN_TOPIC_ID", SourceChangedError),
         ("MSG_SIZE_TOO_LARGE", DeliveryError),
@@ -239,6 +241,20 @@ def test_client_errors_become_typed_ones(code: str, kind: type[StreamError]) -> 
     assert type(translated) is kind
     assert translated.args[1] == {"topic": "out", "code": code}
     assert pickle.loads(pickle.dumps(translated)).args == translated.args
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (KafkaError.TOPIC_ALREADY_EXISTS, "Choose another name, or use it as it is."),
+        (KafkaError.TOPIC_EXCEPTION, "1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"),
+    ],
+)
+def test_a_refused_topic_name_is_told_with_what_it_may_be(code: int, remedy: str) -> None:
+    """A broker's sentence ends with a full stop, as ours will."""
+    translated = translate(KafkaError(code, "Topic 'out' is refused."), {"topic": "out"})
+    assert "Kafka: Topic 'out' is refused [topic=out" in str(translated)
+    assert remedy in str(translated)
 
 
 def test_a_refused_setting_is_a_configuration_error() -> None:
