@@ -183,7 +183,8 @@ def await_readable(
             raise UnreachableError(
                 "an open transaction holds back the readers of a topic",
                 {"topic": topic, "stable": stable, "wanted": dict(goal)},
-                "List open transactions with `sluice txn list`.",
+                "A job that runs ends it soon. A killed one left it: a restart of the job ends it, "
+                "or `sluice txn abort`; `sluice txn list` shows it.",
             )
         time.sleep(_POLL_S)  # readers are unblocked without a word to anybody
 

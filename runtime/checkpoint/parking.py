@@ -69,7 +69,8 @@ def restart_commanded(book: Book, event: RestartCommanded, now_s: float) -> None
     if book.is_over:
         raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
     for name in event.regions:
-        region_of(book.regions, name)  # all are known before one is touched
+        # All are known before one is touched.
+        region_of(book.regions, name, remedy="Choose one of these.")
     parked = tuple(name for name, region in book.regions.items() if region.parked is not None)
     names = tuple(dict.fromkeys(event.regions)) or parked
     if not names:

@@ -27,6 +27,9 @@ from runtime.rate_limit import RateEstimator
 __all__ = ["Fate", "Parked", "RegionState", "region_of"]
 
 
+_OTHERS_MESSAGE = "The message comes from another job, or from another version of this one."
+
+
 class Fate(enum.Enum):
     """What became of a batch, as far as a sweep must know."""
 
@@ -327,9 +330,13 @@ class RegionState:
         self._ask_at_once()
 
 
-def region_of(regions: Mapping[str, RegionState], name: str) -> RegionState:
+def region_of(
+    regions: Mapping[str, RegionState], name: str, *, remedy: str = _OTHERS_MESSAGE
+) -> RegionState:
     """The region of that name.
 
+    Args:
+        remedy: what whoever named it can do; by default it was a message, and no person.
     Raises:
         WrongJobError: the job has none.
     """
@@ -338,7 +345,7 @@ def region_of(regions: Mapping[str, RegionState], name: str) -> RegionState:
         raise WrongJobError(
             "the job has no such region",
             {"region": name, "known": ",".join(regions)},
-            "The message comes from another job, or from another version of this one.",
+            remedy,
         )
     return found
 

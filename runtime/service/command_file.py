@@ -64,7 +64,8 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         raise UnreachableError(
             "no job runs with this checkpoint directory",
             {"uri": fs.uri},
-            "Start it. What it has decided, `sluice checkpoint list` shows.",
+            "Start it, or wait: a job that is starting answers when it has read its checkpoints. "
+            "What it has decided, `sluice checkpoint list` shows.",
         )
     return _decoded(data, fs.uri)
 

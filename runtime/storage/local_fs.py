@@ -198,6 +198,12 @@ class LocalFileSystem:
                     "Make room there, or raise the quota, and start again; nothing is lost or "
                     "doubled.",
                 ) from error
+            if error.errno == errno.ENOTDIR:
+                raise StorageError(
+                    f"could not {action}: this is no directory",
+                    where,
+                    "Give a directory; a file stands at this path, or above it.",
+                ) from error
             raise StorageError(
                 f"could not {action} in a directory of the job",
                 where,

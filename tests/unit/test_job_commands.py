@@ -159,7 +159,7 @@ def test_a_running_region_is_restarted_off_a_host(
     ("arguments", "error", "why"),
     [
         ((), ConfigError, "no region of the job is parked"),
-        (("--region", "middle"), WrongJobError, "known=left,right"),
+        (("--region", "middle"), WrongJobError, r"known=left,right\]\. Choose one of these\."),
         (("--region", "left", "--exclude-host", "god"), ConfigError, "never ran anything"),
     ],
 )
@@ -218,8 +218,11 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
 def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
     """Also one that was killed, and left its file."""
     open_store(str(tmp_path)).publish(record(0), timeout_s=60)
-    with pytest.raises(UnreachableError, match="no job runs with this checkpoint directory"):
+    with pytest.raises(
+        UnreachableError, match="no job runs with this checkpoint directory"
+    ) as caught:
         run("restart", str(tmp_path))
+    assert "or wait: a job that is starting answers" in str(caught.value)
     fs = LocalFileSystem(tmp_path)
     dead = {
         "format_version": 1,

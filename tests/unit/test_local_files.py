@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.errors import StorageError
 from runtime.storage.local_fs import LocalFileSystem
 
 
@@ -27,3 +28,12 @@ def test_rule_7_a_record_is_on_the_disk_before_it_has_its_name(
     assert (content, False) in synced
     assert synced[-1] == (directory, True)
     assert (tmp_path.stat().st_ino, False) in synced, "of the directory that was made for it"
+
+
+@pytest.mark.parametrize("below", ["", "further/below"])
+def test_a_file_in_the_place_of_a_directory_is_told_as_that(tmp_path: Path, below: str) -> None:
+    """The disk is well."""
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(StorageError, match="this is no directory") as caught:
+        LocalFileSystem(tmp_path / "file" / below).entries("")
+    assert "disk" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from connectors.kafka import history
-from connectors.kafka.history import topic_ends, topic_starts
+from connectors.kafka.history import await_readable, topic_ends, topic_starts
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import StreamError, UnreachableError
 
@@ -69,3 +69,12 @@ def test_servers_that_do_not_answer_are_named(ask: Callable[..., object]) -> Non
     connection = KafkaConnection(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(UnreachableError, match=r"topic=orders servers=127\.0\.0\.1:1"):
         ask(connection, "orders", timeout_s=0.1)
+
+
+def test_what_ends_an_open_transaction_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose job was killed waits for nothing else."""
+    monkeypatch.setattr(history, "make_admin", lambda _: _Admin(KafkaError.LEADER_NOT_AVAILABLE))
+    with pytest.raises(UnreachableError, match="open transaction") as caught:
+        await_readable(_CONNECTION, "orders", beyond={0: 8}, timeout_s=0)
+    for end in ("restart of the job", "sluice txn abort", "sluice txn list"):
+        assert end in str(caught.value)
