@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from connectors.kafka._cli_options import BOOTSTRAP_NAMES
 from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
@@ -84,7 +85,10 @@ def create(
     *,
     partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
     bootstrap: Annotated[
-        str | None, typer.Option(help="Another cluster than the broker that `start` started.")
+        str | None,
+        typer.Option(
+            *BOOTSTRAP_NAMES, help="Another cluster than the broker that `start` started."
+        ),
     ] = None,
 ) -> None:
     """Make topics; a source and a sink want theirs to exist."""
@@ -94,7 +98,8 @@ def create(
         raise MissingRequirementError(
             "no broker of this user runs",
             {"topics": ",".join(topics)},
-            "Start one with: sluice kafka start --background, or give --bootstrap host:port.",
+            "Start one with: sluice kafka start --background, or give --bootstrap-servers "
+            "host:port.",
         )
     connection = KafkaConnection(bootstrap_servers=address)
     create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in topics])

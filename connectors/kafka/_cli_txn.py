@@ -17,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from connectors.kafka._cli_options import BOOTSTRAP_NAMES
 from connectors.kafka.txn_session import (
     TransactionSession,
     end,
@@ -45,7 +46,7 @@ _Path = Annotated[
 ]
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[TRANSACTIONAL_ID]...")]
 _Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", help="Kafka servers, if not those on record.")
+    str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers, if not those on record.")
 ]
 _Config = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from connectors.kafka._cli_options import BOOTSTRAP_NAMES
 from connectors.kafka._cli_txn import read_options
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.verification import (
@@ -44,7 +45,7 @@ _Output = Annotated[
 ]
 _Bootstrap = Annotated[
     str | None,
-    typer.Option("--bootstrap-servers", "--bootstrap-server", "--bootstrap", help="Kafka servers."),
+    typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers."),
 ]
 _Map = Annotated[
     str | None,

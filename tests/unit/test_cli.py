@@ -1,12 +1,15 @@
 """The frame of the command line: registration, errors, exit codes."""
 
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 
+import click
 import pytest
 import typer
+from typer.main import get_command
 
 from runtime import cli
-from runtime.cli import ENTRY_POINT_GROUP, describe_error, main
+from runtime.cli import ENTRY_POINT_GROUP, build_app, describe_error, main
 from runtime.errors import ConfigError
 
 group = typer.Typer()
@@ -101,3 +104,26 @@ def test_every_registered_command_loads() -> None:
     """Nothing that this distribution registers is broken."""
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         assert entry.load() is not None
+
+
+def test_every_command_takes_kafkas_servers_by_the_same_names() -> None:
+    """The first one is documented; the others are those of Kafka's own tools, and a short one."""
+    names = {
+        " ".join(path): option.opts
+        for path, command in _commands(
+            get_command(build_app(entry_points(group=ENTRY_POINT_GROUP)))
+        )
+        for option in command.params
+        if any("bootstrap" in name for name in option.opts)
+    }
+    assert {"kafka create", "txn list", "txn abort", "verify"} <= set(names)
+    for found in names.values():
+        assert found == ["--bootstrap-servers", "--bootstrap-server", "--bootstrap"]
+
+
+def _commands(
+    command: click.Command, *path: str
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _commands(each, *path, name)
