@@ -37,8 +37,8 @@ _CELLS = [
     *(("micro-batch", name) for name in IN_BATCHES if name not in _FIRST_RECORD),
     *(("continuous", name) for name in CONTINUOUSLY if name not in _FIRST_RECORD),
 ]
-_DAILY = {"mid-rename", "after-merge", "before-partition-mark", "after-carry", "before-repair"}
-"""One of each kind of step that only some jobs have."""
+_DAILY = {"mid-rename", "before-repair"}
+"""Of the steps that only some jobs have: one that publishes, and one that writes again."""
 
 
 def _marks(failpoint: str, engine: str = "micro-batch") -> pytest.MarkDecorator:

@@ -137,13 +137,8 @@ def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
         require_all_but(scenario, lost)
 
 
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        pytest.param(name, marks=() if name == "before-repair" else pytest.mark.long)
-        for name in REPAIR
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", REPAIR)
 def test_rule_11_two_kills_in_a_row_in_a_repair(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:

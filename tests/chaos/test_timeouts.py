@@ -33,7 +33,7 @@ _CELLS = (
     *(("continuous", MORTAL_COPY, name) for name in beds.CONTINUOUSLY),
     *(("micro-batch", subject, name) for subject, name in beds.OF_FILES),
 )
-_DAILY = {("continuous", "after-tasks-asked"), ("micro-batch", "mid-rename")}
+_DAILY = {("continuous", "after-tasks-asked")}
 _DAILY_PAUSED = {("micro-batch", "after-decision")}  # there is something to lose
 
 

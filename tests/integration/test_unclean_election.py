@@ -104,7 +104,9 @@ def elect_uncleanly(brokers: BrokerCluster, topic: str, running: Running) -> Non
     write(brokers, topic, _NEW)
 
 
-@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
+@pytest.mark.parametrize(
+    "engine", ["continuous", pytest.param("micro-batch", marks=pytest.mark.long)]
+)
 def test_rule_8_a_job_behind_an_unclean_election_ends_with_what_is_gone(
     brokers: BrokerCluster, copy: Copy, engine: str
 ) -> None:
