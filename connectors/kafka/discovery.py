@@ -159,6 +159,7 @@ class KafkaCluster:
         self._client: AdminClient | None = None
         self._groups: dict[str, GroupOffsets] = {}
         self._refusals = Refusals(self._where())
+        self._lookup_refusals = Refusals(self._where())  # each of those is a client of its own
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
@@ -215,9 +216,16 @@ class KafkaCluster:
     ) -> Mapping[PartitionKey, int]:
         """See `SourceCluster`."""
         # Imported here, for it brings in the wire client, which few runs need.
-        from connectors.kafka.epoch_lookup import ask
+        from connectors.kafka.epoch_lookup import LogInRefusedError, ask
 
-        return ask(self._connection, questions, timeout_s=timeout_s)
+        try:
+            ends = ask(self._connection, questions, timeout_s=timeout_s)
+        except LogInRefusedError as err:
+            self._lookup_refusals.add(err.reason)
+            lasting = self._lookup_refusals.lasting()
+            raise (lasting or err) from err.__cause__
+        self._lookup_refusals.answered()
+        return ends
 
     def committed(
         self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
@@ -261,6 +269,10 @@ class KafkaCluster:
     def _where(self) -> dict[str, object]:
         return {"servers": self._connection.bootstrap_servers}
 
+    def _where_and_why(self) -> dict[str, object]:
+        refused = self._refusals.last
+        return self._where() | ({} if refused is None else {"log_in_refused": refused.args[0]})
+
     def _listed(self, timeout_s: float) -> ClusterMetadata:
         return self._admin().list_topics(timeout=timeout_s)
 
@@ -298,7 +310,7 @@ class KafkaCluster:
             except (KafkaException, FutureTimeoutError) as err:
                 self._admin().poll(0)  # serves `Refusals.note`
                 is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
-                failure = self._refused(is_over=is_over) or _failure(err, self._where())
+                failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
                 if is_over or not isinstance(failure, UnreachableError):
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
@@ -331,8 +343,8 @@ class KafkaCluster:
             self._listed(max(0.1, min(left_s, _ATTEMPT_S)))
         except KafkaException as err:
             log.debug("no broker tells of the others: reason=%s", err)
-        else:  # by the same credentials
-            self._refusals.answered()
+        else:  # by the same credentials; but the one that is needed may refuse them for good
+            self._refusals.has_answered = True
 
 
 def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:

@@ -22,12 +22,24 @@ from connectors.kafka.transactions import (
 )
 from runtime.errors import AuthenticationError, UnreachableError
 
-__all__ = ["ask"]
+__all__ = ["LogInRefusedError", "ask"]
 
 _CONSUMER = -1  # who asks, where a broker would give its number
 _UNDEFINED = -1
 
 _SILENCE = (kafka_errors.KafkaConnectionError, kafka_errors.RequestTimedOutError)
+
+
+class LogInRefusedError(UnreachableError):
+    """It is asked again: a broker that has just started may not know its users yet.
+
+    Attributes:
+        reason: the refusal.
+    """
+
+    def __init__(self, reason: AuthenticationError) -> None:
+        super().__init__(*reason.args)
+        self.reason = reason
 
 
 def ask(
@@ -36,7 +48,11 @@ def ask(
     *,
     timeout_s: float,
 ) -> Mapping[PartitionKey, int]:
-    """See `connectors.kafka.discovery.SourceCluster.epoch_ends`."""
+    """See `connectors.kafka.discovery.SourceCluster.epoch_ends`; each call logs in anew.
+
+    Raises:
+        LogInRefusedError: and one that lasts is for the caller to tell.
+    """
     deadline = time.monotonic() + timeout_s
     where: dict[str, object] = {"servers": connection.bootstrap_servers}
     try:
@@ -45,21 +61,27 @@ def ask(
             return client.run(lambda: _patiently(Net(client, deadline), questions), deadline)
         finally:
             client.close()
-    except kafka_errors.AuthorizationError as err:
-        raise AuthenticationError(
-            f"Kafka refused to tell where a leader's records end: {type(err).__name__}",
-            where,
-            "Check the ACLs (DESCRIBE on the topics).",
-        ) from err
-    except (kafka_errors.KafkaError, AuthenticationError, OSError, RuntimeError) as err:
-        # Who asks has just been answered by this cluster: a broker that refuses the log-in has
-        # just started, and does not know its users yet.
+    except kafka_errors.SaslAuthenticationFailedError as err:
+        raise LogInRefusedError(_refused(err, where)) from err
+    except AuthenticationError as err:  # by whoever gives out tokens
+        raise LogInRefusedError(err) from err
+    except REFUSED_CREDENTIALS as err:
+        raise _refused(err, where) from err
+    except (kafka_errors.KafkaError, OSError, RuntimeError) as err:
         where["reason"] = connection.scrub(f"{type(err).__name__}: {err}")
         raise UnreachableError(
             "the new leader of a partition did not tell where the old one's records end",
             where,
             "It is asked again. Check that all partitions have leaders.",
         ) from err
+
+
+def _refused(err: BaseException, where: Mapping[str, object]) -> AuthenticationError:
+    return AuthenticationError(
+        f"Kafka refused to tell where a leader's records end: {type(err).__name__}",
+        where,
+        "Check kafka.security.protocol, kafka.sasl.* and the ACLs (DESCRIBE on the topics).",
+    )
 
 
 async def _patiently(

@@ -43,10 +43,14 @@ class Refusals:
         """The client's ``error_cb``."""
         found = translate(error, self._where)
         if isinstance(found, AuthenticationError):
-            self._newest_s = self._clock()
-            if self.last is None:
-                self._first_s = self._newest_s
-            self.last = found
+            self.add(found)
+
+    def add(self, refusal: AuthenticationError) -> None:
+        """One more."""
+        self._newest_s = self._clock()
+        if self.last is None:
+            self._first_s = self._newest_s
+        self.last = refusal
 
     def answered(self) -> None:
         """A broker has: the credentials are right."""

@@ -171,7 +171,8 @@ def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamErr
         return StorageUnreachableError(
             f"could not {what}",
             where,
-            "Check that NameNode and DataNodes are up, reachable and not in safe mode.",
+            "Check that NameNode and DataNodes are up, reachable and not in safe mode; of a host "
+            "that is not known, the URI and HADOOP_CONF_DIR, too.",
         )
     return StorageError(
         f"could not {what}",

@@ -314,15 +314,18 @@ def test_one_refusal_while_brokers_are_away_ends_no_job(
     refused_for(0)
 
 
-def test_a_refusal_of_one_broker_is_over_when_another_one_answers(
+def test_a_broker_that_refuses_beside_others_that_answer_is_named(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
-    """Its partitions have no leader for long; that is another matter."""
+    """For a moment or for good: its partitions cannot be asked about, and this is why."""
     cluster, client = admin
-    cluster._refusals.note(KafkaError(NOT_LOGGED_IN))  # noqa: SLF001
+    client.is_refused, client.unanswered = True, 1
+    with pytest.raises(UnreachableError, match="log_in_refused="):
+        cluster.topic_names(timeout_s=0)
     cluster._relearn(1.0)  # noqa: SLF001
-    assert cluster._refusals.last is None  # noqa: SLF001
-    assert client.unanswered == 0
+    client.unanswered = 1
+    with pytest.raises(UnreachableError, match="log_in_refused="):
+        cluster.topic_names(timeout_s=0)
 
 
 def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
@@ -379,5 +382,24 @@ def test_a_question_behind_an_election_is_asked_again_where_its_log_in_is_refuse
         raise reason
 
     monkeypatch.setattr(WireClient, "connect", connect)
-    with pytest.raises(UnreachableError, match="reason="):
+    cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
+    cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
+    for _ in range(3):
+        with pytest.raises(UnreachableError):
+            cluster.epoch_ends({}, timeout_s=1)
+        clock.pass_time(7)
+    with pytest.raises(AuthenticationError):
+        cluster.epoch_ends({}, timeout_s=1)
+
+
+def test_a_question_that_no_log_in_can_ask_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a broker that does not speak the mechanism."""
+
+    def connect(settings: object, deadline: float) -> WireClient:
+        raise kafka_errors.UnsupportedSaslMechanismError("GSSAPI")
+
+    monkeypatch.setattr(WireClient, "connect", connect)
+    with pytest.raises(AuthenticationError, match="UnsupportedSaslMechanism"):
         epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
