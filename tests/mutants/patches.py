@@ -24,6 +24,7 @@ __all__ = ["DIRECTORY", "Edit", "Mutant", "PatchError", "apply", "chosen", "load
 
 DIRECTORY = Path(__file__).parent
 
+_PART = re.compile(r"(\d+)/(\d+)")
 _FIELD = re.compile(r"(Rule|Wrong|Caught by): (.+)")
 
 
@@ -65,17 +66,22 @@ def load_all(directory: Path = DIRECTORY) -> list[Mutant]:
 
 
 def chosen(asked: Sequence[str], known: Sequence[Mutant]) -> list[Mutant]:
-    """Those that are asked for by name or by number, in that order; all where nothing is asked for.
+    """Those that are asked for by name, by number, or as a part of all (``2/4``: each fourth from
+    the second one on), in that order; all where nothing is asked for.
 
     Raises:
-        PatchError: there is none of a name.
+        PatchError: there is none of a name, or no such part.
     """
-    by_name = {name: each for each in known for name in (each.name, each.name.partition("-")[0])}
-    unknown = [name for name in asked if name not in by_name]
+    by_name = {name: [each] for each in known for name in (each.name, each.name.partition("-")[0])}
+    for name in asked:
+        if match := _PART.fullmatch(name):
+            first, step = int(match[1]), int(match[2])
+            by_name[name] = list(known[first - 1 :: step]) if 1 <= first <= step else []
+    unknown = [name for name in asked if not by_name.get(name)]
     if unknown:
         there = ", ".join(each.name for each in known)
         raise PatchError(f"no such mutant: {', '.join(unknown)}; there are {there}")
-    return [by_name[name] for name in asked] or list(known)
+    return [each for name in asked for each in by_name[name]] or list(known)
 
 
 def load(path: Path) -> Mutant:

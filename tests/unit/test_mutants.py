@@ -161,6 +161,8 @@ def test_a_mutant_is_asked_for_by_its_name_or_by_its_number() -> None:
     first, second = MUTANTS[0], MUTANTS[1]
     assert chosen([second.name, first.name.partition("-")[0]], MUTANTS) == [second, first]
     assert chosen([], MUTANTS) == MUTANTS
+    parts = [chosen([f"{first}/4"], MUTANTS) for first in range(1, 5)]
+    assert sorted(each.name for part in parts for each in part) == [one.name for one in MUTANTS]
     with pytest.raises(PatchError, match="no such mutant: 1; there are 01-"):
         chosen(["1"], MUTANTS)
 
