@@ -138,7 +138,7 @@ def checkpoints_on(hdfs: EmbeddedHdfs) -> tuple[tuple[str, ...], dict[str, str]]
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("place", ["local", "hdfs"])
+@pytest.mark.parametrize("place", ["local", pytest.param("hdfs", marks=pytest.mark.long)])
 def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
     kafka: EmbeddedKafka, request: pytest.FixtureRequest, tmp_path: Path, place: str
 ) -> None:

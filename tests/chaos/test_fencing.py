@@ -37,8 +37,8 @@ _CELLS = [
     *(("micro-batch", name) for name in IN_BATCHES if name not in _FIRST_RECORD),
     *(("continuous", name) for name in CONTINUOUSLY if name not in _FIRST_RECORD),
 ]
-_DAILY = {"mid-rename", "before-repair"}
-"""Of the steps that only some jobs have: one that publishes, and one that writes again."""
+_DAILY = {"mid-rename"}
+"""Of the steps that only some jobs have: one that publishes."""
 
 
 def _marks(failpoint: str, engine: str = "micro-batch") -> pytest.MarkDecorator:

@@ -156,6 +156,7 @@ def test_rule_11_two_kills_in_a_row_in_a_repair(
         scenario.finish()
 
 
+@pytest.mark.long
 def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_path: Path) -> None:
     """Killed between the commits and their mark, and away until the broker does not know the ids
     any more: a start names the ranges and changes nothing; told that they are committed, the next
