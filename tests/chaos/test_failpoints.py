@@ -55,14 +55,8 @@ def test_copy_survives_two_kills_in_a_row_at_every_failpoint(
     survive(COPY_IN_BATCHES, kafka, tmp_path, twice(failpoint))
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        pytest.param(name, marks=() if name == "settle-retry" else pytest.mark.long)
-        for name in RETRIES
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", RETRIES)
 def test_a_start_without_an_answer_survives_two_kills_in_a_row(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:

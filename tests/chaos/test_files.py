@@ -140,14 +140,8 @@ def test_held_files_survive_two_kills_in_a_row(
     survive(ROLLING_COPY, kafka, tmp_path, twice(failpoint))
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        pytest.param(name, marks=() if name == "before-partition-mark" else pytest.mark.long)
-        for name in MARKS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("failpoint", MARKS)
 def test_marks_survive_two_kills_in_a_row(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:

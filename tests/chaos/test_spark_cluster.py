@@ -88,6 +88,7 @@ def sees_more(scenario: Scenario) -> None:
     scenario.observer.await_total(scenario.feeder.sent, timeout_s=START_S)
 
 
+@pytest.mark.long
 def test_rule_4_a_host_that_hangs_and_goes_on_adds_nothing(
     scenario: Scenario, cluster: SparkCluster
 ) -> None:
