@@ -343,8 +343,8 @@ class KafkaCluster:
             self._listed(max(0.1, min(left_s, _ATTEMPT_S)))
         except KafkaException as err:
             log.debug("no broker tells of the others: reason=%s", err)
-        else:  # by the same credentials; but the one that is needed may refuse them for good
-            self._refusals.has_answered = True
+        else:
+            self._refusals.reached()
 
 
 def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, object]) -> StreamError:

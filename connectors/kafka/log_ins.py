@@ -53,9 +53,13 @@ class Refusals:
         self.last = refusal
 
     def answered(self) -> None:
-        """A broker has: the credentials are right."""
-        self.has_answered = True
+        """A broker has, and it is the one that was needed."""
+        self.reached()
         self.forget()
+
+    def reached(self) -> None:
+        """Some broker takes the credentials: they are right, though another one may refuse them."""
+        self.has_answered = True
 
     def forget(self) -> None:
         """What was told is of the past."""

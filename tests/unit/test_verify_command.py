@@ -18,13 +18,8 @@ from runtime.checker import Identity, Record
 from runtime.checker.user_mapping import load_mapping
 from runtime.checkpoint.store import open_store
 from runtime.errors import ConfigError, StorageError
-from runtime.model import (
-    CheckpointKind,
-    CheckpointRecord,
-    OperatorNode,
-    RegionRecord,
-    Verdict,
-)
+from runtime.model import OperatorNode, RegionRecord
+from tests.checkpoint_records import record
 
 app = typer.Typer()
 app.command()(verify_command)
@@ -415,23 +410,12 @@ def test_a_mapping_that_gave_no_record_is_told_beside_an_output_that_holds_some(
 
 def decided(directory: Path, *kinds: str) -> None:
     """A checkpoint of a graph of such operators, which names no transaction."""
-    open_store(str(directory)).publish(
-        CheckpointRecord(
-            job_uid="j",
-            job_name="job",
-            checkpoint_id=0,
-            kind=CheckpointKind.CHECKPOINT,
-            verdict=Verdict.DECIDED,
-            leader_session_id="s",
-            run_attempt=1,
-            settings={},
-            graph=tuple(
-                OperatorNode(operator_id=kind, name=kind, kind=kind, upstream=()) for kind in kinds
-            ),
-            regions=(RegionRecord(region="r", generation=0, batch_id=0),),
-        ),
-        timeout_s=60,
+    graph = tuple(
+        OperatorNode(operator_id=kind, name=kind, kind=kind, upstream=()) for kind in kinds
     )
+    nothing = RegionRecord(region="r", generation=0, batch_id=0)
+    made = record(0, graph=graph, regions=(nothing,))
+    open_store(str(directory)).publish(made, timeout_s=60)
 
 
 @pytest.mark.parametrize("below", [".", "sluice"])
