@@ -94,6 +94,9 @@ _RENAMED: Mapping[str, str] = {
     "ssl.truststore.location": "ssl.ca.location",
 }
 
+# Of a producer librdkafka's own name means less: how long the leader may wait for its followers.
+_RENAMED_ELSEWHERE = {"request.timeout.ms": "socket.timeout.ms"}
+
 # Interpreted by `connectors.kafka.security`, under Java's name or our own.
 _SECURITY = frozenset(
     {
@@ -239,7 +242,8 @@ def translate_names(options: Mapping[str, str], role: Role) -> dict[str, str]:
         wanted = _COMMON | _PRODUCER
     elif role is Role.CONSUMER:
         wanted = _COMMON | _CONSUMER
-    renamed = ((_RENAMED.get(name, name), name, value) for name, value in options.items())
+    names = _RENAMED if role is Role.PRODUCER else {**_RENAMED, **_RENAMED_ELSEWHERE}
+    renamed = ((names.get(name, name), name, value) for name, value in options.items())
     return {
         target: _CONVERTED.get(name, _same)(value)
         for target, name, value in renamed

@@ -51,6 +51,9 @@ _SECRET_OPTIONS = frozenset(
         "ssl.truststore.password",
     }
 )
+# As the Java client's request.timeout.ms: so long a broker that hangs, while others lead in its
+# place, is waited for. librdkafka's own is a minute.
+_ANSWER_MS = 30_000
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
@@ -126,6 +129,7 @@ class KafkaConnection:
         """Configuration of a librdkafka client; holds secrets, do not print it."""
         config: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
+            "socket.timeout.ms": _ANSWER_MS,
             **translate_names(self.options, role),
         }
         if config.get("ssl.certificate.location") and "ssl.key.location" not in config:

@@ -159,6 +159,17 @@ def test_java_names_become_librdkafkas() -> None:
     assert translate_names(java, Role.CONSUMER)["fetch.wait.max.ms"] == "100"
 
 
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("name", ["request.timeout.ms", "socket.timeout.ms"])
+def test_a_broker_that_hangs_is_waited_for_as_long_as_the_java_client_does(
+    role: Role, name: str
+) -> None:
+    """Unless told otherwise, by either name; a producer's has a meaning of its own."""
+    assert _of().librdkafka(role)["socket.timeout.ms"] == 30_000
+    told = KafkaConnection.of({**SERVERS, f"kafka.{name}": "9000"}).librdkafka(role)
+    assert told[name if role is Role.PRODUCER else "socket.timeout.ms"] == "9000"
+
+
 _VALUES: dict[str, object] = {
     "delivery.report.only.error": True,
     "ssl.endpoint.identification.algorithm": "https",
