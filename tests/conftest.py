@@ -3,10 +3,14 @@
 What is marked ``extended`` runs for every change, by ``make test-more`` behind ``make test``, which
 has fifteen minutes on two cores; what is marked ``long`` runs on demand:
 ``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
+
+``SLUICE_KILLS=1/2`` leaves out half of the kills that are marked ``extended``, and ``2/2`` the
+other half: CI takes one or the other, by the commit.
 """
 
 import os
 import signal
+from collections.abc import Collection
 
 import pytest
 from hypothesis import settings
@@ -56,10 +60,24 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``long`` unless it is asked for."""
-    if os.environ.get("SLUICE_CHAOS") == "long":
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    """Leave out what is marked ``long`` unless it is asked for, and kills of another part."""
+    if os.environ.get("SLUICE_CHAOS") != "long":
+        _leave_out(config, items, [item for item in items if item.get_closest_marker("long")])
+    part, _, parts = os.environ.get("SLUICE_KILLS", "1/1").partition("/")
+    kills = [item for item in items if _is_kill_of_a_part(item)]
+    mine = kills[int(part) - 1 :: int(parts)]
+    _leave_out(config, items, [item for item in kills if item not in mine])
+
+
+def _is_kill_of_a_part(item: pytest.Item) -> bool:
+    """A cell of Kafka's own copier test is what CI has of those, so it is of each part."""
+    is_extended = item.get_closest_marker("chaos") and item.get_closest_marker("extended")
+    return bool(is_extended) and item.path.name != "test_copier.py"
+
+
+def _leave_out(
+    config: pytest.Config, items: list[pytest.Item], chosen: Collection[pytest.Item]
+) -> None:
+    if chosen:
+        config.hook.pytest_deselected(items=chosen)
+        items[:] = [item for item in items if item not in chosen]
