@@ -102,7 +102,7 @@ PIPELINE ?=
 
 chaos: setup ## FAULTS=n faults at random (SEED=s, TOGETHER=k at a time) on brokers, HDFS, Spark and a job in containers; root, a Docker engine
 	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
-	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
+	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(KINDS),--kinds $(KINDS))
 
 chaos-slice: setup ## what CI runs of that bed: what it does to containers, and a round of three faults; minutes
 	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh

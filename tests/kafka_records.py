@@ -91,19 +91,19 @@ def create_topic(
     *,
     partitions: int = 1,
     replication: int | None = None,
-    replicas: Sequence[int] = (),
+    replicas: Sequence[Sequence[int]] = (),
     config: Mapping[str, str] | None = None,
 ) -> str:
     """Make a topic, wait until its partitions have leaders, and return its name.
 
     Without ``replication`` the cluster's own default holds: 1 for the embedded broker, 3 for the
-    containers. With ``replicas`` every partition lies on these brokers, and the first leads it.
+    containers. With ``replicas`` each partition lies on its brokers, of which the first leads it.
     """
     name = name or unique("topic")
     client = admin(bootstrap)
     where: dict[str, Any] = {"replication_factor": replication or _CLUSTER_DEFAULT}
     if replicas:
-        where = {"replica_assignment": [list(replicas)] * partitions}
+        where = {"replica_assignment": [list(brokers) for brokers in replicas]}
     topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}), **where)
     client.create_topics([topic])[name].result(_ANSWER_S)
     wait_for(lambda: _led_partitions(client, name) == partitions, what=f"leaders of {name}")

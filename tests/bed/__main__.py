@@ -14,7 +14,7 @@ import typer
 from runtime.spark.jvm import hadoop_jvm
 from tests.bed.cluster import Bed
 from tests.bed.journal import Journal, read_journal
-from tests.bed.pipeline import ENGINES
+from tests.bed.pipeline import SHAPES
 from tests.bed.plan import plan
 from tests.bed.plot import draw
 from tests.bed.report import put, summary, table
@@ -34,7 +34,7 @@ app = typer.Typer(
 
 Seed = Annotated[int | None, typer.Option(help="of the first round; without one it is drawn")]
 Kinds = Annotated[str, typer.Option(help="of faults, comma-separated; without them: all")]
-Pipeline = Annotated[str, typer.Option(help="copy, both, or alternate")]
+Pipeline = Annotated[str, typer.Option(help="copy, both, copy-unclean, both-unclean, or alternate")]
 
 
 @app.callback()
@@ -66,6 +66,7 @@ def chaos(
                 first + number,
                 count,
                 kinds=[name for name in kinds.split(",") if name],
+                may_lose=SHAPES[kind].may_lose,
             )
             made = Round(
                 seed=first + number,
@@ -112,9 +113,9 @@ def soak(
 
 
 @app.command("plan")
-def show_plan(seed: int, faults: int = _ROUND_FAULTS) -> None:
+def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") -> None:
     """What a seed makes."""
-    for number, fault in enumerate(plan(seed, faults)):
+    for number, fault in enumerate(plan(seed, faults, may_lose=SHAPES[pipeline].may_lose)):
         typer.echo(f"{number}: {fault.kind} of {fault.target} for {fault.hold_s:.1f} s")
 
 
@@ -131,7 +132,7 @@ def report(
 
 
 def _rounds(faults: int, pipeline: str) -> Iterator[tuple[str, int]]:
-    kinds = itertools.cycle(list(ENGINES) if pipeline == "alternate" else [pipeline])
+    kinds = itertools.cycle(list(SHAPES) if pipeline == "alternate" else [pipeline])
     for begun in range(0, faults, _ROUND_FAULTS):
         yield next(kinds), min(_ROUND_FAULTS, faults - begun)
 

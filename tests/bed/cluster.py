@@ -15,6 +15,7 @@ from typing import Self
 
 import pyspark
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import PartitionMetadata
 
 from runtime.embedded.cache import cache_dir
 from runtime.embedded.hdfs_state import takes_files
@@ -147,6 +148,13 @@ class Bed:
         return len(brokers) == len(BROKERS) and takes_files(
             self.address("namenode"), _NAME_NODE_WEB
         )
+
+    def partitions(self, topic: str) -> Sequence[PartitionMetadata]:
+        """Of a topic, as the brokers know them; none: nobody answers."""
+        try:
+            return list(self._admin.list_topics(topic, timeout=2).topics[topic].partitions.values())
+        except KafkaException:
+            return []
 
     def make_driver(self, name: str, arguments: Sequence[str]) -> Container:
         """A container that runs `tests.bed.job`; it does not run yet. A former one is removed."""

@@ -24,6 +24,7 @@ _PARTS = {"executor": "CoarseGrainedExecutorBackend", "python": "daemon"}
 _FIRST_ONLY = frozenset({"before-first", "after-first"})
 _FILE_STEPS = ("before-rename", "mid-rename", "after-rename")
 _MOST_HITS = 3
+_ALONE_S = 1.0  # a second of the feeder's records
 
 Step = Callable[[], None]
 
@@ -131,7 +132,7 @@ def _failpoint(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     driver = pipeline.driver
     names = [step for chain in CHAINS.values() for step in chain]
     names = [step for step in names if step not in ELSEWHERE | _FIRST_ONLY]
-    if pipeline.kind == "both":
+    if pipeline.shape.writes_files:
         names += _FILE_STEPS
     choice = int(planned.draw * len(names) * _MOST_HITS)
     step = names[choice // _MOST_HITS]
@@ -240,6 +241,37 @@ def _rolling_restart(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     return Fault(inject=inject, heal=_nothing, name=planned.target)
 
 
+def _unclean_election(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """One of two replicas is frozen, the other one takes records alone and dies, and the first
+    leads without them. Half of the time the job has read them by then."""
+    follower = pipeline.bed.containers[planned.target]
+    leader = pipeline.bed.containers[BROKERS[BROKERS.index(follower.name) - 1]]
+    pair = frozenset(1 + BROKERS.index(name) for name in (follower.name, leader.name))
+
+    def inject() -> None:
+        pipeline.await_replicas(pair, in_sync=pair)
+        follower.pause()
+        (alone,) = pair - {1 + BROKERS.index(follower.name)}
+        pipeline.await_replicas(pair, in_sync={alone}, leader=alone)
+        if planned.draw < 0.5:
+            pipeline.await_progress(timeout_s=RECOVERY_S, what="what one replica took alone")
+        else:
+            pipeline.rest(_ALONE_S)
+        pipeline.expected_down.add(leader.name)
+        # Else what is under way would be sent again, to a replica that does not know its producer.
+        with pipeline.feeder.held():
+            leader.kill()
+            follower.resume()
+            (led,) = pair - {alone}
+            pipeline.await_replicas(pair, leader=led)
+
+    def heal() -> None:
+        leader.start()
+        pipeline.expected_down.discard(leader.name)
+
+    return Fault(inject=inject, heal=heal, name=follower.name)
+
+
 _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "kill": _kill,
     "kill-part": _kill_part,
@@ -256,4 +288,5 @@ _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "clock": _clock,
     "rolling-restart": _rolling_restart,
     "outage": _outage,
+    "unclean-election": _unclean_election,
 }

@@ -27,6 +27,7 @@ def main() -> None:
     for name in ("bootstrap", "input", "output", "checkpoint", "master", "engine"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--path", help="directory of files; none: into the topic alone")
+    parser.add_argument("--may-lose", action="store_true", help="go on behind what is gone")
     args = parser.parse_args()
     spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
     lines = RegionLines()
@@ -45,7 +46,12 @@ def main() -> None:
         host=os.environ["BED_HOST"],
         listeners=[lines],
     )
-    source = KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], name="in")
+    source = KafkaSource(
+        bootstrap_servers=args.bootstrap,
+        topics=[args.input],
+        name="in",
+        options={"failOnDataLoss": str(not args.may_lose).lower()},
+    )
     sink = KafkaSink(
         bootstrap_servers=args.bootstrap,
         topic=args.output,

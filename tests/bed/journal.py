@@ -15,7 +15,7 @@ class FaultEntry:
 
     Attributes:
         seed, number: of the round, and of the fault in it, from 0.
-        pipeline: a key of `tests.bed.pipeline.ENGINES`.
+        pipeline: a key of `tests.bed.pipeline.SHAPES`.
         kind, name: what was done to what.
         hold_s: from injection to healing, as it was.
         outage_s: from the injection until each partition had shown a record sent after it.
@@ -47,8 +47,9 @@ class RoundEntry:
         seed, pipeline: as in `FaultEntry`.
         faults: that it recovered from.
         planned: that it was to recover from.
-        records: sent; each must be in each output once.
+        records: that had to be in each output once.
         outputs: how many.
+        taken, taken_read: see `RoundVerdict`.
         elapsed_s: from the first record on.
         wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other.
     """
@@ -60,6 +61,8 @@ class RoundEntry:
     records: int
     outputs: int
     elapsed_s: float
+    taken: int = 0
+    taken_read: int = 0
     wrong: str = ""
 
 

@@ -1,8 +1,8 @@
 """One life of the job on the bed: fed, watched, kept running, and judged at the end."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,18 +13,43 @@ from runtime.checker import Payload, check_prefix
 from runtime.storage.opening import open_file_system
 from tests.bed.cluster import DRIVERS, Bed
 from tests.bed.containers import Container
+from tests.bed.verdict import RoundVerdict, judge_all, judge_what_is_left
 from tests.bed.witness import Witness
 from tests.chaos.feeder import Feeder
-from tests.chaos.programs import BOTH, COPY, Topics
+from tests.chaos.programs import Topics
 from tests.chaos.published_files import PublishedFiles
 from tests.kafka_records import create_topic, unique
 
-__all__ = ["ENGINES", "BedFailureError", "Pipeline", "RoundVerdict"]
+__all__ = ["SHAPES", "BedFailureError", "Pipeline", "Shape"]
 
-ENGINES = {"copy": "continuous", "both": "micro-batch"}
-"""Pipelines, and the engine that runs each: into a topic, and into topic and files."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a round's job is.
+
+    Attributes:
+        engine: that runs it.
+        writes_files: as well as a topic.
+        may_lose: the input has two replicas, either of which may lead whatever it has got, and the
+            job goes on behind what is gone (``failOnDataLoss=false``).
+    """
+
+    engine: str
+    writes_files: bool = False
+    may_lose: bool = False
+
+
+SHAPES: Mapping[str, Shape] = {
+    "copy": Shape(engine="continuous"),
+    "both": Shape(engine="micro-batch", writes_files=True),
+    "copy-unclean": Shape(engine="continuous", may_lose=True),
+    "both-unclean": Shape(engine="micro-batch", writes_files=True, may_lose=True),
+}
 
 PARTITIONS = 4
+_REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
+"""Of an input that may lose: three brokers are three pairs."""
+_UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120
@@ -38,29 +63,22 @@ class BedFailureError(AssertionError):
     """The job did not come back, or its output is not what it must be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundVerdict:
-    """What the checker says of one round's output.
-
-    Attributes:
-        records: that were sent, and must be in each output once.
-        outputs: 1, or 2 with files.
-        faults: what is wrong, for people; empty: lost 0, doubled 0, reordered 0, foreign 0, and
-            what a reader saw at any time was a prefix of what is there.
-    """
-
-    records: int
-    outputs: int
-    faults: str
+_LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
 
 
 @dataclass(slots=True)
 class _Marks:
-    """Checkpoints that were committed on record, as the drivers' logs tell."""
+    """What the drivers' logs tell.
+
+    Attributes:
+        count: checkpoints that were committed on record.
+        losses: how often the job has said that records are gone from its input.
+    """
 
     paths: dict[str, Path]
     read: dict[str, int] = field(default_factory=dict)
     count: int = 0
+    losses: int = 0
 
     def look(self) -> None:
         for name, path in self.paths.items():
@@ -73,6 +91,7 @@ class _Marks:
             self.read[name] = self.read.get(name, 0) + whole
             lines = new[:whole].splitlines()
             self.count += sum(line.startswith(b"checkpoint=") for line in lines)
+            self.losses += sum(any(said in line for said in _LOSSES_TOLD) for line in lines)
 
 
 class Pipeline:
@@ -82,24 +101,32 @@ class Pipeline:
 
     Args:
         bed: up.
-        kind: a key of `ENGINES`.
+        shape: of the job.
         hadoop: a JVM with Hadoop's client on the host, for files.
     """
 
-    def __init__(self, bed: Bed, kind: str, hadoop: Any) -> None:
+    def __init__(self, bed: Bed, shape: Shape, hadoop: Any) -> None:
         self.bed = bed
-        self.kind = kind
+        self.shape = shape
         self.active = DRIVERS[0]
         self.expected_down: set[str] = set()
         self.restarts: list[str] = []
         self.connection = KafkaConnection(bootstrap_servers=bed.bootstrap)
         self.output = create_topic(bed.bootstrap, unique("bed-out"), partitions=PARTITIONS)
-        self.source = create_topic(bed.bootstrap, unique("bed-in"), partitions=PARTITIONS)
+        self.source = create_topic(
+            bed.bootstrap,
+            unique("bed-in"),
+            partitions=PARTITIONS,
+            replicas=_REPLICAS if shape.may_lose else (),
+            config=_UNCLEAN if shape.may_lose else {},
+        )
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")
-        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS)
-        self.feeder = Feeder(bed.bootstrap, payload)
+        # Behind a loss a row of a file is known by its value alone.
+        special = {"null_value_every": 0, "empty_value_every": 0} if shape.may_lose else {}
+        payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS, **special)
+        self.feeder = Feeder(bed.bootstrap, payload, may_lose=shape.may_lose)
         self.witness = Witness(self.connection, self.output, partitions=PARTITIONS)
         logs = {name: bed.directory / f"{name}.log" for name in DRIVERS}
         self._marks = _Marks(logs)
@@ -107,6 +134,7 @@ class Pipeline:
 
     def __enter__(self) -> Self:
         self._marks.look()  # what former rounds have said
+        self._marks.losses = 0
         self.feeder.send(_PRELOAD)
         self.feeder.flush()
         self.feeder.__enter__()
@@ -189,7 +217,7 @@ class Pipeline:
         def both() -> bool:
             if not marked_s and self.marks > marks:
                 marked_s.append(time.monotonic() - began_s)
-            return bool(marked_s) and self.witness.seen_at(_by_partition(sent)) is not None
+            return bool(marked_s) and self.witness.seen_at(_next_of_each(sent)) is not None
 
         self.wait(both, timeout_s=timeout_s, what=what)
         return marked_s[0], self.seen_at(sent) - began_s
@@ -197,7 +225,7 @@ class Pipeline:
     def seen_at(self, sent: int) -> float:
         """When, on the monotonic clock, each partition had shown a record behind the first
         ``sent`` ones; they must have by now."""
-        found = self.witness.seen_at(_by_partition(sent))
+        found = self.witness.seen_at(_next_of_each(sent))
         assert found is not None
         return found
 
@@ -218,9 +246,9 @@ class Pipeline:
         """Feed no more, wait for the rest, end the job in order, and judge what it left."""
         self.feeder.stop()
         self.wait(
-            lambda: self.witness.total >= self.feeder.sent,
+            lambda: self.witness.seen_at(_last_of_each(self.feeder.sent)) is not None,
             timeout_s=timeout_s,
-            what="the rest of the records",
+            what="the last records",
         )
         code = self.driver.stop(timeout_s=_STOP_S)
         if code != _ENDED_IN_ORDER:
@@ -237,24 +265,46 @@ class Pipeline:
         if container is not None:
             self.wait(lambda: container.runs, timeout_s=_SETTLE_S, what=f"{container.name} to run")
 
+    def await_replicas(
+        self, pair: Set[int], *, in_sync: Set[int] = frozenset(), leader: int = 0
+    ) -> None:
+        """Until those partitions of the input that lie on these two brokers have these in sync,
+        and this one leads them; empty, 0: any."""
+
+        def done() -> bool:
+            found = [
+                each for each in self.bed.partitions(self.source) if set(each.replicas) == pair
+            ]
+            return bool(found) and all(
+                (not in_sync or set(each.isrs) == in_sync) and leader in {0, each.leader}
+                for each in found
+            )
+
+        self.wait(done, timeout_s=_SETTLE_S, what=f"of {self.source}: {in_sync=} {leader=}")
+
     def _judge(self) -> RoundVerdict:
         await_readable(self.connection, self.output, timeout_s=_SETTLE_S)
         topics = Topics(
             connection=self.connection, source=self.source, output=self.output, files=self._files
         )
-        subject = BOTH if self.kind == "both" else COPY
-        verdict = subject.judge(topics)
+        writes_files = self.shape.writes_files
+        found = (
+            judge_what_is_left(topics, self.feeder, writes_files=writes_files)
+            if self.shape.may_lose
+            else judge_all(topics, sent=self.feeder.sent, writes_files=writes_files)
+        )
+        faults = list(found.faults)
         final = read_history(self.connection, self.output)
         self.wait(
             lambda: self.witness.total >= len(final), timeout_s=_SETTLE_S, what="a reader's sight"
         )
         self.witness.close()
         prefix = check_prefix(self.witness.seen, final)
-        wrong = [str(found) for found in (verdict, prefix) if not found.is_clean]
-        if len(final) != self.feeder.sent:
-            wrong.append(f"{self.feeder.sent} records were sent, {len(final)} are there")
-        outputs = 2 if self.kind == "both" else 1
-        return RoundVerdict(records=self.feeder.sent, outputs=outputs, faults="; ".join(wrong))
+        faults += [] if prefix.is_clean else [str(prefix)]
+        self._marks.look()
+        if found.taken_read and not self._marks.losses:
+            faults.append(f"nothing was said of {found.taken_read} records that are gone")
+        return replace(found, faults=tuple(faults))
 
     def _supervise(self) -> None:
         """What a cluster manager does: start again what has ended."""
@@ -268,14 +318,19 @@ class Pipeline:
             container.start()
 
     def _arguments(self) -> list[str]:
-        files = ["--path", self._files.uri] if self.kind == "both" else []
+        files = ["--path", self._files.uri] if self.shape.writes_files else []
+        loss = ["--may-lose"] if self.shape.may_lose else []
         return [
             *("--bootstrap", self.bed.bootstrap, "--input", self.source, "--output", self.output),
             *("--checkpoint", self._checkpoint, "--master", self.bed.master_url),
-            *("--engine", ENGINES[self.kind], *files),
+            *("--engine", self.shape.engine, *files, *loss),
         ]
 
 
-def _by_partition(sent: int) -> list[int]:
-    """How many of the first ``sent`` records each partition has: they go round."""
+def _next_of_each(sent: int) -> list[int]:
+    """The sequence in each partition of the next record to be sent: they go round."""
     return [(sent - partition + PARTITIONS - 1) // PARTITIONS for partition in range(PARTITIONS)]
+
+
+def _last_of_each(sent: int) -> list[int]:
+    return [sequence - 1 for sequence in _next_of_each(sent)]

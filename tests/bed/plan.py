@@ -25,6 +25,7 @@ class Kind:
         weight: how often it comes, beside the others.
         says: in the report.
         is_alone: the job must be able to go on before it is healed, so none is beside it.
+        takes_records: from the input, as Kafka itself then does.
     """
 
     targets: tuple[str, ...]
@@ -33,6 +34,7 @@ class Kind:
     weight: int
     says: str
     is_alone: bool = False
+    takes_records: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
@@ -136,6 +138,15 @@ KINDS: Mapping[str, Kind] = {
         weight=1,
         says="the NameNode is stopped in good order, and away for longer",
     ),
+    "unclean-election": Kind(
+        targets=BROKERS,
+        least_s=1.0,
+        most_s=8.0,
+        weight=8,
+        says="a replica that was not in sync leads: the input loses what it had not got",
+        is_alone=True,
+        takes_records=True,
+    ),
 }
 
 
@@ -164,6 +175,7 @@ def plan(
     *,
     kinds: Collection[str] = (),
     without: Collection[str] = (),
+    may_lose: bool = False,
     gap_s: float = 2.0,
 ) -> Sequence[PlannedFault]:
     """The faults of a run; the same seed, kinds and targets make the same list, and a shorter
@@ -174,6 +186,7 @@ def plan(
         count: how many.
         kinds: of these only; none named: of all.
         without: targets that this run does not have; a kind with no other target is left out.
+        may_lose: the input; if not, nothing comes that takes records from it.
         gap_s: the longest `PlannedFault.after_s`.
     Raises:
         ConfigError: a kind is not known, or none is left.
@@ -188,7 +201,7 @@ def plan(
     targets = {
         name: [target for target in kind.targets if target not in without]
         for name, kind in KINDS.items()
-        if not kinds or name in kinds
+        if (not kinds or name in kinds) and (may_lose or not kind.takes_records)
     }
     names = [name for name in targets if targets[name]]
     if not names:

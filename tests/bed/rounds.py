@@ -9,8 +9,9 @@ from typing import Any
 from tests.bed.cluster import Bed
 from tests.bed.faults import RECOVERY_S, Fault, make_fault
 from tests.bed.journal import FaultEntry, Journal, RoundEntry
-from tests.bed.pipeline import BedFailureError, Pipeline
+from tests.bed.pipeline import SHAPES, BedFailureError, Pipeline
 from tests.bed.plan import PlannedFault, bursts
+from tests.bed.verdict import RoundVerdict
 
 __all__ = ["Round", "run_round"]
 
@@ -23,7 +24,7 @@ class Round:
 
     Attributes:
         seed: of its plan.
-        pipeline: a key of `tests.bed.pipeline.ENGINES`.
+        pipeline: a key of `tests.bed.pipeline.SHAPES`.
         faults: its plan.
         together: so many of them may be in force at the same time.
         until_s: on the monotonic clock: no fault begins later; the round then ends in good order.
@@ -48,9 +49,9 @@ def run_round(
             in the journal then, too.
     """
     began_s = time.monotonic()
-    done, sent, outputs, wrong = 0, 0, 1, "ended from outside"
+    done, verdict, wrong = 0, RoundVerdict(records=0, outputs=1), "ended from outside"
     try:
-        with Pipeline(bed, made.pipeline, hadoop) as pipeline:
+        with Pipeline(bed, SHAPES[made.pipeline], hadoop) as pipeline:
             pipeline.await_progress(timeout_s=_START_S, what="a first checkpoint")
             say(f"round {made.seed} ({made.pipeline}): the job runs")
             number = 0
@@ -67,7 +68,7 @@ def run_round(
                 if made.pace is not None:
                     made.pace(pipeline)
             verdict = pipeline.finish(timeout_s=RECOVERY_S)
-            sent, outputs, wrong = verdict.records, verdict.outputs, verdict.faults
+            wrong = "; ".join(verdict.faults)
     except Exception as error:
         wrong = str(error)
         raise
@@ -79,15 +80,21 @@ def run_round(
             pipeline=made.pipeline,
             faults=done,
             planned=len(made.faults),
-            records=sent,
-            outputs=outputs,
+            records=verdict.records,
+            outputs=verdict.outputs,
+            taken=verdict.taken,
+            taken_read=verdict.taken_read,
             elapsed_s=round(time.monotonic() - began_s, 1),
             wrong=wrong.partition("\n")[0],
         )
         journal.write(entry_of_round)
     if wrong:
         raise BedFailureError(f"round {made.seed}: {wrong}")
-    say(f"round {made.seed}: {done} faults, {sent} records, nothing lost, doubled or reordered")
+    gone = f" ({verdict.taken} gone from the input, {verdict.taken_read} of them read before)"
+    say(
+        f"round {made.seed}: {done} faults, {verdict.records} records"
+        f"{gone if verdict.taken else ''}, nothing lost, doubled or reordered"
+    )
 
 
 @dataclass(slots=True)

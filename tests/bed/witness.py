@@ -3,6 +3,7 @@
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartitio
 from connectors.kafka.history import reading_consumer, record_of
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import History
+from runtime.checker.payload import origin_of
 
 __all__ = ["Witness"]
 
@@ -32,6 +34,7 @@ class Witness:
         self._connection = connection
         self._topic = topic
         self._times_s = [array("d") for _ in range(partitions)]
+        self._sequences = [array("q") for _ in range(partitions)]
         self._stopping = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
@@ -55,19 +58,21 @@ class Witness:
             raise self._error
         return sum(map(len, self._times_s))
 
-    def seen_at(self, counts: Sequence[int]) -> float | None:
-        """When, on the monotonic clock, every partition had shown more than so many records.
+    def seen_at(self, sequences: Sequence[int]) -> float | None:
+        """When, on the monotonic clock, every partition had shown this record or one behind it.
 
         Args:
-            counts: by partition.
+            sequences: by partition; see `Origin`.
         Returns:
             None: not yet.
         """
         if self._error is not None:
             raise self._error
-        if any(len(times) <= count for times, count in zip(self._times_s, counts, strict=True)):
+        # They grow, or else the verdict will say that order is lost.
+        firsts = [bisect_left(*pair) for pair in zip(self._sequences, sequences, strict=True)]
+        if any(len(times) <= first for times, first in zip(self._times_s, firsts, strict=True)):
             return None
-        return max(times[count] for times, count in zip(self._times_s, counts, strict=True))
+        return max(times[first] for times, first in zip(self._times_s, firsts, strict=True))
 
     def close(self) -> None:
         """Stop reading. Safe to repeat."""
@@ -92,7 +97,12 @@ class Witness:
         for message in messages:
             error, partition = message.error(), message.partition()
             if error is None and partition is not None:
-                self.seen.append(record_of(message))
+                record = record_of(message)
+                origin = origin_of(record)
+                assert origin is not None, f"a record that nobody has sent: {record}"
+                self.seen.append(record)
+                # The reader's thread first: who finds a sequence finds its time.
                 self._times_s[partition].append(now_s)
+                self._sequences[partition].append(origin.sequence)
             elif error is not None and error.code() != _PARTITION_EOF and not error.retriable():
                 raise AssertionError(f"the witness of {self._topic} cannot read: {error}")

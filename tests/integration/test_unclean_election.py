@@ -43,7 +43,7 @@ def copy(
     source = create_topic(
         brokers.bootstrap,
         unique("unclean"),
-        replicas=(_LEADER, _FOLLOWER),
+        replicas=[(_LEADER, _FOLLOWER)],
         config={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
     )
     return Copy(
