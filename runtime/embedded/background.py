@@ -1,7 +1,7 @@
 """What runs for this user: a small file per server, so that another terminal can stop it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,10 @@ def recall(name: str) -> RunningServer | None:
         record: Any = parsed_json(path.read_bytes())
         server = RunningServer(
             name=name,
-            identities=_identities(record),
+            identities=tuple(
+                Identity(pid=each["pid"], created_at=each["created_at"])
+                for each in record["processes"]
+            ),
             address=record["address"],
             data_dir=Path(record["data_dir"]),
             log_path=Path(record["log_path"]),
@@ -121,12 +124,6 @@ def recall(name: str) -> RunningServer | None:
         ) from err
     except (ValueError, KeyError, TypeError, AttributeError):  # not written by us
         return None
-
-
-def _identities(record: Mapping[str, Any]) -> tuple[Identity, ...]:
-    """Version 0.1.0 wrote one process, beside the other entries."""
-    processes = record.get("processes", [record])
-    return tuple(Identity(pid=each["pid"], created_at=each["created_at"]) for each in processes)
 
 
 def forget(name: str) -> None:

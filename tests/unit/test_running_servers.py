@@ -1,6 +1,5 @@
 """What runs for a user: remembered, found again while it lives, and started once."""
 
-import json
 import os
 from pathlib import Path
 
@@ -61,18 +60,6 @@ def test_server_is_gone_with_its_last_process(state: Path) -> None:
     """The file alone says nothing."""
     remember(_server(state, _GONE, _GONE))
     assert recall("hdfs") is None
-
-
-def test_server_that_an_older_command_started_is_found(state: Path) -> None:
-    """It had one process, beside the other entries, and no pages."""
-    me = Identity.of(os.getpid())
-    record = {"pid": me.pid, "created_at": me.created_at, "address": "127.0.0.1:9092"}
-    record |= {"data_dir": "/d", "log_path": "/l"}
-    (state / "kafka.json").write_text(json.dumps(record))
-    found = recall("kafka")
-    assert found is not None
-    assert found.identities == (me,)
-    assert found.describe() == f"127.0.0.1:9092  pid {me.pid}  log /l"
 
 
 @pytest.mark.parametrize(
