@@ -158,8 +158,11 @@ def test_a_timeout_beyond_the_maximum_is_named(kafka: EmbeddedKafka, topic: Topi
         region.write(rows(value=[b"a"]))
 
 
-def test_a_wrong_password_is_named_as_such(secure_kafka: SecureKafka, hot_path: str) -> None:
+def test_a_wrong_password_is_named_as_such(
+    secure_kafka: SecureKafka, hot_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not as a time-out, although the client only times out."""
+    monkeypatch.setattr("connectors.kafka.transactional_producer.LASTING_S", 2.0)
     options = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",

@@ -389,9 +389,13 @@ def secure_source(
 
 
 def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
-    secure_kafka: SecureKafka, hot_path: str, caplog: pytest.LogCaptureFixture
+    secure_kafka: SecureKafka,
+    hot_path: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And shows no password, however much is logged."""
+    monkeypatch.setattr("connectors.kafka.log_ins.LASTING_S", 2.0)
     caplog.set_level(logging.DEBUG)
     name = create_topic(secure_kafka.plain_bootstrap)
     produce(secure_kafka.plain_bootstrap, name, [b"secret"])
