@@ -139,11 +139,17 @@ LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
 
 _UNREACHABLE = error_codes(
     "_ALL_BROKERS_DOWN",
+    "_DESTROY_BROKER",  # gone from the cluster while it was asked, as in a rolling restart
+    "_FAIL",
+    "_NODE_UPDATE",
     "_RESOLVE",
+    "_RETRY",
     "_MSG_TIMED_OUT",
     "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",
     "_TRANSPORT",
+    "_UNKNOWN_BROKER",
+    "_WAIT_CACHE",
     "_WAIT_COORD",
     "BROKER_NOT_AVAILABLE",
     "CONCURRENT_TRANSACTIONS",  # an InitProducerId of the same id has not ended at its coordinator

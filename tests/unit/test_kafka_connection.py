@@ -239,6 +239,8 @@ def test_every_option_of_the_tables_exists_in_librdkafka(role: Role) -> None:
         ("UNKNOWN_TOPIC_ID", SourceChangedError),
         ("MSG_SIZE_TOO_LARGE", DeliveryError),
         ("_MSG_TIMED_OUT", UnreachableError),
+        ("_DESTROY_BROKER", UnreachableError),
+        ("_UNKNOWN_BROKER", UnreachableError),
         ("PRODUCER_FENCED", FencedError),
         ("_FENCED", FencedError),
         ("INVALID_TRANSACTION_TIMEOUT", ConfigError),
