@@ -160,6 +160,7 @@ class KafkaCluster:
         self._groups: dict[str, GroupOffsets] = {}
         self._refusals = Refusals(self._where())
         self._lookup_refusals = Refusals(self._where())  # each of those is a client of its own
+        self._is_silent = False  # the last question was not answered
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
@@ -303,11 +304,15 @@ class KafkaCluster:
         """Ask until answered or the time is up: a leader that moves is no reason to stop."""
         deadline_s = time.monotonic() + timeout_s
         self._forget_old_refusals()
+        if self._is_silent and timeout_s > 0:
+            # A call may end with its first try, and the next one must not ask the same broker.
+            self._relearn(timeout_s / 2)
         while True:
             left_s = max(0.1, min(deadline_s - time.monotonic(), _ATTEMPT_S))
             try:
                 answer = ask(left_s)
             except (KafkaException, FutureTimeoutError) as err:
+                self._is_silent = True
                 self._admin().poll(0)  # serves `Refusals.note`
                 is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
                 failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
@@ -315,6 +320,7 @@ class KafkaCluster:
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
             else:
+                self._is_silent = False
                 self._refusals.answered()
                 return answer
             self._pause(_RETRY_PAUSE_S)
