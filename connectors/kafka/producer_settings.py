@@ -149,13 +149,18 @@ def transactional_config(
     timeout_s = (
         transaction_timeout_s or limits.transaction_timeout_s or _KAFKA_MAX_TRANSACTION_TIMEOUT_S
     )
-    return {
+    timeout_ms = int(timeout_s * 1000)
+    config = {
         **_base(limits, settings),
         "enable.idempotence": True,
-        "transaction.timeout.ms": int(timeout_s * 1000),
-        "message.timeout.ms": int(min(_DELIVERY_TIMEOUT_S, timeout_s) * 1000),
+        "transaction.timeout.ms": timeout_ms,
+        "message.timeout.ms": min(int(_DELIVERY_TIMEOUT_S * 1000), timeout_ms),
         **connection.librdkafka(Role.PRODUCER),
     }
+    if "socket.timeout.ms" not in connection.options:
+        # librdkafka refuses to wait for an answer for longer than a transaction lives.
+        config["socket.timeout.ms"] = min(config["socket.timeout.ms"], timeout_ms)
+    return config
 
 
 def plain_config(

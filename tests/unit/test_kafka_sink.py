@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from connectors.kafka._client import make_producer
 from connectors.kafka.producer_settings import (
     ClusterLimits,
     LimitsOnce,
@@ -182,6 +183,20 @@ def test_the_default_transaction_timeout_is_the_brokers_maximum() -> None:
         CONNECTION, ClusterLimits(), SETTINGS, transaction_timeout_s=None
     )
     assert unknown["transaction.timeout.ms"] == 900_000
+
+
+def test_no_answer_is_waited_for_longer_than_the_transaction_lives() -> None:
+    """librdkafka refuses that; what the user says is left as it is, to be refused by name."""
+    plain = KafkaConnection(bootstrap_servers="127.0.0.1:1")
+    for timeout_s, answer_ms in [(15.0, 15_000), (29.9, 29_900), (900.0, 30_000)]:
+        config = transactional_config(
+            plain, ClusterLimits(), SETTINGS, transaction_timeout_s=timeout_s
+        )
+        assert config["socket.timeout.ms"] == answer_ms
+        make_producer({**config, "transactional.id": "orders"})
+    told = KafkaConnection(bootstrap_servers="b:9092", options={"socket.timeout.ms": "60000"})
+    config = transactional_config(told, ClusterLimits(), SETTINGS, transaction_timeout_s=15)
+    assert config["socket.timeout.ms"] == "60000"
 
 
 def test_the_users_options_win_and_batches_fit_the_topic() -> None:
