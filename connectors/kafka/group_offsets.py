@@ -12,7 +12,11 @@ from connectors.kafka._client import (
 )
 from connectors.kafka.positions import PartitionKey
 
-__all__ = ["GroupOffsets"]
+__all__ = ["ANSWER_MS", "GroupOffsets"]
+
+ANSWER_MS = 5_000
+"""Of a coordinator that hangs, while another broker has the group, a client learns only when its
+request has timed out; else it asks every ten minutes who coordinates. These requests are small."""
 
 _POLL_S = 0.005  # a poll lasts so long, also where the answer comes at once
 
@@ -31,6 +35,7 @@ class GroupOffsets:
         self._consumer: Consumer = make_consumer(
             {
                 **config,
+                "socket.timeout.ms": ANSWER_MS,
                 "group.id": group_id,
                 "enable.auto.commit": False,
                 "on_commit": lambda error, places: self._answers.append((error, places)),
@@ -65,8 +70,9 @@ class GroupOffsets:
         _raise_first([error, *(place.error for place in answered)])
 
     def close(self) -> None:
-        """Release connections."""
-        self._consumer.close()
+        """Release connections. Not by the client's own ``close``, which waits until an offset that
+        was committed is confirmed: for as long as the coordinator hangs."""
+        del self._consumer
 
 
 def _raise_first(errors: Iterable[KafkaError | None]) -> None:

@@ -22,6 +22,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.client_options import Role
+from connectors.kafka.group_offsets import ANSWER_MS
 from connectors.kafka.security import KafkaConnection
 from runtime.contracts import Clock, SinkContext
 from runtime.errors import FencedError, UnreachableError
@@ -144,6 +145,7 @@ class KafkaOwnerStore:
         self._consumer = make_consumer(
             {
                 **connection.librdkafka(Role.CONSUMER),
+                "socket.timeout.ms": ANSWER_MS,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "on_commit": lambda error, _: self._answers.append(error),
@@ -159,8 +161,9 @@ class KafkaOwnerStore:
         self._until_answered(lambda: self._write_once(record))
 
     def close(self) -> None:
-        """See `OwnerStore.close`."""
-        self._consumer.close()
+        """See `OwnerStore.close`. Not by the client's own ``close``, which waits until a record
+        that was written is confirmed: for as long as the coordinator hangs."""
+        del self._consumer
 
     def _read_once(self) -> OwnerRecord | None:
         (place,) = self._consumer.committed([TopicPartition(*_PLACE)], self._timeout_s)

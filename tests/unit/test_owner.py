@@ -310,7 +310,6 @@ class FakeConsumer:
         self._told: Callable[[KafkaError | None, object], None] = config["on_commit"]
         self.answers: list[KafkaError | None] = []
         self.metadata: str | None = None
-        self.is_closed = False
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[Any]:
         """A place with an error of its own, or the metadata."""
@@ -322,10 +321,6 @@ class FakeConsumer:
         """Its answer comes with `poll`."""
         assert asynchronous
         (self._asked,) = offsets
-
-    def close(self) -> None:
-        """Its threads and connections end."""
-        self.is_closed = True
 
     def poll(self, timeout: float) -> None:
         """Without an answer left: silence."""
@@ -385,12 +380,3 @@ def test_rule_22_a_record_that_is_not_confirmed_in_time_is_not_written(
     consumer.answers = [kafka_error("COORDINATOR_NOT_AVAILABLE", retriable=True)] * 100
     with pytest.raises(UnreachableError):
         store.read()
-
-
-def test_a_store_that_is_closed_keeps_no_connection(
-    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
-) -> None:
-    """A driver runs one job after the other, and each has its own."""
-    store, consumer = in_kafka
-    store.close()
-    assert consumer.is_closed
