@@ -47,8 +47,9 @@ class PartitionPaths:
         """The schema of the files: that of the rows, without the partition columns.
 
         Raises:
-            ConfigError: a column is unknown or named twice, no other column is left, or its type
-                has no spelling as a directory; or its name hides its directories.
+            ConfigError: a column is unknown or named twice, or another one differs from it in case
+                alone, no other column is left, or its type has no spelling as a directory; or its
+                name hides its directories.
         """
         for column in self.columns:
             if column not in schema.names or self.columns.count(column) > 1:
@@ -65,6 +66,7 @@ class PartitionPaths:
                     "Hadoop's readers pass over names that begin with '.' or '_': rename it.",
                 )
             _spelling(schema.field(column), self.session_zone)
+        self._require_own_names(schema)
         left = [field for field in schema if field.name not in self.columns]
         if not left:
             raise ConfigError(
@@ -73,6 +75,17 @@ class PartitionPaths:
                 "Leave at least one column to the files.",
             )
         return pa.schema(left)
+
+    def _require_own_names(self, schema: pa.Schema) -> None:
+        """Spark would read the value of a directory for the column of a file, and say nothing."""
+        names = [name.lower() for name in schema.names]
+        for column in self.columns:
+            if names.count(column.lower()) > 1:
+                raise ConfigError(
+                    "a column to partition by needs its own name, upper and lower case being alike",
+                    {"column": column, "columns": ",".join(schema.names)},
+                    "Rename or drop the other one.",
+                )
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         """The rows of each directory, in their order, without the partition columns.

@@ -114,6 +114,16 @@ def test_columns_that_spark_could_not_read_are_refused(names: list[str]) -> None
         file_format("parquet", {}, session_zone="UTC").check(schema)
 
 
+@pytest.mark.parametrize("name", [*FORMAT_NAMES])
+@pytest.mark.parametrize("names", [["b", "b"], ["b", "B"]])
+def test_fields_that_spark_could_not_read_are_refused(name: str, names: list[str]) -> None:
+    """In any depth: Spark refuses to read every file of such a schema, not the column alone."""
+    inner = pa.struct([pa.field(each, pa.int64()) for each in names])
+    schema = pa.schema([("fine", pa.string()), ("odd", pa.struct([("a", pa.list_(inner))]))])
+    with pytest.raises(ConfigError, match="column=odd"):
+        file_format(name, {}, session_zone="UTC").check(schema)
+
+
 def test_name_that_avro_does_not_allow_is_refused() -> None:
     """In any depth."""
     schema = pa.schema([("a", pa.struct([("città", pa.string())]))])
@@ -357,6 +367,14 @@ def test_wrong_partition_columns_are_refused(columns: tuple[str, ...], message: 
     """Before any row."""
     with pytest.raises(ConfigError, match=message):
         PartitionPaths(columns=columns).check(_PARTITIONED)
+
+
+@pytest.mark.parametrize("columns", [("DT",), ("dt", "DT")])
+def test_a_directory_named_as_another_column_is_refused(columns: tuple[str, ...]) -> None:
+    """To Spark upper and lower case are alike: it would read the directory's value for both."""
+    schema = pa.schema([("dt", pa.int32()), ("DT", pa.int32()), ("value", pa.string())])
+    with pytest.raises(ConfigError, match="case being alike"):
+        PartitionPaths(columns=columns).check(schema)
 
 
 def test_some_column_must_be_left_to_the_files() -> None:

@@ -5,7 +5,7 @@ Arrow knows more types than Spark. Those that Spark has under another name or wi
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -54,8 +54,8 @@ def spark_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with each type as Spark has it; names, order and nullability are kept.
 
     Raises:
-        ConfigError: there are no columns, two columns differ in case at most (Spark cannot read
-            them), or a column has a type that Spark does not have.
+        ConfigError: there are no columns, two columns, or two fields of a struct, differ in case
+            at most (Spark cannot read them), or a column has a type that Spark does not have.
     """
     names = Counter(name.lower() for name in schema.names)
     twice = [name for name in schema.names if names[name.lower()] > 1]
@@ -170,7 +170,9 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
         item = _field(kind.item_field.with_name("value"), column)
         return pa.map_(_type(kind.key_type, column), item)
     if kinds.is_struct(kind) and kind.num_fields and not _is_tagged(kind):
-        return pa.struct([_field(kind.field(index), column) for index in range(kind.num_fields)])
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        _require_own_names(fields, kind, column)
+        return pa.struct([_field(field, column) for field in fields])
     if (
         kinds.is_list(kind)
         or kinds.is_large_list(kind)
@@ -180,6 +182,17 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
     ):
         return pa.list_(_field(kind.value_field.with_name("element"), column))
     raise _unknown(kind, column)
+
+
+def _require_own_names(fields: Sequence[pa.Field], kind: pa.DataType, column: str) -> None:
+    """Spark asks it of every struct, however deep: of such a file it reads no column at all."""
+    names = {field.name.lower() for field in fields}
+    if len(names) < len(fields):
+        raise ConfigError(
+            "the fields of a struct need each its own name, upper and lower case being alike",
+            {"column": column, "type": kind},
+            "Rename or drop one of them in the function before the sink.",
+        )
 
 
 def _is_tagged(kind: pa.DataType) -> bool:
