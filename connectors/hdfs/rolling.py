@@ -8,7 +8,7 @@ import enum
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connectors.hdfs.held_files import HeldFile
 from runtime.errors import ConfigError
@@ -157,7 +157,7 @@ def plan(files: Iterable[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -
     Args:
         files: of both, of one target and layout.
         roll: the policy.
-        now_ms: by the clock that stamped the files.
+        now_ms: wall clock; files that were stamped later count as stamped now.
         is_last: the run ends with this epoch: nothing is held any longer.
     Returns:
         A plan for the directories that are due first, of `FILES_AT_ONCE` files or a few more; for
@@ -165,7 +165,8 @@ def plan(files: Iterable[HeldFile], roll: Roll, *, now_ms: int, is_last: bool) -
     """
     parts: list[Plan] = []
     room = FILES_AT_ONCE
-    for found in sorted(_by_directory(files).values(), key=lambda each: _due_ms(each, roll)):
+    known = [_not_ahead(file, now_ms) for file in files]
+    for found in sorted(_by_directory(known).values(), key=lambda each: _due_ms(each, roll)):
         part = _plan_directory(found, roll, now_ms=now_ms, is_last=is_last)
         if room <= 0 and not is_last:
             part = Plan(merges=(), publish=(), hold=tuple(found))
@@ -266,6 +267,14 @@ def _many_of_a_level(files: Sequence[HeldFile]) -> list[HeldFile]:
             continue
         chosen = [file for file in files if file.level <= level]
     return chosen
+
+
+def _not_ahead(file: HeldFile, now_ms: int) -> HeldFile:
+    """As staged now at the latest: the clock that stamped it may have been set back since, or been
+    another host's, and its rows would wait until this one comes to that time."""
+    if file.last_ms <= now_ms:
+        return file
+    return replace(file, first_ms=min(file.first_ms, now_ms), last_ms=now_ms)
 
 
 def _due_ms(files: Iterable[HeldFile], roll: Roll) -> int:

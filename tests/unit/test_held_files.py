@@ -153,3 +153,15 @@ def test_rule_19_a_directory_rolls_when_it_is_old_idle_or_over(
     outcome = settle(plan(files, roll, now_ms=now_ms, is_last=is_last), [], roll)
     assert (len(outcome.publish), len(outcome.hold)) == (published, 2 - published)
     assert again_in_s(files, roll, now_ms=6_000) == 1.0
+
+
+def test_rule_19_a_clock_that_was_set_back_holds_no_row_longer_than_the_policy_does() -> None:
+    """A run whose clock went ahead by a day has staged them; from now on they are of today."""
+    roll = Roll(age=55.0, idle=20.0)
+    day_ms = 86_400_000
+    ahead = tuple(dataclasses.replace(f, first_ms=day_ms, last_ms=day_ms) for f in HELD.files)
+    held = settle(plan(ahead, roll, now_ms=1_000, is_last=False), [], roll).hold
+    assert {(file.first_ms, file.last_ms) for file in held} == {(1_000, 1_000)}
+    assert again_in_s(held, roll, now_ms=1_000) == 20.0
+    late = settle(plan(held, roll, now_ms=21_000, is_last=False), [], roll)
+    assert (len(late.publish), len(late.hold)) == (len(HELD.files), 0)
