@@ -243,9 +243,10 @@ def translate_names(options: Mapping[str, str], role: Role) -> dict[str, str]:
     elif role is Role.CONSUMER:
         wanted = _COMMON | _CONSUMER
     names = _RENAMED if role is Role.PRODUCER else {**_RENAMED, **_RENAMED_ELSEWHERE}
+    converted = _CONVERTED if role is Role.PRODUCER else {**_CONVERTED, **_CONVERTED_ELSEWHERE}
     renamed = ((names.get(name, name), name, value) for name, value in options.items())
     return {
-        target: _CONVERTED.get(name, _same)(value)
+        target: converted.get(name, _same)(value)
         for target, name, value in renamed
         if target in wanted
     }
@@ -257,6 +258,11 @@ def _same(value: str) -> str:
 
 def _bytes_to_kib(value: str) -> str:
     return str(max(1, int(value) // 1024))
+
+
+def _socket_timeout(value: str) -> str:
+    # More than this librdkafka does not take.
+    return str(min(int(value), 300_000)) if value.strip().isdecimal() else value
 
 
 def _java_buffer_size(value: str) -> str:
@@ -275,3 +281,4 @@ _CONVERTED: Mapping[str, Callable[[str], str]] = {
     "send.buffer.bytes": _java_buffer_size,
     "ssl.endpoint.identification.algorithm": _endpoint_identification,
 }
+_CONVERTED_ELSEWHERE: Mapping[str, Callable[[str], str]] = {"request.timeout.ms": _socket_timeout}

@@ -57,7 +57,9 @@ class Place:
 
 def survey(store: CheckpointStore) -> list[Place]:
     """Every place, ascending; damaged ones included."""
-    seen = [(each, *_read(store, each)) for each in store.places()]
+    found = [(each, *_read(store, each)) for each in store.places()]
+    # One that a running job has retired meanwhile is no place any more.
+    seen = [place for place in found if place[1] is not None or place[2]]
     facts = [
         facts_of(
             record,

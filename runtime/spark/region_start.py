@@ -58,7 +58,9 @@ def make_ready(
         raise FencedError(
             "a newer run of the job goes on with this region",
             {"region": region.name, "generation": generation, "location": location},
-            "Let the newer one run, or stop it first.",
+            "Let the newer one run, or stop it first. If there is none, checkpoints were deleted "
+            "or put back by hand: put back this directory of the same time, too, or delete it "
+            "with the checkpoints, which loses the region's state.",
         )
     if restored.batch_id is None:  # never decided
         fs.delete(f"spark/{region.name}")

@@ -220,6 +220,18 @@ def test_list_says_what_a_start_from_an_older_checkpoint_has_left_behind(
     assert "superseded by" in row
 
 
+def test_a_place_that_is_retired_while_all_are_read_is_none(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a running job; it is not one that cannot be read."""
+    read = CheckpointStore.read
+    monkeypatch.setattr(
+        CheckpointStore, "read", lambda store, each: None if each == 1 else read(store, each)
+    )
+    listed = [each["checkpoint_id"] for each in _json("list", str(directory))["checkpoints"]]
+    assert listed == [0, 2, 3, 42, 43]
+
+
 def test_list_does_not_need_to_know_who_leads(directory: Path) -> None:
     """A later Sluice runs the job, and keeps the leader in a format of its own."""
     (directory / LEADER_FILE).write_text(json.dumps({"format_version": 99}))

@@ -170,6 +170,13 @@ def test_a_broker_that_hangs_is_waited_for_as_long_as_the_java_client_does(
     assert told[name if role is Role.PRODUCER else "socket.timeout.ms"] == "9000"
 
 
+@pytest.mark.parametrize(("java", "ours"), [("600000", "300000"), ("9000", "9000"), ("x", "x")])
+def test_a_longer_wait_than_librdkafka_takes_is_its_longest(java: str, ours: str) -> None:
+    """What is no number is for its own check of values."""
+    told = translate_names({"request.timeout.ms": java}, Role.CONSUMER)
+    assert told == {"socket.timeout.ms": ours}
+
+
 _VALUES: dict[str, object] = {
     "delivery.report.only.error": True,
     "ssl.endpoint.identification.algorithm": "https",

@@ -153,6 +153,16 @@ def test_process_time_counts_from_the_first_file_and_needs_no_further_records() 
     assert sink.told == [("country=it", False)]
 
 
+def test_a_clock_that_is_set_back_delays_a_mark_by_no_more_than_its_time() -> None:
+    """The partition's next files count from then."""
+    sink = MarkedSink(PartitionCommit(delay_s=60.0), now_ms=24 * HOUR_MS)
+    sink.epoch({"main": ["country=it"]})
+    sink.now_ms = 0
+    sink.epoch({"main": ["country=it"]})
+    sink.pass_s(60.0)
+    assert sink.told == [("country=it", False)]
+
+
 def test_process_time_waits_for_a_carried_region() -> None:
     """Files of it may be on their way into the partition."""
     sink = MarkedSink(PartitionCommit(), regions=("main", "other"))

@@ -104,7 +104,8 @@ def after_batch(
     kept = {
         path: OpenPartition(
             path=path,
-            first_seen_ms=opened[path].first_seen_ms if path in opened else now_ms,
+            # Of a clock that was ahead, and is set back, nothing is to be waited for.
+            first_seen_ms=min(opened[path].first_seen_ms, now_ms) if path in opened else now_ms,
             checkpoint_id=checkpoint_id if path in written else opened[path].checkpoint_id,
             is_late=path in late or (path in opened and opened[path].is_late),
             is_held=path in held,
