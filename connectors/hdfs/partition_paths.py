@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from connectors.hdfs.formats.spark_types import names_alike
 from connectors.hdfs.formats.valid_text import valid_text
 from connectors.hdfs.time_zones import time_zone
 from runtime.errors import ConfigError
@@ -66,7 +67,7 @@ class PartitionPaths:
                     "Hadoop's readers pass over names that begin with '.' or '_': rename it.",
                 )
             _spelling(schema.field(column), self.session_zone)
-        self._require_own_names(schema)
+        self._require_own_names(schema.names)
         left = [field for field in schema if field.name not in self.columns]
         if not left:
             raise ConfigError(
@@ -76,14 +77,13 @@ class PartitionPaths:
             )
         return pa.schema(left)
 
-    def _require_own_names(self, schema: pa.Schema) -> None:
+    def _require_own_names(self, names: Sequence[str]) -> None:
         """Spark would read the value of a directory for the column of a file, and say nothing."""
-        names = [name.lower() for name in schema.names]
-        for column in self.columns:
-            if names.count(column.lower()) > 1:
+        for column in names_alike(names):
+            if column in self.columns:
                 raise ConfigError(
                     "a column to partition by needs its own name, upper and lower case being alike",
-                    {"column": column, "columns": ",".join(schema.names)},
+                    {"column": column, "columns": ",".join(names)},
                     "Rename or drop the other one.",
                 )
 

@@ -312,11 +312,11 @@ class KafkaCluster:
             try:
                 answer = ask(left_s)
             except (KafkaException, FutureTimeoutError) as err:
-                self._is_silent = True
                 self._admin().poll(0)  # serves `Refusals.note`
                 is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
                 failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
-                if is_over or not isinstance(failure, UnreachableError):
+                self._is_silent = isinstance(failure, UnreachableError)
+                if is_over or not self._is_silent:
                     raise failure from err
                 log.debug("asking the brokers again: reason=%s", failure)
             else:

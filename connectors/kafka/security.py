@@ -52,7 +52,7 @@ _SECRET_OPTIONS = frozenset(
     }
 )
 # As the Java client's request.timeout.ms: so long a broker that hangs, while others lead in its
-# place, is waited for. librdkafka's own is a minute.
+# place, is waited for. librdkafka's own is a minute, and of transactions their time-out.
 _ANSWER_MS = 30_000
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

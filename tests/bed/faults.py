@@ -246,12 +246,12 @@ def _unclean_election(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     leads without them. Half of the time the job has read them by then."""
     follower = pipeline.bed.containers[planned.target]
     leader = pipeline.bed.containers[BROKERS[BROKERS.index(follower.name) - 1]]
-    pair = frozenset(1 + BROKERS.index(name) for name in (follower.name, leader.name))
+    behind, alone = (1 + BROKERS.index(name) for name in (follower.name, leader.name))
+    pair = {behind, alone}
 
     def inject() -> None:
         pipeline.await_replicas(pair, in_sync=pair)
         follower.pause()
-        (alone,) = pair - {1 + BROKERS.index(follower.name)}
         pipeline.await_replicas(pair, in_sync={alone}, leader=alone)
         if planned.draw < 0.5:
             pipeline.await_progress(timeout_s=RECOVERY_S, what="what one replica took alone")
@@ -262,8 +262,7 @@ def _unclean_election(pipeline: Pipeline, planned: PlannedFault) -> Fault:
         with pipeline.feeder.held():
             leader.kill()
             follower.resume()
-            (led,) = pair - {alone}
-            pipeline.await_replicas(pair, leader=led)
+            pipeline.await_replicas(pair, leader=behind)
 
     def heal() -> None:
         leader.start()

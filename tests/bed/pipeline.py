@@ -50,6 +50,7 @@ PARTITIONS = 4
 _REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
 """Of an input that may lose: three brokers are three pairs."""
 _UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+_LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120
@@ -61,9 +62,6 @@ _TAIL_LINES = 60
 
 class BedFailureError(AssertionError):
     """The job did not come back, or its output is not what it must be."""
-
-
-_LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
 
 
 @dataclass(slots=True)

@@ -69,11 +69,11 @@ def judge_what_is_left(topics: Topics, feeder: Feeder, *, writes_files: bool) ->
     Args:
         feeder: stopped; each of its records says its origin in its value.
     """
-    files = {path: _rows_of(topics, path) for path in topics.files.lengths()}
+    paths = topics.files.lengths() if writes_files else ()
     found = Found(
         source=list(read_records(topics.connection, topics.source)),
         output=list(read_records(topics.connection, topics.output)),
-        files=files if writes_files else None,
+        files={path: _rows_of(topics, path) for path in paths} if writes_files else None,
     )
     sent = list(feeder.payload.records(feeder.sent))
     return compare(topics, sent, found, unacknowledged=feeder.unacknowledged)

@@ -68,11 +68,15 @@ class Witness:
         """
         if self._error is not None:
             raise self._error
-        # They grow, or else the verdict will say that order is lost.
-        firsts = [bisect_left(*pair) for pair in zip(self._sequences, sequences, strict=True)]
-        if any(len(times) <= first for times, first in zip(self._times_s, firsts, strict=True)):
-            return None
-        return max(times[first] for times, first in zip(self._times_s, firsts, strict=True))
+        seen_s = []
+        for times_s, shown, wanted in zip(self._times_s, self._sequences, sequences, strict=True):
+            count = len(shown)  # the reader's thread goes on meanwhile
+            # They grow, or else the verdict will say that order is lost.
+            first = bisect_left(shown, wanted, 0, count)
+            if first == count:
+                return None
+            seen_s.append(times_s[first])
+        return max(seen_s)
 
     def close(self) -> None:
         """Stop reading. Safe to repeat."""
@@ -101,7 +105,7 @@ class Witness:
                 origin = origin_of(record)
                 assert origin is not None, f"a record that nobody has sent: {record}"
                 self.seen.append(record)
-                # The reader's thread first: who finds a sequence finds its time.
+                # In this order: who finds a sequence finds its time.
                 self._times_s[partition].append(now_s)
                 self._sequences[partition].append(origin.sequence)
             elif error is not None and error.code() != _PARTITION_EOF and not error.retriable():

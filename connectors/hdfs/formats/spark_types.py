@@ -15,6 +15,7 @@ from runtime.errors import ConfigError
 __all__ = [
     "conform",
     "inner_types",
+    "names_alike",
     "portions",
     "recast",
     "refuse_columns",
@@ -50,6 +51,12 @@ _SAME = {
 }
 
 
+def names_alike(names: Sequence[str]) -> list[str]:
+    """Those that differ from another one in case at most: Spark does not tell them apart."""
+    counts = Counter(name.lower() for name in names)
+    return [name for name in names if counts[name.lower()] > 1]
+
+
 def spark_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with each type as Spark has it; names, order and nullability are kept.
 
@@ -57,8 +64,7 @@ def spark_schema(schema: pa.Schema) -> pa.Schema:
         ConfigError: there are no columns, two columns, or two fields of a struct, differ in case
             at most (Spark cannot read them), or a column has a type that Spark does not have.
     """
-    names = Counter(name.lower() for name in schema.names)
-    twice = [name for name in schema.names if names[name.lower()] > 1]
+    twice = names_alike(schema.names)
     if twice or not schema.names:
         raise ConfigError(
             "a file needs columns, each of its own name, upper and lower case being alike",
@@ -171,7 +177,13 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.map_(_type(kind.key_type, column), item)
     if kinds.is_struct(kind) and kind.num_fields and not _is_tagged(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        _require_own_names(fields, kind, column)
+        # Spark asks it of every struct, however deep: of such a file it reads no column at all.
+        if twice := names_alike([field.name for field in fields]):
+            raise ConfigError(
+                "the fields of a struct need each its own name, upper and lower case being alike",
+                {"column": column, "type": kind, "twice": ",".join(twice)},
+                "Rename or drop one of them in the function before the sink.",
+            )
         return pa.struct([_field(field, column) for field in fields])
     if (
         kinds.is_list(kind)
@@ -182,17 +194,6 @@ def _nested(kind: pa.DataType, column: str) -> pa.DataType:
     ):
         return pa.list_(_field(kind.value_field.with_name("element"), column))
     raise _unknown(kind, column)
-
-
-def _require_own_names(fields: Sequence[pa.Field], kind: pa.DataType, column: str) -> None:
-    """Spark asks it of every struct, however deep: of such a file it reads no column at all."""
-    names = {field.name.lower() for field in fields}
-    if len(names) < len(fields):
-        raise ConfigError(
-            "the fields of a struct need each its own name, upper and lower case being alike",
-            {"column": column, "type": kind},
-            "Rename or drop one of them in the function before the sink.",
-        )
 
 
 def _is_tagged(kind: pa.DataType) -> bool:

@@ -1,0 +1,73 @@
+"""librdkafka's own mock cluster, which lives within the library and does as it is told."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from connectors.kafka._client import librdkafka_path
+
+__all__ = ["MockCluster"]
+
+
+class MockCluster:
+    """Brokers that answer as a test says."""
+
+    def __init__(self, library: ctypes.CDLL, brokers: int) -> None:
+        pointer, self._library = ctypes.c_void_p, library
+        library.rd_kafka_conf_new.restype = pointer
+        library.rd_kafka_new.restype = pointer
+        library.rd_kafka_new.argtypes = [ctypes.c_int, pointer, pointer, ctypes.c_size_t]
+        library.rd_kafka_destroy.argtypes = [pointer]
+        library.rd_kafka_mock_cluster_new.restype = pointer
+        library.rd_kafka_mock_cluster_new.argtypes = [pointer, ctypes.c_int]
+        library.rd_kafka_mock_cluster_destroy.argtypes = [pointer]
+        library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+        library.rd_kafka_mock_cluster_bootstraps.argtypes = [pointer]
+        self._host = library.rd_kafka_new(0, library.rd_kafka_conf_new(), None, 0)
+        self._cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(self._host, brokers))
+
+    @classmethod
+    @contextmanager
+    def running(cls, brokers: int = 1) -> Iterator[Self]:
+        """A cluster of so many brokers, gone behind the block."""
+        path = librdkafka_path()
+        assert path is not None, "the wheel of confluent-kafka ships its library"
+        library = ctypes.CDLL(str(path))
+        made = cls(library, brokers)
+        try:
+            yield made
+        finally:
+            library.rd_kafka_mock_cluster_destroy(made._cluster)
+            library.rd_kafka_destroy(made._host)
+
+    @property
+    def bootstrap(self) -> str:
+        """Its servers."""
+        return str(self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
+
+    def make_topic(self, name: str) -> None:
+        """With one partition."""
+        made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), 1, 1)
+        assert made == 0, name
+
+    def move(self, group: str, broker: int) -> None:
+        """From now on this broker coordinates the group."""
+        self._library.rd_kafka_mock_coordinator_set(
+            self._cluster, b"group", group.encode(), ctypes.c_int32(broker)
+        )
+
+    def hang(self, broker: int) -> None:
+        """It takes connections and requests, and answers none for ten minutes."""
+        self._library.rd_kafka_mock_broker_set_rtt(
+            self._cluster, ctypes.c_int32(broker), ctypes.c_int(600_000)
+        )
+
+    def answer(self, request: int, *codes: int) -> None:
+        """To the next requests of that kind, one code each."""
+        self._library.rd_kafka_mock_push_request_errors(
+            self._cluster,
+            ctypes.c_int16(request),
+            ctypes.c_size_t(len(codes)),
+            *map(ctypes.c_int, codes),
+        )
