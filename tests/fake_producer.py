@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from connectors.kafka._client import KafkaError, KafkaException
-from connectors.kafka.transactional_producer import TopicMetadata
+from connectors.kafka.producer_client import TopicMetadata
 
 __all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
 
@@ -78,6 +78,7 @@ class FakeCluster:
         init_answers: what `init_transactions` itself raises, one for each call; with an
             ``init_error`` it times out.
         lost_connections: how often the client asks for the id again by itself.
+        lost_additions: how often it adds a partition to the transaction again by itself.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
         partitions: of every topic; a client knows only those there were when it last looked.
@@ -92,6 +93,7 @@ class FakeCluster:
     init_answers: list[KafkaError] = field(default_factory=list)
     answers_at_flush: bool = False
     lost_connections: int = 0
+    lost_additions: int = 0
     queue_room: int = 1_000_000
     partitions: int | None = None
     epochs: dict[str, int] = field(default_factory=dict)
@@ -203,10 +205,19 @@ class FakeClient:
 
     def statistics(self) -> str:
         eos = {"txn_state": self.state, "producer_id": 7, "producer_epoch": self.epoch}
+        lost = self._cluster.lost_connections
+        additions = 0
+        if self.transaction is not None:
+            additions = 1 + self._cluster.lost_additions
+            lost += self._cluster.lost_additions
         coordinator = {
-            "req": {"InitProducerId": self.initialisations, "Produce": 0},
-            "tx": self.initialisations,
-            "rx": self.initialisations - self._cluster.lost_connections,
+            "req": {
+                "InitProducerId": self.initialisations,
+                "AddPartitionsToTxn": additions,
+                "Produce": 0,
+            },
+            "tx": self.initialisations + additions,
+            "rx": self.initialisations + additions - lost,
             "waitresp_cnt": 0,
         }
         topics = {"eos": {"topic": "eos", "partitions": {}}}

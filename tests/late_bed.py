@@ -16,9 +16,10 @@ from tests.proxied_kafka import ProxiedKafka
 from tests.transaction_harness import RealAttempt, RealHarness, committable
 from tests.waiting import PATIENCE_S
 
-__all__ = ["FENCED", "NOT_COORDINATOR", "LateBed"]
+__all__ = ["CONCURRENT_TRANSACTIONS", "FENCED", "NOT_COORDINATOR", "LateBed"]
 
 NOT_COORDINATOR = 16
+CONCURRENT_TRANSACTIONS = 51
 FENCED = frozenset({47, 90})
 """INVALID_PRODUCER_EPOCH and PRODUCER_FENCED: the broker has changed nothing."""
 

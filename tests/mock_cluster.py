@@ -46,9 +46,9 @@ class MockCluster:
         """Its servers."""
         return str(self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
 
-    def make_topic(self, name: str) -> None:
-        """With one partition."""
-        made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), 1, 1)
+    def make_topic(self, name: str, *, partitions: int = 1) -> None:
+        """With so many partitions."""
+        made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
         assert made == 0, name
 
     def move(self, group: str, broker: int) -> None:

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from connectors.kafka.transactional_producer import Client, serve
+from connectors.kafka.producer_client import Client, serve
 from runtime.contracts import TaskScope
 
 __all__ = ["PlainProducers", "process_plain_producers"]

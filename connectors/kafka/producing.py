@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from connectors.kafka._client import KafkaException
 from connectors.kafka.delivery import DeliveryLog, OnDelivery
+from connectors.kafka.producer_client import RecordClient
 from connectors.kafka.records import ProduceArguments, RecordColumns
-from connectors.kafka.transactional_producer import RecordClient
 
 __all__ = ["PlainProducing", "Prepared", "Producing"]
 

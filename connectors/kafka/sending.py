@@ -21,14 +21,9 @@ from connectors.kafka.grouping import by_partition
 from connectors.kafka.handles import OutputCount
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.native.producing import NativeProducing
+from connectors.kafka.producer_client import Client, RecordClient, partition_count, serve
 from connectors.kafka.producing import PlainProducing, Prepared, Producing
 from connectors.kafka.records import RecordColumns
-from connectors.kafka.transactional_producer import (
-    Client,
-    RecordClient,
-    partition_count,
-    serve,
-)
 from runtime.contracts import Clock
 from runtime.errors import ConfigError, DeliveryError, UnreachableError
 from runtime.failpoints import failpoint

@@ -1,12 +1,16 @@
 """What librdkafka's statistics say of a producer's transaction, and of the way to it. Pure."""
 
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["TransactionStatus", "may_arrive_late", "read_status"]
+__all__ = ["TransactionStatus", "may_arrive_late", "may_begin_late", "read_status"]
 
 _DECODER = json.JSONDecoder()
-_REQUEST = "InitProducerId"
+_INIT_PRODUCER_ID = "InitProducerId"
+_ADD_PARTITIONS_TO_TXN = "AddPartitionsToTxn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +56,49 @@ def may_arrive_late(statistics: str, before: str | None = None) -> bool:
     Args:
         before: statistics from when nothing was under way; None: since the client was made.
     """
-    now, then = _requests(statistics), (0, 0) if before is None else _requests(before)
+    sent, given_up = _requests(_INIT_PRODUCER_ID, statistics, before)
+    return sent > 1 and given_up > 0
+
+
+def may_begin_late(statistics: str, before: str) -> bool:
+    """Whether a request to add partitions to the transaction, and so to begin it, may still arrive.
+
+    Unlike that for an id it has certainly been sent again, perhaps behind these statistics: the
+    client does so 500 ms after it has lost a connection, or has given up waiting.
+
+    Args:
+        before: statistics from before the transaction.
+    """
+    sent, given_up = _requests(_ADD_PARTITIONS_TO_TXN, statistics, before)
+    return sent > 0 and given_up > 0
+
+
+def _requests(request: str, statistics: str, before: str | None) -> tuple[int, int]:
+    """How many were sent, and how many to those brokers were given up; as many as can be, where
+    nothing is told."""
+    now, then = _brokers(statistics), {} if before is None else _brokers(before)
     if now is None or then is None:
-        return True
-    return now[0] - then[0] > 1 and now[1] > then[1]
+        return sys.maxsize, sys.maxsize
+    asked = [name for name, broker in now.items() if broker["req"].get(request)]
+    sent = _sent(request, now, asked) - _sent(request, then, asked)
+    return sent, _given_up(now, asked) - _given_up(then, asked)
 
 
-def _requests(statistics: str) -> tuple[int, int] | None:
-    """How often the id was asked for, and how many requests to those brokers were given up."""
+def _sent(request: str, brokers: Mapping[str, Any], asked: list[str]) -> int:
+    return sum(brokers[name]["req"].get(request, 0) for name in asked if name in brokers)
+
+
+def _given_up(brokers: Mapping[str, Any], asked: list[str]) -> int:
+    told = [brokers[name] for name in asked if name in brokers]
+    return sum(broker["tx"] - broker["rx"] - broker["waitresp_cnt"] for broker in told)
+
+
+def _brokers(statistics: str) -> Mapping[str, Any] | None:
+    """What is told of each broker, by the client's name of it."""
     # Before the topics, whose names are anybody's; a client's own name has no colon behind it.
     start = statistics.find('"brokers":')
     if start < 0:
         return None
+    brokers: Mapping[str, Any]
     brokers, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
-    asked = [broker for broker in brokers.values() if broker["req"].get(_REQUEST)]
-    sent = sum(broker["req"][_REQUEST] for broker in asked)
-    return sent, sum(b["tx"] - b["rx"] - b["waitresp_cnt"] for b in asked)
+    return brokers

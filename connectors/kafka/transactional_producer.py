@@ -11,19 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from connectors.kafka._client import (
     KafkaError,
     KafkaException,
-    Message,
     error_codes,
     translate,
 )
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.log_ins import LASTING_S
+from connectors.kafka.producer_client import Client, ClientFactory, partition_count, serve
 from connectors.kafka.refusals import LateRequestError, UnansweredError, is_answer, weight
-from connectors.kafka.transaction_status import TransactionStatus, may_arrive_late, read_status
+from connectors.kafka.transaction_status import (
+    TransactionStatus,
+    may_arrive_late,
+    may_begin_late,
+    read_status,
+)
 from runtime.contracts import Clock
 from runtime.errors import (
     AuthenticationError,
@@ -33,14 +38,7 @@ from runtime.errors import (
     UnreachableError,
 )
 
-__all__ = [
-    "Client",
-    "ClientFactory",
-    "RecordClient",
-    "TransactionalProducer",
-    "partition_count",
-    "serve",
-]
+__all__ = ["TransactionalProducer"]
 
 log = logging.getLogger(__name__)
 
@@ -51,77 +49,12 @@ each, and the client walks past all of it to add the next: see `TransactionalPro
 
 _INIT_STEP_S = 1.0
 _LONGEST_ROOM_S = 60.0
-_METADATA_TIMEOUT_S = 5.0
 _REACH_S = 1.0
 _RELEASE_S = 1.0
 _STATISTICS_S = 1.0  # several times their longest interval
 _ANY_TOPIC = "__transaction_state"  # there where transactions are; any name would do
 _WRONG_STATE = error_codes("_STATE")
 _STATE_NAME = re.compile(r" in state (\w+)$")
-
-
-class TopicMetadata(Protocol):
-    """What is used of confluent-kafka's ``ClusterMetadata``."""
-
-    topics: Mapping[str, Any]
-
-
-class Client(Protocol):
-    """What is used of a producer, whoever takes its records; tests have a fake of it."""
-
-    def poll(self, timeout: float, /) -> int: ...
-    def flush(self, timeout: float, /) -> int: ...
-    def purge(self) -> None: ...
-    def init_transactions(self, timeout: float, /) -> None: ...
-    def begin_transaction(self) -> None: ...
-    def commit_transaction(self, timeout: float, /) -> None: ...
-    def abort_transaction(self, timeout: float, /) -> None: ...
-    def list_topics(self, topic: str, timeout: float, /) -> "TopicMetadata": ...
-    def __len__(self) -> int: ...
-
-
-class RecordClient(Client, Protocol):
-    """What is used of confluent-kafka's ``Producer``: it takes records one by one."""
-
-    def produce(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        callback: Callable[[KafkaError | None, Message], None],
-        on_delivery: None,
-        timestamp: int,
-        headers: list[tuple[str, bytes | None]] | None,
-        /,
-    ) -> None: ...
-
-
-ClientFactory = Callable[[Mapping[str, Any]], Client]
-"""Makes a client of a librdkafka configuration, callbacks included."""
-
-
-def serve(client: Client, timeout_s: float, failed: Callable[[KafkaError], None]) -> int:
-    """`poll`, which raises a fatal error instead of calling back with it."""
-    try:
-        return client.poll(timeout_s)
-    except KafkaException as err:
-        failed(err.args[0])
-        return 0
-
-
-def partition_count(
-    client: Client, topic: str, *, timeout_s: float = _METADATA_TIMEOUT_S
-) -> int | None:
-    """How many partitions a topic has now; None when it cannot be told.
-
-    A failure comes back with the records, where it can be said what it means.
-    """
-    try:
-        found = client.list_topics(topic, timeout_s).topics[topic]
-    except KafkaException:
-        return None
-    return len(found.partitions) or None
 
 
 class TransactionalProducer:
@@ -306,11 +239,11 @@ class TransactionalProducer:
 
         Raises:
             TransactionAbortedError: the producer's id or epoch is no longer the registered one, or
-                the transaction is no longer open, or so old that the broker may have aborted it.
+                the transaction is no longer open, or so old that the broker may have aborted it, or
+                it may be begun once more behind its commit.
             FencedError, UnreachableError, …: the client has given it up, for that reason.
         """
-        while self._serve(0):
-            pass
+        self._serve_all()
         state, status, identity = self._state(), read_status(self._statistics), self.identity
         assert status is not None  # `prepare` has read one
         same = (status.producer_id, status.producer_epoch) == (
@@ -328,6 +261,7 @@ class TransactionalProducer:
                 },
                 "The epoch is written again; nothing of this one becomes visible.",
             )
+        self._refuse_repeated()
         self._refuse_timed_out()
 
     def abort_reason(self) -> KafkaError | None:
@@ -366,6 +300,22 @@ class TransactionalProducer:
         if self._timeout_s is None:
             return None
         return self._timeout_s - min(_LONGEST_ROOM_S, self._timeout_s / 4)
+
+    def _refuse_repeated(self) -> None:
+        # A copy that comes behind a commit which leaves the epoch as it is (natively; by hand at
+        # transaction.version 0) begins that epoch anew, without a record. Once that has timed out,
+        # the broker tells of an abort, and what is visible would be written again.
+        if self._may_begin_late():
+            raise TransactionAbortedError(
+                "a request to add partitions to the transaction may still arrive",
+                {"transactional_id": self.transactional_id},
+                "The epoch is written again; nothing of this one becomes visible. Check the "
+                "connection to the brokers if this is said often.",
+            )
+
+    def _may_begin_late(self) -> bool:
+        assert self._when_prepared is not None
+        return may_begin_late(self._statistics, self._when_prepared)
 
     def _refuse_timed_out(self) -> None:
         # The client learns of the broker's abort only by its next request, and after a long pause
@@ -417,6 +367,10 @@ class TransactionalProducer:
     def _serve(self, timeout_s: float) -> int:
         return serve(self.client, timeout_s, self._on_error)
 
+    def _serve_all(self) -> None:
+        while self._serve(0):
+            pass
+
     def commit(self, *, timeout_s: float) -> bool:
         """Commit natively; True when the broker acknowledged it. Never raises.
 
@@ -424,6 +378,9 @@ class TransactionalProducer:
         (rule 5). It carries no further transaction in either case.
         """
         try:
+            self._serve_all()
+            if self._may_begin_late():  # told only now, where partitions were added all the time
+                return False
             self.client.commit_transaction(timeout_s)
         except (KafkaException, StreamError) as err:
             log.info("commit was not acknowledged: id=%s error=%s", self.transactional_id, err)

@@ -18,6 +18,7 @@ from connectors.kafka.native.library import library_for
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
+from connectors.kafka.producer_client import Client, partition_count
 from connectors.kafka.producer_settings import (
     ClusterLimits,
     LimitsOnce,
@@ -30,11 +31,7 @@ from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.statistics_pace import StatisticsPace
-from connectors.kafka.transactional_producer import (
-    Client,
-    TransactionalProducer,
-    partition_count,
-)
+from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import WriteSettings, write_settings
 from runtime.contracts import AttemptRegistry, ContinuousWriter, RegisteredAttempt, TaskScope
 from runtime.errors import StreamError

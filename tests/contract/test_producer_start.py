@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from connectors.kafka.producer_client import Client
 from connectors.kafka.producer_settings import ClusterLimits, transactional_config
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transactional_producer import Client, TransactionalProducer
+from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import write_settings
 from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import BrokerByLevel

@@ -19,10 +19,11 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native.library import library_for
 from connectors.kafka.native.producer import NativeProducer
+from connectors.kafka.producer_client import Client
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.transaction_status import TransactionStatus, read_status
-from connectors.kafka.transactional_producer import Client, TransactionalProducer
+from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import TaskScope
 from runtime.errors import FencedError, StreamError, TransactionAbortedError
 from runtime.model import BatchKey

@@ -11,16 +11,22 @@ from collections.abc import Iterator
 import pytest
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.sink import KafkaSink
 from connectors.kafka.wire import TransactionState
 from runtime.contracts import CommitOutcome, SweepView
+from runtime.errors import TransactionAbortedError
 from tests.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN
-from tests.late_bed import FENCED, LateBed
+from tests.late_bed import CONCURRENT_TRANSACTIONS, FENCED, LateBed
 from tests.older_kafka import OLDER_VERSION, older_kafka_jars
 from tests.proxied_kafka import ProxiedKafka
+from tests.sink_region import Region, no_pools_left, rows
 from tests.transaction_harness import JOB_UID, committable
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
+
+__all__ = ["no_pools_left"]  # a fixture of every test here
 
 
 OLDER = f"kafka {OLDER_VERSION}"
@@ -200,6 +206,32 @@ def test_rule_5_an_addpartitions_behind_a_native_commit_loses_and_doubles_nothin
 
     bed.finish(writer.identity)
     assert bed.harness.visible() == 3
+
+
+def test_rule_5_a_transaction_that_may_begin_again_behind_its_commit_is_never_pre_committed(
+    bed: LateBed, late_s: float
+) -> None:
+    """The client gives the request up and sends it again, and the flush is done. If it were
+    committed then, and its epoch begun anew by what comes late, the broker would describe it as
+    aborted once that has timed out: lost, to be written again, and visible."""
+    sink = KafkaSink(
+        bootstrap_servers=bed.behind.proxied,
+        topic=bed.harness.topic,
+        transactional_id_prefix=bed.harness.prefix,
+        options={"kafka.socket.timeout.ms": "1000"},
+    )
+    region = Region(sink.writer_factory(), job_uid=JOB_UID)
+    held = bed.proxy.hold(ADD_PARTITIONS_TO_TXN)
+
+    with pytest.raises(TransactionAbortedError, match="may still arrive"):
+        region.write(rows(value=[b"a", b"b"]))
+
+    [attempt] = region.attempts
+    held.await_age(late_s)
+    held.release()
+    assert set(held.errors()) <= FENCED | {0, CONCURRENT_TRANSACTIONS}
+    bed.discard(TransactionIdentity.parse(attempt.resource))
+    assert bed.harness.visible() == 0
 
 
 def test_rule_4_a_transaction_that_begins_when_its_writer_is_dead_is_swept(

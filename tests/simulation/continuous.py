@@ -273,6 +273,7 @@ class _Writer:
         """See `SinkWriter.pre_commit`."""
         if self._lease is None:
             return []
+        self._world.producers.confirm(transaction_of(self._lease))
         self._task.worker.hold(self._lease)
         self._held, self._lease = self._lease, None
         if self._world.fault(self._world.profile.old, "an epoch must be decided soon"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.wire import TransactionState
-from runtime.errors import DeliveryError, UnreachableError
+from runtime.errors import DeliveryError, TransactionAbortedError, UnreachableError
 from tests.fake_kafka import Fenced
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Producers:
         self.natively = 0
         self.ahead = 0
         self._world = world
+        self._repeated: set[TransactionIdentity] = set()
 
     def initialise(self, transactional_id: str, *, hand: str) -> TransactionIdentity:
         """`init_transactions` of a producer that ``hand`` owns.
@@ -88,19 +89,23 @@ class Producers:
             self._world.broker.end_natively(transaction, commit=True)
 
     def repeat_add(self, transaction: TransactionIdentity) -> None:
-        """A copy of a task's AddPartitions lies in a queue.
-
-        Not where transactions expire and a commit leaves the epoch as it is: by hand at
-        transaction.version 0, natively at every level. There a copy that arrives behind the commit
-        opens the same epoch again, and if that one times out before the mark, the coordinator
-        describes an abort. No client can tell.
-        """
+        """A copy of a task's AddPartitions lies in a queue; the task will be told of it."""
         written = self._world.broker.ids[transaction.transactional_id].written
-        keeps_epoch = self._world.broker.level == 0 or self._world.profile.continuous
-        if written is None or (keeps_epoch and self._world.profile.expire):
+        if written is None:
             return
+        self._repeated.add(transaction)
         for partition in sorted(written.partitions)[:1]:
             self._world.broker.late.append(partial(self._add_late, transaction, partition))
+
+    def confirm(self, transaction: TransactionIdentity) -> None:
+        """Behind a flush; see `TransactionalProducer.confirm`.
+
+        Raises:
+            TransactionAbortedError: it may be begun once more behind its commit.
+        """
+        if transaction in self._repeated:
+            where = {"id": transaction.transactional_id}
+            raise TransactionAbortedError("may be begun again", where, "It is written again.")
 
     def _add_late(self, transaction: TransactionIdentity, partition: int) -> None:
         with contextlib.suppress(Fenced):

@@ -167,6 +167,9 @@ PROFILES: Mapping[str, Profile] = {
     "continuous tasks, requests come late, or twice": Profile(
         **_TASKS, late=0.2, kill=0.02, start=0.05, processes=8
     ),
+    "continuous tasks, requests come twice, transactions expire": Profile(
+        **_TASKS, late=0.2, expire=0.05, kill=0.03, start=0.05, processes=12
+    ),
     "carried continuous regions of one output": Profile(
         **_TASKS, regions=3, regional=True, fail_region=0.03, fail_task=0.1, shared_output=True
     ),

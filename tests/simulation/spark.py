@@ -15,10 +15,7 @@ from runtime.checkpoint.messages import (
     RegionFailed,
 )
 from runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
-from runtime.errors import (
-    FencedError,
-    StreamError,
-)
+from runtime.errors import FencedError, StreamError, TransactionAbortedError
 from runtime.model import (
     Acknowledgement,
     Barrier,
@@ -279,11 +276,18 @@ class Life:
                 writer = self.writer = yield from self._open(batch, splits, scope)
             if world.fault(world.profile.late / 2, "AddPartitions will come once more"):
                 world.producers.repeat_add(writer.transaction)
-            if writer.write(world.random.randint(1, 4)):
-                self.writer = None
-                assert self._worker is not None
-                self._worker.spend(writer.lease)
-                return writer.transaction
+            if not writer.write(world.random.randint(1, 4)):
+                continue
+            try:
+                world.producers.confirm(writer.transaction)
+            except TransactionAbortedError:
+                self._give_up(writer)
+                writer = self.writer = yield from self._open(batch, splits, scope)
+                continue
+            self.writer = None
+            assert self._worker is not None
+            self._worker.spend(writer.lease)
+            return writer.transaction
 
     def _give_up(self, writer: Writer) -> None:
         """An attempt has failed: it aborts in its worker, or is left behind there, or with it."""

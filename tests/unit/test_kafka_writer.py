@@ -333,6 +333,14 @@ def test_a_transaction_that_ended_unseen_is_never_pre_committed(rig: Rig) -> Non
         rig.writer.pre_commit()
 
 
+def test_rule_5_a_transaction_that_may_be_begun_again_is_never_pre_committed(rig: Rig) -> None:
+    """Behind its commit, by a copy of a request: timed out, it would be described as aborted."""
+    rig.cluster.lost_additions = 1
+    rig.writer.write(records(b"a"))
+    with pytest.raises(TransactionAbortedError, match="may still arrive"):
+        rig.writer.pre_commit()
+
+
 def test_a_transaction_older_than_its_timeout_is_never_pre_committed() -> None:
     """A task that was paused behind its last acknowledged record does not learn of the broker's
     abort; a decision must not name what is lost already."""

@@ -1,4 +1,4 @@
-"""What a client tells of `InitProducerId` requests that it has sent again by itself (rule 4).
+"""What a client tells of requests that it has sent again by itself (rules 4 and 5).
 
 By librdkafka's own mock cluster, which closes a connection instead of answering: what was sent on
 it would be taken by a real broker that was only slow.
@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from connectors.kafka._client import make_producer
+from connectors.kafka.producer_client import Client
 from connectors.kafka.refusals import UnansweredError
-from connectors.kafka.transactional_producer import Client, TransactionalProducer
-from runtime.errors import AuthenticationError
+from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.errors import AuthenticationError, TransactionAbortedError
 from tests.mock_cluster import MockCluster
 from tests.waiting import PATIENCE_S
 
 _INIT_PRODUCER_ID = 22
+_ADD_PARTITIONS_TO_TXN = 24
 _CONNECTION_LOST = -195
 _LOADING = 14  # COORDINATOR_LOAD_IN_PROGRESS: answered, to be asked again
 _REFUSED = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -28,17 +30,22 @@ def cluster() -> Iterator[MockCluster]:
         yield made
 
 
-def prepared(cluster: MockCluster) -> TransactionalProducer:
+def prepared(
+    cluster: MockCluster, *, is_kept: bool = False, statistics_ms: int = 20
+) -> TransactionalProducer:
     def make(config: Any) -> Client:
         client: Any = make_producer({**config, "bootstrap.servers": cluster.bootstrap})
         made: Client = client
         return made
 
-    producer = TransactionalProducer(make, {"log_level": 0}, "p/j/r.0/owner/0")
+    producer = TransactionalProducer(
+        make, {"log_level": 0}, "p/j/r.0/owner/0", statistics_interval_ms=statistics_ms
+    )
     try:
         producer.prepare(topic=None, timeout_s=PATIENCE_S)
     finally:
-        producer.release()
+        if not is_kept:
+            producer.release()
     return producer
 
 
@@ -72,3 +79,44 @@ def test_a_refusal_alone_leaves_nothing_behind(cluster: MockCluster) -> None:
     cluster.answer(_INIT_PRODUCER_ID, _REFUSED)
     with pytest.raises(AuthenticationError):
         prepared(cluster)
+
+
+@pytest.mark.parametrize("statistics_ms", [10, 250], ids="every {} ms".format)
+@pytest.mark.parametrize("lost_at", [0, 1], ids=["first", "second"])
+def test_rule_5_a_partition_that_was_added_twice_is_told(
+    cluster: MockCluster, lost_at: int, statistics_ms: int
+) -> None:
+    """The flush succeeds, and calls no error back; at the slowest pace of the statistics, too."""
+    cluster.make_topic("out", partitions=2)
+    producer = prepared(cluster, is_kept=True, statistics_ms=statistics_ms)
+    producer.begin(lambda error: pytest.fail(str(error)))
+    for partition in range(2):
+        if partition == lost_at:
+            cluster.answer(_ADD_PARTITIONS_TO_TXN, _CONNECTION_LOST)
+        written(producer, partition)
+    with pytest.raises(TransactionAbortedError, match="may still arrive"):
+        producer.confirm()
+    producer.release()
+
+
+@pytest.mark.parametrize("codes", [(), (_LOADING,), (_LOADING, _LOADING)])
+def test_partitions_that_were_added_with_an_answer_are_over(
+    cluster: MockCluster, codes: tuple[int]
+) -> None:
+    """A coordinator that loads is asked again, and the transaction is as good as any."""
+    cluster.make_topic("out", partitions=2)
+    producer = prepared(cluster, is_kept=True)
+    producer.begin(lambda error: pytest.fail(str(error)))
+    if codes:
+        cluster.answer(_ADD_PARTITIONS_TO_TXN, *codes)
+    for partition in range(2):
+        written(producer, partition)
+    producer.confirm()
+    producer.release()
+
+
+def written(producer: TransactionalProducer, partition: int) -> None:
+    """One record, which the broker has."""
+    client: Any = producer.client
+    client.produce("out", b"a record", partition=partition)
+    assert client.flush(PATIENCE_S) == 0
