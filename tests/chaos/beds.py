@@ -74,7 +74,7 @@ DAILY = frozenset(
 )
 """One behind each thing that outlives the process: the first record, the seal, the cut, an open
 transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them.
-What is run for every change; on demand all are killed."""
+From the decision on they are killed by `make test-more`, before it on demand, where all are."""
 
 ELSEWHERE = frozenset(
     {

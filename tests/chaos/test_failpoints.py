@@ -1,10 +1,10 @@
 """A copy killed at each step of the protocol: nothing lost, doubled, out of order.
 
 Real processes on a real broker; a read_committed reader runs all along and must have seen a prefix.
-For every change it is killed once behind each thing that outlives it (`DAILY`), on demand twice in
-a row at every place that a copy in micro-batches has; what other jobs have is killed in the modules
-beside this one (`tests.chaos.test_every_failpoint`), and between any two steps the simulation
-crashes every time.
+It is killed once behind each thing that outlives it (`DAILY`), from the decision on by `make
+test-more` and before it on demand; and on demand twice in a row at every place that a copy in
+micro-batches has. What other jobs have is killed in the modules beside this one
+(`tests.chaos.test_every_failpoint`), and between any two steps the simulation crashes every time.
 Proves design steps 1 to 8 (protocol rules 1, 3, 4, 5, 6, 7, 8, 11 and 12).
 """
 
