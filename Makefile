@@ -16,6 +16,7 @@ PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors
 PROTOCOL := $(PROTOCOL),connectors/kafka/owner.py,connectors/kafka/producers.py,connectors/kafka/slots.py,connectors/kafka/sweep.py
 PROTOCOL := $(PROTOCOL),connectors/kafka/transaction_wire.py,connectors/kafka/verdicts.py,connectors/hdfs/committables.py
 PROTOCOL := $(PROTOCOL),connectors/hdfs/committer.py,connectors/hdfs/publishing.py,connectors/hdfs/staging.py,connectors/hdfs/sweep.py
+PROTOCOL := $(PROTOCOL),runtime/moments.py,runtime/spark/query_logs.py
 # For `make coverage`; `COVERED=tests/unit` for a look at a part.
 COVERED ?= $(SLOW) $(FAST)
 # One process more than a machine of two cores has, each with servers of its own: half of what a test
