@@ -119,7 +119,7 @@ test-asan: setup ## the native hot path under AddressSanitizer; needs a C compil
 	@library=$$(ls connectors/kafka/native/_hot_path.*.so)
 	mv "$$library" "$$library.kept"
 	trap 'mv "$$library.kept" "$$library"' EXIT
-	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -shared -fPIC \
+	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -shared -fPIC \
 	    -o "$$library" connectors/kafka/native/_hot_path.c -ldl
 	LD_PRELOAD=$$(cc -print-file-name=libasan.so) \
 	    ASAN_OPTIONS=detect_leaks=0:handle_segv=0:allow_user_segv_handler=1 SLUICE_CHAOS=$(FUZZ) \
