@@ -50,6 +50,7 @@ class RoundEntry:
         records: that had to be in each output once.
         outputs: how many.
         taken, taken_read: see `RoundVerdict`.
+        lost, doubled, reordered, foreign, torn: see `RoundVerdict.counts`.
         elapsed_s: from the first record on.
         wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other.
     """
@@ -63,7 +64,17 @@ class RoundEntry:
     elapsed_s: float
     taken: int = 0
     taken_read: int = 0
+    lost: int = 0
+    doubled: int = 0
+    reordered: int = 0
+    foreign: int = 0
+    torn: int = 0
     wrong: str = ""
+
+    @property
+    def is_judged(self) -> bool:
+        """It came to its end, so that the checker has compared something."""
+        return self.records > 0
 
 
 Entry = FaultEntry | RoundEntry

@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from connectors.kafka.history import await_readable, read_history
 from connectors.kafka.security import KafkaConnection
-from runtime.checker import Payload, check_prefix
+from runtime.checker import Payload
 from runtime.storage.opening import open_file_system
 from tests.bed.cluster import DRIVERS, Bed
 from tests.bed.containers import Container
-from tests.bed.verdict import RoundVerdict, judge_all, judge_what_is_left
+from tests.bed.verdict import RoundVerdict, judge_all, judge_what_is_left, with_sight
 from tests.bed.witness import Witness
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Topics
@@ -291,18 +291,13 @@ class Pipeline:
             if self.shape.may_lose
             else judge_all(topics, sent=self.feeder.sent, writes_files=writes_files)
         )
-        faults = list(found.faults)
         final = read_history(self.connection, self.output)
         self.wait(
             lambda: self.witness.total >= len(final), timeout_s=_SETTLE_S, what="a reader's sight"
         )
         self.witness.close()
-        prefix = check_prefix(self.witness.seen, final)
-        faults += [] if prefix.is_clean else [str(prefix)]
         self._marks.look()
-        if found.taken_read and not self._marks.losses:
-            faults.append(f"nothing was said of {found.taken_read} records that are gone")
-        return replace(found, faults=tuple(faults))
+        return with_sight(found, self.witness.seen, final, is_loss_told=self._marks.losses > 0)
 
     def _supervise(self) -> None:
         """What a cluster manager does: start again what has ended."""

@@ -55,8 +55,7 @@ def summary(entries: Iterable[Entry]) -> str:
         f"- faults survived: {faults}, in {hours:.1f} hours",
         f"- records sent: {sent}; records checked in topics and files: {checked}",
     ]
-    if good:
-        lines.append("- lost 0, doubled 0, reordered 0, foreign or torn 0")
+    lines += _verdicts(rounds)
     taken, read = sum(entry.taken for entry in good), sum(entry.taken_read for entry in good)
     if taken:
         lines.append(
@@ -106,6 +105,17 @@ def _clean(entries: Iterable[Entry]) -> Sequence[Entry]:
             kept.append(entry)
         pending = []
     return kept
+
+
+def _verdicts(rounds: Sequence[RoundEntry]) -> list[str]:
+    """What the checker has found, of every round that came to its end."""
+    judged = [entry for entry in rounds if entry.is_judged]
+    unclean = sum(bool(entry.wrong) for entry in judged)
+    counts = ", ".join(
+        f"{name} {sum(getattr(entry, name) for entry in rounds)}"
+        for name in ("lost", "doubled", "reordered", "foreign", "torn")
+    )
+    return [f"- rounds judged: {len(judged)}, {unclean} of them not clean: {counts}"]
 
 
 def _round(entry: Entry) -> tuple[int, str]:

@@ -84,6 +84,7 @@ def run_round(
             outputs=verdict.outputs,
             taken=verdict.taken,
             taken_read=verdict.taken_read,
+            **verdict.counts,
             elapsed_s=round(time.monotonic() - began_s, 1),
             wrong=wrong.partition("\n")[0],
         )

@@ -6,16 +6,16 @@ whatever is left of it in the input, or is in any output, must be in every outpu
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from connectors.kafka.history import read_history, read_records
-from runtime.checker import History, Record, check, expect
+from connectors.kafka.history import read_records
+from runtime.checker import History, HistoryVerdict, Record, check, check_prefix, expect
 from runtime.checker.payload import Origin, origin_of
 from tests.chaos.feeder import Feeder
-from tests.chaos.programs import BOTH, COPY, Topics, exclaim
+from tests.chaos.programs import BOTH, COPY, BothVerdict, Topics, exclaim
 from tests.chaos.published_files import out_of_order
 
-__all__ = ["Found", "RoundVerdict", "compare", "judge_all", "judge_what_is_left"]
+__all__ = ["Found", "RoundVerdict", "compare", "judge_all", "judge_what_is_left", "with_sight"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,9 @@ class RoundVerdict:
         taken_read: of those, what the job had read before; it is in each output once.
         faults: what is wrong, for people; empty: lost 0, doubled 0, reordered 0, foreign 0, and
             what a reader saw at any time was a prefix of what is there.
+        counts: over all outputs, of records ``lost``, ``doubled``, ``reordered`` and ``foreign``
+            (never sent, or with another content), and of partitions in which a reader saw what is
+            not there (``torn``).
     """
 
     records: int
@@ -36,6 +39,7 @@ class RoundVerdict:
     taken: int = 0
     taken_read: int = 0
     faults: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +60,20 @@ class Found:
 def judge_all(topics: Topics, *, sent: int, writes_files: bool) -> RoundVerdict:
     """Every record that was sent must be there."""
     verdict = (BOTH if writes_files else COPY).judge(topics)
-    faults = [] if verdict.is_clean else [str(verdict)]
-    there = len(read_history(topics.connection, topics.output))
-    if there != sent:
-        faults.append(f"{sent} records were sent, {there} are there")
-    return RoundVerdict(records=sent, outputs=1 + writes_files, faults=tuple(faults))
+    if isinstance(verdict, BothVerdict):
+        outputs = {"topic": verdict.topic, "files": verdict.files.found}
+        out_of_order = verdict.files.out_of_order
+    else:
+        assert isinstance(verdict, HistoryVerdict)
+        outputs, out_of_order = {"topic": verdict}, []
+    there = outputs["topic"].found
+    miscounted = [] if there == sent else [f"{sent} records were sent, {there} are there"]
+    return RoundVerdict(
+        records=sent,
+        outputs=len(outputs),
+        faults=(*_told(outputs), *out_of_order, *miscounted),
+        counts=_counts(outputs, out_of_order),
+    )
 
 
 def judge_what_is_left(topics: Topics, feeder: Feeder, *, writes_files: bool) -> RoundVerdict:
@@ -95,38 +108,76 @@ def compare(
     read = {*_origins(found.output), *_origins(rows)}
     left = read.union(there)
     wanted = [record for record in sent if origin_of(record) in left]
-    verdict = check(expect(wanted, exclaim(topics)), History.of(found.output))
-    faults = [] if verdict.is_clean else [f"topic: {verdict}"]
-    if len(there) != len(set(there)):
-        faults.append("the input itself holds a record twice")
+    outputs = {"topic": check(expect(wanted, exclaim(topics)), History.of(found.output))}
+    out_of_order: list[str] = []
     if found.files is not None:
-        faults += _faults_of_files(topics, wanted, found.files)
+        outputs["files"] = _verdict_of_files(topics, wanted, rows)
+        out_of_order = _out_of_order(found.files)
+    twice = len(there) != len(set(there))
+    of_input = ["the input itself holds a record twice"] if twice else []
     unknown = set(unacknowledged)
     taken = {origin_of(record) for record in sent if record.value not in unknown} - set(there)
     return RoundVerdict(
         records=len(wanted),
-        outputs=1 if found.files is None else 2,
+        outputs=len(outputs),
         taken=len(taken),
         taken_read=len(taken & read),
-        faults=tuple(faults),
+        faults=(*_told(outputs), *of_input, *out_of_order),
+        counts=_counts(outputs, out_of_order),
     )
 
 
-def _faults_of_files(
-    topics: Topics, wanted: Sequence[Record], files: Mapping[str, Sequence[Record]]
-) -> list[str]:
+def with_sight(
+    found: RoundVerdict, seen: History, final: History, *, is_loss_told: bool
+) -> RoundVerdict:
+    """The verdict, with what was seen while the round went on. Pure.
+
+    Args:
+        found: on what is there in the end.
+        seen: of the topic, by a reader that read along.
+        final: of the topic, in the end.
+        is_loss_told: the job has said that records are gone.
+    """
+    prefix = check_prefix(seen, final)
+    faults = [] if prefix.is_clean else [f"a reader: {prefix}"]
+    if found.taken_read and not is_loss_told:
+        faults.append(f"nothing was said of {found.taken_read} records that are gone")
+    torn = found.counts.get("torn", 0) + len(prefix.broken)
+    return replace(found, faults=(*found.faults, *faults), counts={**found.counts, "torn": torn})
+
+
+def _told(outputs: Mapping[str, HistoryVerdict]) -> list[str]:
+    return [f"{name}: {verdict}" for name, verdict in outputs.items() if not verdict.is_clean]
+
+
+def _counts(outputs: Mapping[str, HistoryVerdict], out_of_order: Sequence[str]) -> dict[str, int]:
+    found = list(outputs.values())
+    return {
+        "lost": sum(one.lost for one in found),
+        "doubled": sum(one.duplicated for one in found),
+        "reordered": sum(one.reordered for one in found) + len(out_of_order),
+        "foreign": sum(one.unexpected + one.corrupted for one in found),
+        "torn": sum(one.torn for one in found),
+    }
+
+
+def _verdict_of_files(
+    topics: Topics, wanted: Sequence[Record], rows: Sequence[Record]
+) -> HistoryVerdict:
     """An offset of the input may have come twice by now, so a row's place is its sequence."""
 
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
             yield made._replace(headers=())
 
-    rows = [row for file in files.values() for row in file]
     in_order = sorted(rows, key=lambda row: (row.partition, row.offset))
-    verdict = check(expect(wanted, mapping), History.of(in_order))
-    faults = [] if verdict.is_clean else [f"files: {verdict}"]
-    places = {path: [(row.partition, row.offset) for row in file] for path, file in files.items()}
-    return faults + out_of_order(places)
+    return check(expect(wanted, mapping), History.of(in_order))
+
+
+def _out_of_order(files: Mapping[str, Sequence[Record]]) -> list[str]:
+    return out_of_order(
+        {path: [(row.partition, row.offset) for row in file] for path, file in files.items()}
+    )
 
 
 def _rows_of(topics: Topics, path: str) -> list[Record]:

@@ -43,6 +43,7 @@ __all__ = [
     "TWO_REGIONS",
     "WINDOWED",
     "WINDOWED_DROP_IN",
+    "BothVerdict",
     "Subject",
     "Topics",
     "exclaim",

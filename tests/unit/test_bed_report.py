@@ -60,10 +60,24 @@ def test_seconds_are_those_of_faults_that_came_alone() -> None:
 
 def test_a_round_that_lost_something_counts_for_nothing_and_is_named() -> None:
     """Not even its other faults."""
-    entries = [_FAULT, replace(_ROUND, wrong="lost 1 (e.g. in-0@7)\nmore")]
+    entries = [_FAULT, replace(_ROUND, wrong="lost 1 (e.g. in-0@7)\nmore", lost=1)]
     assert _row(table(entries), "kill")[2] == "0"
     assert "seed 1 (copy) ended after 2 of 2 faults: lost 1 (e.g. in-0@7)" in summary(entries)
     assert "lost 0" not in summary(entries)
+
+
+@pytest.mark.parametrize("name", ["lost", "doubled", "reordered", "foreign", "torn"])
+def test_what_a_round_has_found_is_in_the_sum_over_all(name: str) -> None:
+    """Beside clean ones and one that was not judged; the sum is not of the clean ones alone."""
+    ended = replace(_ROUND, records=0, wrong="not within 600 s")
+    broken = replace(_ROUND, wrong=f"{name} 3", **{name: 3})
+    clean, found = summary([_ROUND, ended]), summary([_ROUND, ended, broken])
+    counts = "lost 0, doubled 0, reordered 0, foreign 0, torn 0"
+    assert f"- rounds judged: 1, 0 of them not clean: {counts}" in clean
+    assert (
+        f"- rounds judged: 2, 1 of them not clean: {counts}".replace(f"{name} 0", f"{name} 3")
+        in found
+    )
 
 
 def test_faults_without_a_verdict_do_not_count_for_a_later_round() -> None:
