@@ -13,7 +13,7 @@ import typer
 
 from runtime.spark.jvm import hadoop_jvm
 from tests.bed.cluster import Bed
-from tests.bed.journal import Journal, read_journal
+from tests.bed.journal import Journal, commit_of, read_journal
 from tests.bed.pipeline import SHAPES
 from tests.bed.plan import plan
 from tests.bed.plot import draw
@@ -27,6 +27,7 @@ _JOURNAL = Path(__file__).with_name("faults.jsonl")  # kept: what took hours is 
 _PAGE = _ROOT / "docs" / "reliability.md"
 _PLOT = _BUILD / "soak.svg"
 _ROUND_FAULTS = 25
+_WRITTEN = ["tests/bed/faults.jsonl", "docs/reliability.md"]  # by the bed, from round to round
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -55,7 +56,7 @@ def chaos(
     """Faults at random; rounds of 25, each judged at its end; seeds are printed."""
     first = seed if seed is not None else secrets.randbelow(1_000_000)
     until_s = time.monotonic() + 60 * minutes
-    directory = _directory(first)
+    directory, commit = _directory(first), commit_of(_ROOT, besides=_WRITTEN)
     typer.echo(f"seed {first}, everything is kept in {directory}")
     with hadoop_jvm() as hadoop, Bed(directory) as bed:
         typer.echo("the bed is up")
@@ -74,6 +75,7 @@ def chaos(
                 faults=planned,
                 together=together,
                 until_s=until_s,
+                commit=commit,
             )
             run_round(bed, made, Journal(_JOURNAL), hadoop, typer.echo)
 
@@ -89,7 +91,7 @@ def soak(
     No fault strikes the driver itself: what it gathers would be gone with it.
     """
     first = seed if seed is not None else secrets.randbelow(1_000_000)
-    directory = _directory(first)
+    directory, commit = _directory(first), commit_of(_ROOT, besides=_WRITTEN)
     typer.echo(f"seed {first}, everything is kept in {directory}")
     with hadoop_jvm() as hadoop, Bed(directory) as bed:
         path = directory / "samples.jsonl"
@@ -99,6 +101,7 @@ def soak(
             faults=plan(first, math.ceil(hours * 60), without=["driver"]),
             until_s=time.monotonic() + 3600 * hours,
             pace=Sampler(path),
+            commit=commit,
         )
         run_round(bed, made, Journal(_JOURNAL), hadoop, typer.echo)
     samples = read_samples(path)

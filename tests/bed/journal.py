@@ -1,12 +1,15 @@
 """What runs of the bed leave: one JSON line for each fault, and one for each round's verdict."""
 
 import json
+import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FaultEntry", "Journal", "RoundEntry", "read_journal"]
+__all__ = ["FaultEntry", "Journal", "RoundEntry", "commit_of", "read_journal"]
+
+_GIT_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,9 @@ class RoundEntry:
         lost, doubled, reordered, foreign, torn: see `RoundVerdict.counts`.
         elapsed_s: from the first record on.
         wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other.
+        on: the day on which it ended, UTC; None: an entry from before days were kept.
+        commit: of the checkout that it ran from, short, with ``+`` where that had changes; None: as
+            ``on``, or there was no Git to ask.
     """
 
     seed: int
@@ -70,6 +76,8 @@ class RoundEntry:
     foreign: int = 0
     torn: int = 0
     wrong: str = ""
+    on: str | None = None
+    commit: str | None = None
 
     @property
     def is_judged(self) -> bool:
@@ -92,6 +100,35 @@ class Journal:
         with self._path.open("a", encoding="utf-8") as file:
             kind = "fault" if isinstance(entry, FaultEntry) else "round"
             file.write(json.dumps({"entry": kind, **asdict(entry)}) + "\n")
+
+
+def commit_of(root: Path, *, besides: Iterable[str] = ()) -> str | None:
+    """The checkout's commit, with ``+`` when files differ from it; None: Git does not say.
+
+    Args:
+        besides: paths below ``root`` that may differ.
+    """
+    left_out = [f":(exclude){path}" for path in besides]
+    head = _git(root, "rev-parse", "--short", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--", ".", *left_out)
+    if head is None or changes is None:
+        return None
+    return f"{head}+" if changes else head
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def read_journal(paths: Iterable[Path]) -> list[Entry]:

@@ -52,7 +52,7 @@ def summary(entries: Iterable[Entry]) -> str:
     lines = [
         f"- rounds: {len(rounds)}, of which {len(good)} came to their end with a clean verdict "
         f"({', '.join(_pipelines(good)) or 'none'})",
-        f"- faults survived: {faults}, in {hours:.1f} hours",
+        f"- faults survived: {faults}, in {hours:.1f} hours; {_when(good)}",
         f"- records sent: {sent}; records checked in topics and files: {checked}",
     ]
     lines += _verdicts(rounds)
@@ -105,6 +105,21 @@ def _clean(entries: Iterable[Entry]) -> Sequence[Entry]:
             kept.append(entry)
         pending = []
     return kept
+
+
+def _when(rounds: Sequence[RoundEntry]) -> str:
+    """How many faults are of which days and commits."""
+    dated = [entry for entry in rounds if entry.on is not None]
+    undated = sum(entry.faults for entry in rounds) - sum(entry.faults for entry in dated)
+    days = sorted({entry.on or "" for entry in dated})
+    commits = dict.fromkeys(entry.commit or "unknown" for entry in dated)
+    said = [f"{undated} of them before days and commits were kept"] if undated else []
+    if dated:
+        said.append(
+            f"{sum(entry.faults for entry in dated)} from {days[0]} to {days[-1]}, at the commits "
+            f"{', '.join(commits)}"
+        )
+    return ", ".join(said)
 
 
 def _verdicts(rounds: Sequence[RoundEntry]) -> list[str]:

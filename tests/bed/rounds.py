@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class Round:
         pipeline: a key of `tests.bed.pipeline.SHAPES`.
         faults: its plan.
         together: so many of them may be in force at the same time.
+        commit: see `RoundEntry`.
         until_s: on the monotonic clock: no fault begins later; the round then ends in good order.
         pace: called once between faults, with the pipeline, to wait and to measure.
     """
@@ -36,6 +38,7 @@ class Round:
     faults: Sequence[PlannedFault]
     together: int = 1
     until_s: float = float("inf")
+    commit: str | None = None
     pace: Callable[[Pipeline], None] | None = None
 
 
@@ -87,6 +90,8 @@ def run_round(
             **verdict.counts,
             elapsed_s=round(time.monotonic() - began_s, 1),
             wrong=wrong.partition("\n")[0],
+            on=datetime.now(UTC).date().isoformat(),
+            commit=made.commit,
         )
         journal.write(entry_of_round)
     if wrong:

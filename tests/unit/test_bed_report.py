@@ -1,12 +1,13 @@
 """The report of the chaos bed counts what was judged, and nothing else."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import ConfigError
-from tests.bed.journal import FaultEntry, Journal, RoundEntry, read_journal
+from tests.bed.journal import FaultEntry, Journal, RoundEntry, commit_of, read_journal
 from tests.bed.plan import KINDS
 from tests.bed.report import put, summary, table
 
@@ -78,6 +79,35 @@ def test_what_a_round_has_found_is_in_the_sum_over_all(name: str) -> None:
         f"- rounds judged: 2, 1 of them not clean: {counts}".replace(f"{name} 0", f"{name} 3")
         in found
     )
+
+
+def test_the_days_and_commits_of_faults_are_said_as_far_as_they_are_known() -> None:
+    """Older rounds have none; a round that is not clean counts for no day."""
+    first = replace(_ROUND, on="2026-11-26", commit="abc1234")
+    last = replace(_ROUND, on="2026-11-28", commit="def5678+")
+    broken = replace(_ROUND, on="2026-11-29", wrong="lost 1")
+    assert "; 2 of them before days and commits were kept\n" in summary([_ROUND, broken])
+    assert (
+        "; 2 of them before days and commits were kept, 4 from 2026-11-26 to 2026-11-28, at the "
+        "commits abc1234, def5678+\n"
+    ) in summary([_ROUND, first, last, broken])
+    said = "; 2 from 2026-11-26 to 2026-11-26, at the commits unknown\n"
+    assert said in summary([replace(first, commit=None)])
+
+
+def test_a_commit_with_changes_beside_it_is_told_from_the_commit(tmp_path: Path) -> None:
+    """What the bed itself writes is no such change; without Git nothing is said."""
+    assert commit_of(tmp_path) is None
+    for words in (
+        ("init", "--quiet"),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-ma"),
+    ):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    head = commit_of(tmp_path)
+    assert head is not None
+    (tmp_path / "journal").write_text("line\n", encoding="utf-8")
+    assert commit_of(tmp_path, besides=["journal"]) == head
+    assert commit_of(tmp_path) == f"{head}+"
 
 
 def test_faults_without_a_verdict_do_not_count_for_a_later_round() -> None:
