@@ -71,8 +71,12 @@ class Container:
 
     @property
     def exit_code(self) -> int:
-        """Of its last life."""
-        return int(self._engine.run("inspect", "--format", "{{.State.ExitCode}}", self._identity))
+        """Of its last life, as soon as the engine knows that it has ended.
+
+        A first process that has ended is seen before the engine has reaped it; until then the
+        engine, asked for the state, says 0.
+        """
+        return int(self._engine.run("wait", self._identity))
 
     def kill(self) -> None:
         """``kill -9`` of everything in it; its disk is kept. No error where it has ended."""

@@ -19,6 +19,7 @@ RECOVERY_S = 600.0
 _JUMP_S = 600
 _NARROW_KBIT = 128
 _STOP_S = 60
+_BY_SIGNAL = 128
 _REACHED_S = 180.0
 _PARTS = {"executor": "CoarseGrainedExecutorBackend", "python": "daemon"}
 _FIRST_ONLY = frozenset({"before-first", "after-first"})
@@ -107,7 +108,8 @@ def _pause(pipeline: Pipeline, planned: PlannedFault) -> Fault:
 
 
 def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
-    """The second driver takes over while the first is frozen; the first must end by itself."""
+    """The second driver takes over, and commits, while the first is frozen; so the first must end
+    by itself, with an error."""
     first, second = pipeline.driver, pipeline.bed.containers[pipeline.standby]
     name = first.name
 
@@ -122,7 +124,10 @@ def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
         pipeline.wait(
             lambda: not first.runs, timeout_s=RECOVERY_S, what=f"{name}, fenced, to end by itself"
         )
-        pipeline.restarts.append(f"{name}, fenced, ended with {first.exit_code}")
+        code = first.exit_code
+        if not 0 < code < _BY_SIGNAL:
+            raise BedFailureError(f"{name}, fenced, ended with {code}\n{pipeline.story()}")
+        pipeline.restarts.append(f"{name}, fenced, ended with {code}")
 
     return Fault(inject=inject, heal=heal, name=name)
 
@@ -153,7 +158,7 @@ def _failpoint(pipeline: Pipeline, planned: PlannedFault) -> Fault:
         armed.unlink(missing_ok=True)
         if fault.struck:
             code = driver.exit_code
-            if code != 128 + signal.SIGKILL:
+            if code != _BY_SIGNAL + signal.SIGKILL:
                 raise BedFailureError(f"{code} instead of a kill at {step}\n{pipeline.story()}")
             driver.start()
         pipeline.expected_down.discard(driver.name)
