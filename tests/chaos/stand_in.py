@@ -3,7 +3,8 @@
 It takes the command line of the examples and the failpoints of a pipeline. ``STAND_IN_FAULT``
 breaks it on purpose: ``duplicate`` commits offsets outside the transaction (a kill between the two
 doubles), ``lose`` commits them first, ``dirty`` writes without transactions, ``stutter``
-writes one record of each epoch twice, ``orphan`` has a child that outlives it.
+writes one record of each epoch twice, ``reorder`` writes each epoch backwards, ``corrupt`` writes
+some records of each epoch with another value, ``orphan`` has a child that outlives it.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from runtime.failpoints import failpoint
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _FAULT = os.environ.get("STAND_IN_FAULT", "")
+_CORRUPTED = 10  # one of them has a value
 
 
 def main() -> None:
@@ -100,10 +102,12 @@ class _Copy:
             return
         if _FAULT != "dirty":
             self._producer.begin_transaction()
+        if _FAULT == "reorder":
+            messages.reverse()
         for number, message in enumerate(messages):
             if number == 1:
                 failpoint("mid-write")
-            self._copy(message)
+            self._copy(message, mark=b"?" if _FAULT == "corrupt" and number < _CORRUPTED else b"!")
         if _FAULT == "stutter":
             self._copy(messages[-1])
         failpoint("before-flush")
@@ -111,24 +115,24 @@ class _Copy:
         failpoint("after-flush")
         self._commit()
 
-    def _copy(self, message: Message) -> None:
+    def _copy(self, message: Message, *, mark: bytes = b"!") -> None:
         value, partition, offset = message.value(), message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
         self._producer.produce(
             self._args.output,
-            value=None if value is None else value + b"!",
+            value=None if value is None else value + mark,
             key=message.key(),
             headers=message.headers(),
             partition=partition,
         )
-        self._next[partition] = offset + 1
+        self._next[partition] = max(self._next[partition], offset + 1)
 
     def _commit(self) -> None:
         offsets = [TopicPartition(self._args.input, p, at) for p, at in self._next.items()]
         if _FAULT == "lose":
             self._consumer.commit(offsets=offsets, asynchronous=False)
-        elif not _FAULT:
+        elif _FAULT not in ("duplicate", "dirty"):
             group = self._consumer.consumer_group_metadata()
             self._producer.send_offsets_to_transaction(offsets, group, 30)
         failpoint("before-commit")

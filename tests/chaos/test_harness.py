@@ -1,4 +1,4 @@
-"""The harness itself: it kills whole, and it catches a pipeline that loses or doubles."""
+"""The harness itself: it kills whole, and it catches a pipeline that is broken."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,12 +41,21 @@ def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
         ("duplicate", "after-commit"),
         pytest.param("lose", "before-commit", marks=pytest.mark.extended),
         pytest.param("dirty", "after-flush", marks=pytest.mark.extended),
+        pytest.param("reorder", "after-commit", marks=pytest.mark.extended),
+        pytest.param("corrupt", "after-commit", marks=pytest.mark.extended),
     ],
 )
 def test_a_broken_pipeline_is_caught(
     kafka: EmbeddedKafka, tmp_path: Path, fault: str, failpoint: str
 ) -> None:
-    kinds = {"duplicate": "duplicated", "lose": "lost", "dirty": "duplicated"}
+    """Another value is one that nobody expects."""
+    kinds = {
+        "duplicate": "duplicated",
+        "lose": "lost",
+        "dirty": "duplicated",
+        "reorder": "reordered",
+        "corrupt": "unexpected",
+    }
     with broken(kafka, tmp_path, fault) as scenario:
         scenario.kill_at(Kill(failpoint=failpoint, hit=2))
         with pytest.raises(AssertionError, match=rf"{kinds[fault]} [1-9]"):
@@ -56,10 +65,13 @@ def test_a_broken_pipeline_is_caught(
 def test_a_failpoint_that_is_never_reached_fails_the_test(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """A renamed failpoint must not turn a kill test into no test."""
-    with Scenario(STAND_IN, kafka.bootstrap, tmp_path) as scenario:
-        program = scenario.start(failpoints="no-such-place=kill", until_end=True)
-        assert program.await_exit(timeout_s=START_S) == 0
+    """A renamed failpoint must not turn a kill test into no test: not even where the program comes
+    to its end, as it should."""
+    with (
+        Scenario(STAND_IN, kafka.bootstrap, tmp_path) as scenario,
+        pytest.raises(AssertionError, match=r"no-such-place=kill@1: 0\b"),
+    ):
+        scenario.kill_at(Kill(failpoint="no-such-place"), arguments=["--until-end"])
 
 
 def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path: Path) -> None:
