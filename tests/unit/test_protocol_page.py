@@ -2,7 +2,9 @@
 ``docs/architecture.md`` lists have, too."""
 
 import ast
+import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 NOT_BUILT: set[int] = set()
 FENCING = "test_one_decision_when_a_paused_coordinator_goes_on"
 FROM_THE_DECISION_ON = "test_copy_survives_a_kill_at_each_step_from_the_decision_on"
+ALL_CELLS_MARKED = "test_rules_6_and_11_a_stale_coordinator_wakes_behind_a_kill_in_a_repair"
 REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`")
 
 
@@ -52,31 +55,43 @@ def test_every_rule_that_is_built_has_a_proof() -> None:
     assert unproven == NOT_BUILT
 
 
-def is_left_out(decorators: list[ast.expr]) -> bool:
-    """Whether one of these marks takes a test out of ``make test``; a single parameter does not."""
-    return bool({"pytest.mark.extended", "pytest.mark.long"} & set(map(ast.unparse, decorators)))
+def is_left_out(marks: Iterable[pytest.Mark | pytest.MarkDecorator]) -> bool:
+    """Whether one of these takes out of ``make test`` what bears it."""
+    return any(mark.name in {"extended", "long"} for mark in marks)
+
+
+def marks_of(owner: object) -> list[pytest.Mark]:
+    """Of a module, a function or a class."""
+    found = getattr(owner, "pytestmark", [])
+    return [getattr(one, "mark", one) for one in (found if isinstance(found, list) else [found])]
+
+
+def has_daily_cells(mark: pytest.Mark) -> bool:
+    """Whether a mark leaves a test some cells: of parameters not each one is left out."""
+    if mark.name != "parametrize":
+        return not is_left_out([mark])
+    _, cells = mark.args
+    return any(not is_left_out(getattr(cell, "marks", ())) for cell in cells)
 
 
 def is_daily(reference: tuple[str, str]) -> bool:
-    """Whether ``make test`` runs it."""
+    """Whether ``make test`` runs it, or a cell of it; of a module: a test of it."""
     path, name = reference
-    tree = ast.parse((ROOT / path).read_text("utf-8"))
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
-                marks = value.elts if isinstance(value, ast.List) else [value]
-                if is_left_out(marks):
-                    return False
-            case ast.FunctionDef(name=found, decorator_list=decorators) if found == name:
-                return not is_left_out(decorators)
-    return True
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    named = (
+        [name] if name else [each for each in vars(module) if each.startswith(("test_", "Test"))]
+    )
+    return not is_left_out(marks_of(module)) and any(
+        all(map(has_daily_cells, marks_of(getattr(module, each)))) for each in named
+    )
 
 
 def test_what_is_marked_is_not_daily() -> None:
-    """A function, and a module."""
+    """A function, a module, and a function each of whose cells is."""
     assert is_daily(("tests/chaos/test_fencing.py", FENCING))
     assert not is_daily(("tests/chaos/test_failpoints.py", FROM_THE_DECISION_ON))
     assert not is_daily(("tests/containers/test_pipeline.py", ""))
+    assert not is_daily(("tests/chaos/test_fencing.py", ALL_CELLS_MARKED))
 
 
 @pytest.mark.parametrize("number", sorted(set(range(1, 23)) - NOT_BUILT))
