@@ -171,7 +171,8 @@ def _judge_files(topics: Topics) -> FilesVerdict:
 
 
 def _judge_rows(topics: Topics) -> HistoryVerdict:
-    """Of files that are merged or parted: Spark reads and writes their rows in any order."""
+    """Sorted, so of their order it says nothing: of files that are merged or parted none is
+    promised, for Spark reads and writes their rows in any; of others `_judge_files` looks at it."""
 
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
