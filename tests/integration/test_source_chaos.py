@@ -8,7 +8,7 @@ the same name, and with the broker away while it is asked for partitions. Each c
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ from tests.kafka_records import (
     end_offsets,
     produce,
     produce_transaction,
+    read,
     unique,
     values,
 )
@@ -46,7 +47,13 @@ _IN_VAIN = "discovery was not answered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A copy from one topic to another that may be run again and again."""
+    """A copy from one topic to another that may be run again and again.
+
+    Each partition of the input gets numbers that grow.
+
+    Attributes:
+        others: numbers that are not of the input's partition 0, with their partition.
+    """
 
     session: SparkSession
     kafka: EmbeddedKafka
@@ -54,10 +61,17 @@ class Copy:
     source: str
     output: str
     prefix: str = field(default_factory=lambda: unique("source-chaos"))
+    others: dict[int, int] = field(default_factory=dict)
 
     def found(self) -> list[int]:
-        """What readers see."""
-        return sorted(int(value or b"") for value in values(self.kafka.bootstrap, self.output))
+        """What readers see. In each partition of the output, what is from one of the input is in
+        its order."""
+        flows: dict[tuple[int | None, int], list[int]] = defaultdict(list)
+        for record in read(self.kafka.bootstrap, self.output):
+            number = int(record.value or b"")
+            flows[record.partition, self.others.get(number, 0)].append(number)
+        assert all(numbers == sorted(numbers) for numbers in flows.values()), flows
+        return sorted(number for numbers in flows.values() for number in numbers)
 
     def settled(self) -> list[int]:
         """The same behind a run, whose markers may follow its end."""
@@ -268,6 +282,7 @@ def test_added_partitions_are_read_from_the_first_record_and_a_topic_made_again_
     running = Running(run, copy)
     running.await_output([0, 1])
     add_partitions(servers, name, total=2)
+    copy.others[2] = 1
     produce_transaction(servers, name, [Record(value=b"-1", partition=1)], commit=False)
     produce(servers, name, [Record(value=b"2", partition=1), Record(value=b"3", partition=0)])
     running.await_output([0, 1, 2, 3])
@@ -312,6 +327,7 @@ def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
         wait_for(lambda: _IN_VAIN in caplog.text, what="a look for partitions in vain")
         broker.restart()
         add_partitions(broker.bootstrap, copy.source, total=3)
+        copy.others[1] = 2
         produce(broker.bootstrap, copy.source, [Record(value=b"1", partition=2)])
         running.await_output([0, 1])
         assert end_offsets(broker.bootstrap, copy.source)[2] == 1
