@@ -112,7 +112,7 @@ class Scenario:
         self.reports: list[KillReport] = []
         self.checkpoint = directory / "checkpoint"
         self._bootstrap = bootstrap
-        self._log = directory / "pipeline.log"
+        self._directory = directory
         spark_environment()  # made once, and not while a pipeline is waited for
         source = create_topic(bootstrap, unique("chaos-in"), partitions=self.setting.partitions)
         output = output or create_topic(
@@ -181,9 +181,10 @@ class Scenario:
         program = Program(
             ProgramSpec(
                 command=command,
-                log_path=self._log,
+                # Of its own: of two that run at a time each is asked what it has said.
+                log_path=self._directory / f"pipeline-{len(self._programs)}.log",
                 environment=environment,
-                working_dir=self._log.parent,
+                working_dir=self._directory,
             )
         )
         self._programs.append(program)

@@ -66,7 +66,8 @@ def test_the_drop_in_over_sasl_ssl_is_exact_and_leaks_nothing(
 
 def program_log(directory: Path) -> str:
     """What all runs have printed."""
-    return (directory / "pipeline.log").read_text("utf-8", errors="replace")
+    paths = directory.glob("pipeline-*.log")
+    return "".join(path.read_text("utf-8", errors="replace") for path in paths)
 
 
 @pytest.mark.parametrize(
