@@ -15,7 +15,7 @@ from collections.abc import Collection
 import pytest
 from hypothesis import settings
 
-from tests.hdfs_fixture import hadoop_client, hdfs
+from tests.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kafka_fixture import (
     hot_path,
     kafka,
@@ -30,6 +30,7 @@ from tests.spark_fixture import spark
 
 __all__ = [
     "hadoop_client",
+    "hasty_hadoop_client",
     "hdfs",
     "hot_path",
     "kafka",

@@ -39,7 +39,9 @@ def connection(cluster: MockCluster) -> KafkaConnection:
 def test_rule_22_a_record_finds_the_broker_that_has_its_group_now(cluster: MockCluster) -> None:
     """Within one call: who wants the prefix watches for three renewals, and takes it."""
     cluster.move(owner_group("orders"), 1)
-    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=20.0)
+    store = KafkaOwnerStore(
+        connection(cluster), "orders", timeout_s=45.0
+    )  # less than a client's own 60
     store.write(_RECORD)
     for _ in range(20):  # a new client asks once more who coordinates; later every ten minutes
         store.read()
@@ -72,7 +74,7 @@ def _threads() -> int:
 
 def _record(cluster: MockCluster) -> tuple[Callable[[], None], Callable[[], None]]:
     cluster.move(owner_group("orders"), 1)
-    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=2.0)
+    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=10.0)
     store.write(_RECORD)
     return lambda: store.write(_RECORD), store.close
 

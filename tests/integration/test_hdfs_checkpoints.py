@@ -85,18 +85,19 @@ def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None
 
 @pytest.mark.extended
 def test_hung_name_node_is_a_typed_error_and_publishing_goes_on_later(
-    stopped_name_node: EmbeddedHdfs, store: CheckpointStore
+    stopped_name_node: EmbeddedHdfs, store: CheckpointStore, uri: str, hasty_hadoop_client: Any
 ) -> None:
     """Every call ends within the bound; asked again when it answers, the place has one record."""
+    hasty = open_store(uri, hasty_hadoop_client)
     began = time.monotonic()
     with pytest.raises(StorageError):
-        store.publish(record(1), timeout_s=5)
+        hasty.publish(record(1), timeout_s=5)
     with pytest.raises(StorageError):
-        store.read(0)
+        hasty.read(0)
     assert time.monotonic() - began < 2 * _BAD_INPUT_BOUND_S
     assert stopped_name_node.name_node is not None
     stopped_name_node.name_node.resume()
-    answer = wait_for(lambda: _published(store), what="published")
+    answer = wait_for(lambda: _published(hasty), what="published")
     assert answer is PublishOutcome.OURS
     assert store.read(1) == record(1)
 
@@ -152,10 +153,10 @@ class _LosesTheAnswer(HadoopFileSystem):
 
 @pytest.mark.extended
 def test_timed_out_rename_leaves_one_record_whichever_it_is(
-    hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any
+    hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any, hasty_hadoop_client: Any
 ) -> None:
     """Whether a call that timed out is still carried out is the NameNode's affair (both seen)."""
-    store = CheckpointStore(_HangsAtRename(uri, hadoop_client, _name_node(hdfs)))
+    store = CheckpointStore(_HangsAtRename(uri, hasty_hadoop_client, _name_node(hdfs)))
     assert store.publish(record(0), timeout_s=1) is PublishOutcome.UNKNOWN
     _name_node(hdfs).resume()
     abort = record(0, verdict=Verdict.ABORTED)

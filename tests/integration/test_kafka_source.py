@@ -40,7 +40,7 @@ from tests.kafka_source_reading import (
     start,
     values,
 )
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -365,9 +365,10 @@ def test_range_that_readers_may_not_see_fails_instead_of_ending_short(
     _, (whole,) = start(made)
     with pytest.raises(UnreachableError, match=r"-0\[0,2\)"):
         rows(made, [dataclasses.replace(whole, end_offset=2)])
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     await_stable(kafka.bootstrap, name)
-    assert values(rows(made, [dataclasses.replace(whole, end_offset=2)])) == [b"a", b"b"]
+    patient = source(kafka, name)
+    assert values(rows(patient, [dataclasses.replace(whole, end_offset=2)])) == [b"a", b"b"]
 
 
 def secure_source(

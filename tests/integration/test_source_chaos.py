@@ -322,9 +322,9 @@ def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
         produce(broker.bootstrap, copy.source, [b"0"])
         running = Running(by_job(engine), copy)
         running.await_output([0])
-        assert _IN_VAIN not in caplog.text
         broker.kill()
-        wait_for(lambda: _IN_VAIN in caplog.text, what="a look for partitions in vain")
+        before = caplog.text.count(_IN_VAIN)  # before it, on a busy machine
+        wait_for(lambda: caplog.text.count(_IN_VAIN) > before, what="a look in vain")
         broker.restart()
         add_partitions(broker.bootstrap, copy.source, total=3)
         copy.others[1] = 2

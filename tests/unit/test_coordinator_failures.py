@@ -296,7 +296,7 @@ def test_a_job_whose_store_hangs_for_good_ends_by_itself(
     """Whoever runs it may start it elsewhere; the step that hangs was no decision, or is one."""
     monkeypatch.setattr("runtime.checkpoint.run_threads._STOP_S", 0.05)
     monkeypatch.setattr("runtime.checkpoint.run_threads._JOIN_S", 0.05)
-    coordinator = job.coordinator(replace(QUICK, call_timeout_s=0.02, settle_timeout_s=0.05))
+    coordinator = job.coordinator(replace(QUICK, call_timeout_s=0.02, settle_timeout_s=1.0))
     coordinator.start(300.0)
     region, answers = _with_a_hanging_store(job, coordinator)
     with pytest.raises(UnreachableError, match="has not returned"):

@@ -172,6 +172,12 @@ class World:
         entries = [entry_of(transaction, operator_id=run.operator_id)]
         self.client.commit(self.location, run, batch_id, entries, decide_by_s=decide_by_s)
 
+    def is_decided(self, run: QueryRun, batch_id: int) -> bool:
+        """What the run's coordinator says."""
+        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
+        with CoordinatorClient(run.address) as client:
+            return client.is_decided(batch)
+
     def abort(self, run: QueryRun, batch_id: int) -> None:
         """Spark's call."""
         self.client.abort(self.location, run, batch_id)
@@ -194,6 +200,7 @@ def test_rule_10_an_abort_after_a_commit_that_raised_leaves_the_decision_alone(
     world.reachable = False
     with pytest.raises(UnreachableError, match="It may be decided"):
         world.commit(run, 0, transaction)
+    wait_for(lambda: world.is_decided(run, 0), what="the decision")
     world.begin()
     world.abort(run, 0)
     assert transaction.state is TransactionState.ONGOING

