@@ -15,6 +15,7 @@ from collections.abc import Collection
 import pytest
 from hypothesis import settings
 
+from runtime.embedded import ports
 from tests.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kafka_fixture import (
     hot_path,
@@ -53,6 +54,16 @@ def pytest_configure(config: pytest.Config) -> None:
         # In the background of a script; programs that tests interrupt would ignore it, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     open_scratch(config)
+    _share_ports()
+
+
+def _share_ports() -> None:
+    """A port is free until its server starts; another worker must not find it so, too. Programs
+    that tests start choose among all, as their users' do."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker.startswith("gw"):
+        workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        ports._RANGE = ports._RANGE[int(worker[2:]) :: workers]  # noqa: SLF001 - no setting
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -15,6 +15,7 @@ from connectors.hdfs import PartitionCommit
 from connectors.hdfs.committables import StagedFile
 from connectors.hdfs.coordination import FileSinkCoordinator
 from connectors.hdfs.frame_writer import FileFrameWriter, SavedFrame, StagingDirectory
+from connectors.hdfs.partition_commit import marks
 from connectors.hdfs.partition_commit.marks import PartitionMarks
 from runtime.contracts import (
     CommitOutcome,
@@ -29,6 +30,7 @@ from runtime.contracts import (
 from runtime.model import BatchKey, RegionStatus, StateEntry
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
+from tests.waiting import PATIENCE_S
 
 __all__ = ["CONTEXT", "MarkingSink"]
 
@@ -145,4 +147,5 @@ def _run(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    marks._WAIT_S = PATIENCE_S  # noqa: SLF001 - else a slow machine ends the run before its marks
     _run(Path(sys.argv[1]))

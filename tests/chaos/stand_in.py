@@ -67,20 +67,20 @@ class _Copy:
         transactional = {} if _FAULT == "dirty" else {"transactional.id": group}
         self._producer = Producer({**bootstrap, **transactional, "linger.ms": 2})
         admin = AdminClient(bootstrap)
-        partitions = admin.list_topics(args.input, timeout=10)
+        partitions = admin.list_topics(args.input, timeout=300)
         places = [TopicPartition(args.input, p) for p in partitions.topics[args.input].partitions]
         failpoint("before-seal")
         if _FAULT != "dirty":
-            self._producer.init_transactions(30)  # aborts what a killed run left open
+            self._producer.init_transactions(300)  # aborts what a killed run left open
         self._publish(sealed=True)
         failpoint("after-seal")
-        committed = self._consumer.committed(places, timeout=10)
+        committed = self._consumer.committed(places, timeout=300)
         self._next = {p.partition: max(0, p.offset) for p in committed}
         asked = admin.list_offsets(
             dict.fromkeys(places, _LATEST),
             isolation_level=IsolationLevel.READ_COMMITTED,
         )
-        self._ends = {place.partition: answer.result(30).offset for place, answer in asked.items()}
+        self._ends = {place.partition: answer.result(300).offset for place, answer in asked.items()}
 
     def run(self) -> None:
         self._consumer.assign(
@@ -111,7 +111,7 @@ class _Copy:
         if _FAULT == "stutter":
             self._copy(messages[-1])
         failpoint("before-flush")
-        self._producer.flush(30)
+        self._producer.flush(300)
         failpoint("after-flush")
         self._commit()
 
@@ -134,10 +134,10 @@ class _Copy:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         elif _FAULT not in ("duplicate", "dirty"):
             group = self._consumer.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(offsets, group, 30)
+            self._producer.send_offsets_to_transaction(offsets, group, 300)
         failpoint("before-commit")
         if _FAULT != "dirty":
-            self._producer.commit_transaction(30)
+            self._producer.commit_transaction(300)
         self._publish(sealed=False)
         failpoint("after-commit")
         if _FAULT in ("duplicate", "dirty"):

@@ -2,6 +2,7 @@
 other engine at a checkpoint. Real processes on a real broker, as in `tests.chaos.test_failpoints`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """The driver finishes its epoch; the next one expires with the task, and its region goes on."""
-    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "5"}, preload=2_000)
+    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "20"}, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
         program = scenario.start(failpoints="before-native-commit=pause@3")
         wait_for(
@@ -88,6 +89,7 @@ def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
         )
         assert program.exit_code is None, program.log_tail()
         program.kill()
+        scenario.setting = replace(setting, environment=_CONTINUOUS)
         scenario.finish()
 
 
@@ -177,7 +179,7 @@ def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
 def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Stopped in the middle of an open transaction until its checkpoint expires: its region begins
     a new life, with ids of its own, and readers do not wait for the old one."""
-    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "5"}, preload=2_000)
+    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "20"}, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
         program = scenario.start(failpoints="before-epoch-end=pause@3")
         wait_for(
@@ -187,6 +189,7 @@ def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) 
         )
         assert program.exit_code is None, program.log_tail()
         program.kill()
+        scenario.setting = replace(setting, environment=_CONTINUOUS)
         scenario.finish()
 
 

@@ -52,15 +52,15 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
             scenario.kill_at(kill)
         scenario.feeder.stop()
         output = scenario.topics.output
-        await_stable(kafka.bootstrap, output, timeout_s=_TIMEOUT_S * 5)  # the broker has aborted
-        seen = scenario.observer.total
+        await_stable(kafka.bootstrap, output)  # the broker has aborted
+        seen = scenario.observer.catch_up(timeout_s=PATIENCE_S)
 
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) not in (0, None)
         assert program.await_gone(timeout_s=PATIENCE_S)
         assert "TransactionLostError" in program.log(), program.log_tail()
         assert f"{scenario.topics.source}-" in program.log()
-        assert scenario.observer.total == seen
+        assert scenario.observer.catch_up(timeout_s=PATIENCE_S) == seen
 
         scenario.setting = replace(scenario.setting, environment={**_FAIL, "ON_LOST": "repair"})
         for failpoint in ("after-rewrite", "after-repair"):
@@ -78,7 +78,7 @@ def test_rule_11_nothing_is_written_again_from_a_topic_that_was_made_again(
             scenario.kill_at(kill)
         scenario.feeder.stop()
         source, output = scenario.topics.source, scenario.topics.output
-        await_stable(kafka.bootstrap, output, timeout_s=_TIMEOUT_S * 5)  # the broker has aborted
+        await_stable(kafka.bootstrap, output)  # the broker has aborted
         seen = read(kafka.bootstrap, output)
         partitions = partition_count(kafka.bootstrap, source)
         delete_topic(kafka.bootstrap, source)
@@ -106,7 +106,7 @@ def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
     something to accept."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         scenario.kill_at(Kill(failpoint="after-decision"))
-        await_stable(kafka.bootstrap, scenario.topics.output, timeout_s=_TIMEOUT_S * 5)
+        await_stable(kafka.bootstrap, scenario.topics.output)
         for failpoint in LOSSES:
             scenario.kill_at(Kill(failpoint=failpoint))
             is_named = failpoint == "after-unsettled"
@@ -175,7 +175,7 @@ def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_p
             what="the broker has forgotten every id",
         )
         wire.close()
-        seen = scenario.observer.total
+        seen = scenario.observer.catch_up(timeout_s=PATIENCE_S)
 
         program = scenario.start()
         assert program.await_exit(timeout_s=START_S) not in (0, None)
@@ -183,7 +183,7 @@ def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_p
         log = program.log()
         told = log[log.rindex("TransactionUnknownError") :]
         assert _RANGE.search(told), program.log_tail()
-        assert scenario.observer.total == seen
+        assert scenario.observer.catch_up(timeout_s=PATIENCE_S) == seen
         place = re.search(r"checkpoint_id=(\d+)", told)
         assert place is not None
         given = ["accept-loss", str(scenario.checkpoint), "--id", place[1]]
@@ -208,8 +208,8 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         scenario.kill_at(Kill(failpoint="mid-commit"))
         scenario.feeder.stop()
         output = scenario.topics.output
-        await_stable(kafka.bootstrap, output, timeout_s=_TIMEOUT_S * 5)  # the broker has aborted
-        seen = scenario.observer.total
+        await_stable(kafka.bootstrap, output)  # the broker has aborted
+        seen = scenario.observer.catch_up(timeout_s=PATIENCE_S)
         assert seen > 0, "the first transaction was committed"
 
         scenario.setting = replace(setting, environment={**repair, "DETERMINISTIC": "no"})
@@ -218,7 +218,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         assert program.await_gone(timeout_s=PATIENCE_S)
         log = program.log()
         assert "TransactionLostError" in log, program.log_tail()
-        assert scenario.observer.total == seen
+        assert scenario.observer.catch_up(timeout_s=PATIENCE_S) == seen
         named = {int(number) for number, _, _ in _RANGE.findall(log[log.rindex("ranges=") :])}
         records = read_records(scenario.topics.connection, output)
         visible = {record.partition for record in records}

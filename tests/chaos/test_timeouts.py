@@ -189,7 +189,7 @@ def test_rule_11_paused_beyond_the_transaction_timeout(
         wait_for(program.is_any_paused, what=f"a pause at {failpoint}")
         program.pause()
         lost = scenario.await_timeouts()
-        seen = scenario.observer.total
+        seen = scenario.observer.catch_up(timeout_s=PATIENCE_S)
 
         def goes_on() -> bool:
             program.resume()  # each look: another task may come to the point only now

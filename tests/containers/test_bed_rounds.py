@@ -81,5 +81,7 @@ def test_a_slice_of_chaos_and_soak(engine: None, tmp_path: Path) -> None:
 
     _play(tmp_path, "copy", [("kill", "kafka-1"), ("cut", "worker-2"), ("zombie", "driver")], look)
     samples = read_samples(path)
-    assert all(getattr(sample, name) for sample in samples for name in MEASURES)
+    for name in MEASURES:  # a look may come while what is looked at is away, or be too slow
+        told = [bool(getattr(sample, name)) for sample in samples]
+        assert sum(told) > len(told) / 2, name
     assert not any("too few" in line for line in growth(samples))

@@ -42,7 +42,7 @@ def test_commit_survives_the_death_of_its_coordinator(cluster: KafkaCluster) -> 
     )
     victim = cluster.transaction_coordinator(name)
     cluster.kill(victim)
-    producer.commit_transaction(60)
+    producer.commit_transaction(300)
     cluster.start(victim)
     cluster.await_in_sync(topic)
     await_stable(cluster.bootstrap, topic)

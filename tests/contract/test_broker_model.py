@@ -202,7 +202,7 @@ def test_rule_5_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abo
 ) -> None:
     """Rule 5: if what it opens times out, Describe tells of an abort of this very epoch, and the
     records are there: why the committed mark must not wait for as long as a transaction lives."""
-    attempt = _begun(harness, timeout_s=5.0)
+    attempt = _begun(harness, timeout_s=15.0)
     ours = attempt.identity
     attempt.end_natively(commit=True)
     harness.await_state(ours, _S.COMPLETE_COMMIT)

@@ -146,7 +146,7 @@ def test_rule_23_a_region_that_waits_for_a_slow_one_is_not_decided_too_late(
         interval_s=0.2,
         regions=2,
         timeout_s=60.0,
-        tolerable_failures=1,
+        tolerable_failures=3,
     )
     (
         job.source(KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True))

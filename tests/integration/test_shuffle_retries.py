@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +20,19 @@ RECORDS, PARTITIONS = 4_000, 8  # of which two run at a time
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
 
 
-def random_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Other ones in each run."""
-    for batch in batches:
-        keys = [random.randrange(1_000_000) for _ in range(batch.num_rows)]
-        yield batch.append_column("key", pa.array(keys, pa.int64()))
-
-
 def lossy(spark: SparkSession, once: Path) -> DataFrame:
     """The ids of records dealt by random keys; the first task that has read its part takes the
     shuffle's files along, as an executor that is lost."""
+
+    def random_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Other ones in each run."""
+        if once.exists():
+            # Spark refuses a second version only where it knows of a task that has read the first.
+            # So long for that task's result to reach the driver, which nothing here can look for.
+            time.sleep(2)
+        for batch in batches:
+            keys = [random.randrange(1_000_000) for _ in range(batch.num_rows)]
+            yield batch.append_column("key", pa.array(keys, pa.int64()))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = [batch.select(["id"]) for batch in batches]
@@ -39,7 +43,7 @@ def lossy(spark: SparkSession, once: Path) -> DataFrame:
         else:
             for directory in os.environ["SPARK_LOCAL_DIRS"].split(","):
                 for file in Path(directory).rglob("shuffle_*"):
-                    file.unlink()
+                    file.unlink(missing_ok=True)
         yield from parts
 
     keyed = spark.range(0, RECORDS, 1, 1).mapInArrow(random_keys, "id long, key long")

@@ -21,6 +21,7 @@ from connectors.hdfs.held_files import (
     encode_held_files,
     held_partitions,
 )
+from connectors.hdfs.partition_commit import marks
 from connectors.hdfs.partition_commit.state import decode_state
 from runtime.contracts import (
     AttemptRegistry,
@@ -36,7 +37,7 @@ from runtime.model import Redistribution, RegionStatus, StateEntry
 from runtime.storage.opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.marking_sink import CONTEXT, MarkingSink
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 PARENT = "fake:///data"
 OTHERS = StateEntry(
@@ -47,6 +48,12 @@ OTHERS = StateEntry(
     redistribution=Redistribution.SPLIT,
     payload=b"kept",
 )
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a decision waits until its marks were tried."""
+    monkeypatch.setattr(marks, "_WAIT_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -202,8 +209,11 @@ def _file(final: str) -> StagedFile:
     return StagedFile(staged=final, final=final, length_bytes=1, rows=1)
 
 
-def test_a_policy_that_hangs_holds_up_no_checkpoint(sink_of: SinkOf) -> None:
+def test_a_policy_that_hangs_holds_up_no_checkpoint(
+    sink_of: SinkOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first waits for it a moment, the others not at all; and it is marked in the end."""
+    monkeypatch.setattr(marks, "_WAIT_S", 1.0)
     free = threading.Event()
     asked: list[str] = []
 
@@ -213,6 +223,7 @@ def test_a_policy_that_hangs_holds_up_no_checkpoint(sink_of: SinkOf) -> None:
 
     sink = sink_of(PartitionCommit(policies=[slow, "success-file"]))
     sink.decide(sink.write("dt=1"))
+    wait_for(lambda: asked, what="the policy is asked")
     sink.decide(sink.write("dt=2"))
     assert asked == ["dt=1"]
     assert sink.marked == []
@@ -250,7 +261,7 @@ def test_a_process_killed_around_a_mark_leaves_it_to_the_next(
     found = subprocess.run(
         [sys.executable, "-m", "tests.marking_sink", str(tmp_path)],
         env={**os.environ, VARIABLE: f"{point}=kill"},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert found.returncode == -signal.SIGKILL
@@ -282,7 +293,7 @@ def test_a_sink_of_two_pipelines_marks_when_both_have_been_heard(
         progress = RegionProgress(
             region="elsewhere", status=RegionStatus.COMPLETED, least_watermark_ms=watermark_ms
         )
-        committer.regions_published(1, [progress], timeout_s=5.0)
+        committer.regions_published(1, [progress], timeout_s=PATIENCE_S)
         assert sink.marked == expected
     for run in (sink.coordinator, other):
         run.close()
