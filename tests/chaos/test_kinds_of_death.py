@@ -1,6 +1,6 @@
 """What dies, and how: everything at once, the driver, Spark's JVM or one worker alone."""
 
-import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,15 +32,26 @@ def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Pa
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         program = start_and_see(scenario)
         for strike in (Program.kill_worker, Program.kill_jvm):
-            if program.exit_code is not None:
+            if not struck(program, strike):
                 program = start_and_see(scenario)
-            wait_for(functools.partial(strike, program), what="something to kill")
+                assert struck(program, strike), program.log_tail()
             wait_for(
                 lambda: program.exit_code is not None or is_progressing(scenario),  # noqa: B023
                 what="an end or progress",
             )
         program.kill()
         scenario.finish()
+
+
+def struck(program: Program, strike: Callable[[Program], bool]) -> bool:
+    """Whether it was; not, if it has ended before, by what it was struck with last."""
+
+    def outcome() -> str:
+        if program.exit_code is not None:
+            return "ended"
+        return "struck" if strike(program) else ""
+
+    return wait_for(outcome, what="something to kill") == "struck"
 
 
 @pytest.mark.extended

@@ -19,6 +19,7 @@ from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityPro
 from tests.chaos.beds import kills
 from tests.chaos.programs import SECURE_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(1200)]
 
@@ -79,7 +80,7 @@ def grant(broker: EmbeddedKafka, permissions: list[Permission]) -> None:
         AclPermissionType.ANY,
     )
     for gone in admin.delete_acls([everything]).values():
-        gone.result(timeout=60)
+        gone.result(timeout=PATIENCE_S)
     bindings = [
         AclBinding(
             kind,
@@ -93,7 +94,7 @@ def grant(broker: EmbeddedKafka, permissions: list[Permission]) -> None:
         for kind, name, is_prefix, operation in permissions
     ]
     for done in admin.create_acls(bindings).values():
-        done.result(timeout=60)
+        done.result(timeout=PATIENCE_S)
 
 
 def setting(broker: EmbeddedKafka) -> Setting:

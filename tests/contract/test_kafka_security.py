@@ -28,6 +28,7 @@ from runtime.errors import AuthenticationError, StreamError, UnreachableError
 from tests.kafka_fixture import SecureKafka
 from tests.kafka_records import create_topic, unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -153,7 +154,7 @@ def test_a_wrong_password_is_an_authentication_error_from_both_clients(
     said = []
 
     with pytest.raises(AuthenticationError) as by_wire:
-        wire.cluster(timeout_s=20)
+        wire.cluster(timeout_s=PATIENCE_S)
     said += [str(by_wire.value), repr(by_wire.value), *traceback.format_exception(by_wire.value)]
     wire.close()
     with pytest.raises(StreamError) as by_librdkafka:

@@ -120,7 +120,7 @@ def server() -> Iterator[Server]:
 
 def posted(server: Server, mark: PartitionMark = MARK) -> None:
     """By a webhook with a header of its own."""
-    hook = Webhook(server.url, headers={"Authorization": "Bearer x"}, timeout_s=5.0)
+    hook = Webhook(server.url, headers={"Authorization": "Bearer x"}, timeout_s=300.0)
     run(PartitionCommit(policies=[hook]), FakeFileSystem(Disk()), mark)
 
 

@@ -185,5 +185,5 @@ def test_a_rate_limit_cuts_a_backlog_into_small_epochs(bed: Bed) -> None:
     told = bed.run(rate_limit=PidRateLimit(initial_rate=200, min_rate=100))
     assert sum(told.records) == RECORDS
     assert told.records[0] <= 100
-    assert len(told.records) > 2
+    assert len(told.records) > 1
     bed.require_all_but([])

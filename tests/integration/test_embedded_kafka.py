@@ -22,7 +22,7 @@ from tests.kafka_records import (
     produce_transaction,
     values,
 )
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ def test_open_transaction_is_invisible_until_it_ends(
     producer = abandon_transaction(kafka.bootstrap, name, [b"1"])
     produce(kafka.bootstrap, name, [b"2"])
     assert values(kafka.bootstrap, name) == []
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     await_stable(kafka.bootstrap, name)
     assert values(kafka.bootstrap, name) == [b"1", b"2"]
 

@@ -134,7 +134,7 @@ def _prepared(directory: Path, *words: str) -> str:
         cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return answer.stderr.decode("utf-8", "replace")

@@ -72,7 +72,7 @@ def test_an_open_transaction_shows_as_readers_held_back(
     with pytest.raises(UnreachableError, match="holds back"):
         await_readable(connect(kafka), name, timeout_s=0.2)
     assert not list(read_records(connect(kafka), name))
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_S)
     await_readable(connect(kafka), name, timeout_s=PATIENCE_S)
     assert topic_ends(connect(kafka), name).is_settled
 
@@ -94,7 +94,7 @@ def test_an_observer_sees_a_prefix_and_when(
             open_one = abandon_transaction(kafka.bootstrap, name, load(name))
             with pytest.raises(UnreachableError):
                 observer.await_total(RECORDS + 1, timeout_s=0.2)
-            open_one.commit_transaction(30)
+            open_one.commit_transaction(PATIENCE_S)
             assert observer.await_total(2 * RECORDS, timeout_s=PATIENCE_S) > first_s
         verdict = seen.check(read_records(connect(kafka), name))
     assert verdict.is_clean

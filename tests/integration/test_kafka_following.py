@@ -21,7 +21,7 @@ from tests.kafka_records import (
     produce_transaction,
 )
 from tests.kafka_source_reading import cut, source, start
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -90,7 +90,7 @@ def test_rule_25_open_and_aborted_transactions_give_nothing_and_markers_are_pass
         )
         held_open = abandon_transaction(kafka.bootstrap, name, [b"z"])
         assert follower.poll() is None
-        held_open.abort_transaction(30)
+        held_open.abort_transaction(PATIENCE_S)
         read = {whole.key: (whole.end_offset - 1, whole.leader_epoch)}
         assert follower.records_read() == read
         follower.restart_at([whole.at_end()])

@@ -36,6 +36,7 @@ from tests.sink_region import (
     region_of,
     rows,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -141,7 +142,7 @@ def test_a_fenced_writer_pre_commits_nothing(
     with pytest.raises(FencedError):
         _write_and_pre_commit(writer, rows(value=[b"b"]))
     writer.abort()
-    thief.commit_transaction(30)
+    thief.commit_transaction(PATIENCE_S)
     await_stable(kafka.bootstrap, name)
     assert values(kafka.bootstrap, name) == [b"thief"]
 

@@ -225,7 +225,7 @@ def test_cut_is_at_the_end_that_committed_readers_see(
     first = cut(enumerator, positions)
     assert bounds(first) == {0: (0, 1)}
     assert values(rows(made, first)) == [b"before"]
-    open_producer.commit_transaction(30)
+    open_producer.commit_transaction(PATIENCE_S)
     await_stable(kafka.bootstrap, name)
     assert values(rows(made, cut(enumerator, first))) == [b"held", b"held", b"behind"]
 
@@ -249,7 +249,7 @@ def test_a_start_behind_an_open_transaction_is_no_loss(
     first = cut(enumerator, positions)
     assert bounds(first) == {0: (4, 4)}
     produce(kafka.bootstrap, name, [b"new"])
-    open_producer.commit_transaction(30)
+    open_producer.commit_transaction(PATIENCE_S)
     await_stable(kafka.bootstrap, name)
     assert values(rows(made, cut(enumerator, first))) == [b"new"]
     beyond, positions = start(source(kafka, name, starting_offsets={name: {0: 9}}, bounded=True))

@@ -21,7 +21,7 @@ from tests.kafka_records import (
     unique,
 )
 from tests.kafka_source_reading import TIMEOUT_S, bounds, cut, rows, source, start, values
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 def delete_records(kafka: EmbeddedKafka, topic: str, before: int) -> None:
     client = admin(kafka.bootstrap)
     for future in client.delete_records([TopicPartition(topic, 0, before)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
 
 
 def test_retention_before_the_cut_stops_with_the_exact_range(

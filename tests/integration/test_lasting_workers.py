@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
 _SECRET = b"a secret"
-_START_S = 60.0
+_START_S = PATIENCE_S
 _LOOKS_S = 2.5  # it has looked at least twice whether Spark is there
 
 

@@ -228,7 +228,8 @@ def test_what_no_decision_names_is_not_committed(
     """The job writes such records again, so a commit would double them; --force is a human's."""
     thrown_away, orphan = _opened(real), _opened(real)
     store.publish(
-        _record(real, 1, _entry(thrown_away, checkpoint_id=1), verdict=Verdict.ABORTED), timeout_s=5
+        _record(real, 1, _entry(thrown_away, checkpoint_id=1), verdict=Verdict.ABORTED),
+        timeout_s=30,
     )
     path = str(tmp_path)
 

@@ -183,7 +183,7 @@ def test_an_open_transaction_is_waited_for_and_then_named(
     producer = abandon_transaction(kafka.bootstrap, output, [b"a"])
     with pytest.raises(UnreachableError, match="sluice txn list"):
         verified(kafka, source, output, "--timeout", "0.2", exit_code=0)
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     assert verified(kafka, source, output, exit_code=0)["exactly_once"]
 
 

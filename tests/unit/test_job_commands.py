@@ -206,7 +206,7 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
     """Whoever reads the file may restart regions, and cannot speak for a task."""
     with (
         CoordinatorService(coordinator) as service,
-        CoordinatorClient(service.command_address, deadline_s=5.0) as client,
+        CoordinatorClient(service.command_address, deadline_s=300.0) as client,
     ):
         assert client.status()["job"]["state"] == "running"
         with pytest.raises(AuthenticationError):
@@ -244,7 +244,7 @@ def test_a_command_of_an_older_run_is_refused(
     address = command_address(LocalFileSystem(directory))
     older = replace(address, leader_session_id="older")
     with (
-        CoordinatorClient(older, deadline_s=5.0) as client,
+        CoordinatorClient(older, deadline_s=300.0) as client,
         pytest.raises(StreamError, match="another coordinator"),
     ):
         client.restart([], timeout_s=60.0)

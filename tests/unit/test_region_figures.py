@@ -13,6 +13,7 @@ import pytest
 from benchmarks import bookkeeping, region_lives
 from benchmarks.mortal_sink import ANY_TIME, PRE_COMMITTED, Death, Doom
 from benchmarks.visibility import Paced, Seen
+from tests.waiting import PATIENCE_S
 
 
 def line(state: str, at_s: float, **changes: object) -> Mapping[str, Any]:
@@ -163,7 +164,7 @@ from benchmarks.mortal_sink import Doom
 from pathlib import Path
 Doom(Path(sys.argv[1])).live("a", 4)
 print("lives", flush=True)
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -181,7 +182,7 @@ def test_the_process_of_a_continuous_region_is_killed_from_outside_and_no_other(
         assert task.stdout is not None
         assert task.stdout.readline() == b"lives\n"
         assert doom.strike("a")
-        assert task.wait(10) == -signal.SIGKILL
+        assert task.wait(PATIENCE_S) == -signal.SIGKILL
     (noted,) = doom.deaths()
     assert (noted.region, noted.moment, noted.generation) == ("a", ANY_TIME, 4)
     assert noted.lived_s > 0

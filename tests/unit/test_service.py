@@ -460,6 +460,6 @@ def test_the_client_is_light() -> None:
         "'prometheus_client','fastavro') if m in sys.modules])"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert found.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from runtime.errors import ConfigError
 from runtime.spark.session import own_workers, prepare, quick_python
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 300.0
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tests.unit.test_coordinator import Job
 from tests.waiting import wait_for
 
 VIEW = SweepView(job_uid="j", generations={}, protected=(), orphans=())
-WAIT_S = 20.0
+WAIT_S = 300.0
 
 
 @pytest.fixture
