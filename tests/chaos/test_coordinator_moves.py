@@ -114,6 +114,5 @@ def test_rule_28_a_broker_that_was_away_is_asked_again_when_it_is_back(
         time.sleep(1)  # for that look, which nobody can wait for
         cluster.brokers[3].start()
         cluster.await_brokers(3)
-        wait_for(
-            lambda: not missing(), what="a whole listing", timeout_s=200
-        )  # by itself after 300
+        # By itself a client looks again after 300 s.
+        wait_for(lambda: not missing(), what="a whole listing", timeout_s=200)

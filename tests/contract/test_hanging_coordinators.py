@@ -39,9 +39,8 @@ def connection(cluster: MockCluster) -> KafkaConnection:
 def test_rule_22_a_record_finds_the_broker_that_has_its_group_now(cluster: MockCluster) -> None:
     """Within one call: who wants the prefix watches for three renewals, and takes it."""
     cluster.move(owner_group("orders"), 1)
-    store = KafkaOwnerStore(
-        connection(cluster), "orders", timeout_s=45.0
-    )  # less than a client's own 60
+    # Less than the 60 s after which a client gives up by itself.
+    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=45.0)
     store.write(_RECORD)
     for _ in range(20):  # a new client asks once more who coordinates; later every ten minutes
         store.read()
