@@ -143,19 +143,19 @@ coverage: setup ## make test and test-more with the lines and branches that they
 
 bench: setup ## ours and the peers in turn on one broker: table and chart, into README.md and docs; hours
 	@$(BIN)/python -m benchmarks peers --results build/bench/peers.jsonl
-	cp build/bench/peers.jsonl benchmarks/peers/results.jsonl
+	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
 	$(BIN)/python -m benchmarks report --write
 
 bench-goals: setup ## all in the table of goals, and the scaling tables, into README.md and docs; many hours
 	@run="$(BIN)/python -m benchmarks"
 	$$run peers --results build/bench/peers.jsonl
 	$$run steady --results build/bench/peers.jsonl
-	cp build/bench/peers.jsonl benchmarks/peers/results.jsonl
 	$$run region-kills region-cpu bookkeeping balancing single-point
 	$$run region-kills region-cpu --engine continuous
 	$$run coordinator-load --tasks 10000
 	$$run scaling --results build/bench/scaling.jsonl
-	cp build/bench/scaling.jsonl benchmarks/scaling_results.jsonl
+	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
+	mv build/bench/scaling.jsonl benchmarks/scaling_results.jsonl
 	$$run report --write
 
 bench-quick: setup ## as bench with small runs, once each, printed only; a first look

@@ -60,16 +60,14 @@ def may_arrive_late(statistics: str, before: str | None = None) -> bool:
     return sent > 1 and given_up > 0
 
 
-def may_begin_late(statistics: str, before: str) -> bool:
+def may_begin_late(statistics: str) -> bool:
     """Whether a request to add partitions to the transaction, and so to begin it, may still arrive.
 
-    Unlike that for an id it has certainly been sent again, perhaps behind these statistics: the
-    client does so 500 ms after it has lost a connection, or has given up waiting.
-
-    Args:
-        before: statistics from before the transaction.
+    Of a client that carries one transaction. Unlike that for an id the request has certainly been
+    sent again, perhaps behind these statistics: the client does so 500 ms after it has lost a
+    connection, or has given up waiting.
     """
-    sent, given_up = _requests(_ADD_PARTITIONS_TO_TXN, statistics, before)
+    sent, given_up = _requests(_ADD_PARTITIONS_TO_TXN, statistics, None)
     return sent > 0 and given_up > 0
 
 

@@ -305,17 +305,13 @@ class TransactionalProducer:
         # A copy that comes behind a commit which leaves the epoch as it is (natively; by hand at
         # transaction.version 0) begins that epoch anew, without a record. Once that has timed out,
         # the broker tells of an abort, and what is visible would be written again.
-        if self._may_begin_late():
+        if may_begin_late(self._statistics):
             raise TransactionAbortedError(
                 "a request to add partitions to the transaction may still arrive",
                 {"transactional_id": self.transactional_id},
                 "The epoch is written again; nothing of this one becomes visible. Check the "
                 "connection to the brokers if this is said often.",
             )
-
-    def _may_begin_late(self) -> bool:
-        assert self._when_prepared is not None
-        return may_begin_late(self._statistics, self._when_prepared)
 
     def _refuse_timed_out(self) -> None:
         # The client learns of the broker's abort only by its next request, and after a long pause
@@ -379,7 +375,10 @@ class TransactionalProducer:
         """
         try:
             self._serve_all()
-            if self._may_begin_late():  # told only now, where partitions were added all the time
+            # Told behind the pre-commit, where the client was about to add another partition when
+            # it lost its connection, and did not wait: EndTxn by hand raises the epoch.
+            if may_begin_late(self._statistics):
+                log.info("commit is left to the driver: id=%s", self.transactional_id)
                 return False
             self.client.commit_transaction(timeout_s)
         except (KafkaException, StreamError) as err:

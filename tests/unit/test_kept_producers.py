@@ -48,6 +48,14 @@ def test_rule_5_a_commit_without_an_acknowledgement_is_not_told_as_one(rig: Rig,
         _ = rig.producers[0].client
 
 
+def test_rule_5_what_may_be_begun_again_is_not_committed_by_its_own_producer(rig: Rig) -> None:
+    """That would leave the epoch as it is; the driver's EndTxn raises it."""
+    writer = _kept(rig)
+    rig.cluster.lost_additions = 1  # and told only now
+    assert not writer.commit(timeout_s=1)
+    assert rig.cluster.transactions[0].state == "open"
+
+
 def test_what_a_writer_releases_stays_open(rig: Rig) -> None:
     """Whoever decided it ends it; an abort would lose it."""
     writer = _kept(rig)
