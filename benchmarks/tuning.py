@@ -79,7 +79,7 @@ class Setting:
 
 SETTINGS: Sequence[Setting] = (
     Setting(name="fetch.queue.backoff.ms", side="source", values=("50", "1000"), paced=True),
-    Setting(name="linger.ms", side="sink", values=("0", "5", "100"), paced=True),
+    Setting(name="linger.ms", side="sink", values=("0", "20", "1000"), paced=True),
     Setting(name="fetch.wait.max.ms", side="source", values=("5", "100"), paced=True),
     Setting(name="fetch.min.bytes", side="source", values=("100000",), paced=True),
     Setting(name="queued.max.messages.kbytes", side="source", values=("2048", "65536")),

@@ -13,13 +13,14 @@ from connectors.kafka._client import (
     ConfigResource,
     KafkaException,
     ResourceType,
+    TopicCollection,
     make_admin,
     translate,
 )
 from connectors.kafka.client_options import Role
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.tuning import WriteSettings
+from connectors.kafka.tuning import MOST_SENT_MESSAGE_BYTES, WriteSettings, batch_settings
 from runtime.errors import UnreachableError
 
 __all__ = [
@@ -44,8 +45,7 @@ _DEFAULTS: Mapping[str, Any] = {
     # librdkafka chooses a broker to connect to at most once in half of this, and a new producer
     # needs two connections before it can ask for anything; the backoff grows as ever.
     "reconnect.backoff.ms": 20,
-    "batch.num.messages": 100_000,
-    "message.max.bytes": 1_048_576,  # Java's max.request.size
+    "message.max.bytes": MOST_SENT_MESSAGE_BYTES,
     "partitioner": LIBRDKAFKA_PARTITIONER,
     "log.connection.close": False,
 }
@@ -60,11 +60,13 @@ class ClusterLimits:
         batch_bytes: the least ``max.message.bytes`` of the sink's topics. A broker refuses a whole
             batch that is larger, and librdkafka, unlike Java's producer, does not split it and try
             again.
+        partitions: of the sink's topics together.
         answered: False when the cluster said nothing: asking again may tell.
     """
 
     transaction_timeout_s: float | None = None
     batch_bytes: int | None = None
+    partitions: int | None = None
     answered: bool = True
 
 
@@ -101,13 +103,30 @@ def describe_limits(
         found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
         timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
         written = _describe(admin, ResourceType.TOPIC, topics, timeout_s)
+        partitions = _count_partitions(admin, topics, timeout_s)
     except (KafkaException, TimeoutError) as err:
         log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
         return ClusterLimits(answered=False)
     return ClusterLimits(
         transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
         batch_bytes=min((int(c["max.message.bytes"]) for c in written), default=None),
+        partitions=partitions,
     )
+
+
+def _count_partitions(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> int | None:
+    """Of all topics together; None where one of them does not say. Raises as `_describe` does."""
+    if not topics:
+        return None
+    # Not list_topics: naming a missing topic there makes the broker create it.
+    asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
+    try:
+        return sum(len(future.result(timeout_s).partitions) for future in asked.values())
+    except KafkaException as err:
+        if isinstance(translate(err), UnreachableError):
+            raise
+        log.info("partitions cannot be counted: error=%s", err)
+        return None
 
 
 def _describe(
@@ -151,7 +170,7 @@ def transactional_config(
     )
     timeout_ms = int(timeout_s * 1000)
     config = {
-        **_base(limits, settings),
+        **_base(connection, limits, settings, is_seen_at_once=False),
         "enable.idempotence": True,
         "transaction.timeout.ms": timeout_ms,
         "message.timeout.ms": min(int(_DELIVERY_TIMEOUT_S * 1000), timeout_ms),
@@ -177,7 +196,7 @@ def plain_config(
             leader alone.
     """
     return {
-        **_base(limits, settings),
+        **_base(connection, limits, settings, is_seen_at_once=True),
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else "1",
         "message.timeout.ms": int(_DELIVERY_TIMEOUT_S * 1000),
@@ -185,14 +204,24 @@ def plain_config(
     }
 
 
-def _base(limits: ClusterLimits, settings: WriteSettings) -> dict[str, Any]:
+def _base(
+    connection: KafkaConnection,
+    limits: ClusterLimits,
+    queue: WriteSettings,
+    *,
+    is_seen_at_once: bool,
+) -> dict[str, Any]:
     batch_bytes = _BATCH_BYTES
     if limits.batch_bytes is not None:
         batch_bytes = max(1, min(batch_bytes, limits.batch_bytes - _BATCH_OVERHEAD_BYTES))
+    own = connection.librdkafka(Role.PRODUCER)
+    batches = batch_settings(
+        queue,
+        own,
+        batch_bytes=batch_bytes,
+        partitions=limits.partitions,
+        is_seen_at_once=is_seen_at_once,
+    )
     # Emulated in the Python client: it calls back for errors alone (rule 1).
-    return {
-        **_DEFAULTS,
-        **settings.librdkafka(),
-        "batch.size": batch_bytes,
-        "delivery.report.only.error": True,
-    }
+    reports = {"delivery.report.only.error": True}
+    return {**_DEFAULTS, **queue.librdkafka(), **batches, **reports}

@@ -12,14 +12,19 @@ from runtime.errors import ConfigError
 from runtime.task_memory import TaskMemory
 
 __all__ = [
+    "MOST_SENT_MESSAGE_BYTES",
     "ReadSettings",
     "WriteSettings",
+    "batch_settings",
     "claimed_by_reader",
     "claimed_by_writer",
     "read_settings",
     "says_compression",
     "write_settings",
 ]
+
+MOST_SENT_MESSAGE_BYTES = 1_048_576
+"""Of a sink, unless the user says otherwise: Java's ``max.request.size``."""
 
 _KIB = 1024
 # What librdkafka keeps for a record beside its key and value, the allocator's share included.
@@ -32,10 +37,12 @@ _MOST_PARTITION_BYTES = 1 << 20
 _MOST_QUEUE_KIB = 2**21 - 1  # librdkafka's own limits
 _MOST_QUEUE_RECORDS = 10_000_000
 _LEAST_RECORDS = 1_000
+_PATIENT_LINGER_MS = 200
 _LONGEST_LINGER_MS = 20
 # More than a task can send; so the queue is not full before the linger is over.
 _SENT_KIB_PER_MS = 512
 _SENT_PER_MS = 2_000
+_MOST_BATCH_RECORDS = 100_000
 _BATCH_COPIES = 16
 # The offsets of an Arrow column of bytes have 32 bits. Half of what they count, for without the hot
 # path the next batch is only guessed from the last one, and its records may be larger.
@@ -46,6 +53,9 @@ _QUEUE_RECORDS = ("queued.min.messages",)
 _FETCH = ("fetch.max.bytes",)
 _PARTITION = ("fetch.message.max.bytes", "max.partition.fetch.bytes")
 _MESSAGE = ("message.max.bytes",)
+_BATCH_BYTES = ("batch.size",)
+_BATCH_RECORDS = ("batch.num.messages",)
+_LINGER = "linger.ms"
 _SEND_KIB = ("queue.buffering.max.kbytes",)
 _SEND_RECORDS = ("queue.buffering.max.messages",)
 _COMPRESSION = ("compression.type", "compression.codec")
@@ -111,18 +121,7 @@ class WriteSettings:
     def librdkafka(self) -> dict[str, int | str]:
         """By librdkafka's names."""
         codec = {} if self.codec is None else {_COMPRESSION[0]: self.codec}
-        queue = {_SEND_KIB[0]: self.queue_kib, _SEND_RECORDS[0]: self.queue_records}
-        return {**queue, "linger.ms": self.linger_ms, **codec}
-
-    @property
-    def linger_ms(self) -> int:
-        """How long a batch that is not full may wait for more; a flush does not wait.
-
-        A queue that is full before any of its batches takes no record until one may go: a task
-        would pass no more than one queue in each such time.
-        """
-        fills_ms = min(self.queue_kib // _SENT_KIB_PER_MS, self.queue_records // _SENT_PER_MS)
-        return _within(fills_ms, 1, _LONGEST_LINGER_MS)
+        return {_SEND_KIB[0]: self.queue_kib, _SEND_RECORDS[0]: self.queue_records, **codec}
 
     @property
     def most_bytes(self) -> int:
@@ -206,6 +205,45 @@ def write_settings(memory: TaskMemory, options: Mapping[str, object]) -> WriteSe
         queue_records=_given(options, _SEND_RECORDS)
         or _within(part // 3 // _PRODUCED_RECORD_BYTES, _LEAST_RECORDS, _MOST_QUEUE_RECORDS),
     )
+
+
+def batch_settings(
+    queue: WriteSettings,
+    options: Mapping[str, object],
+    *,
+    batch_bytes: int,
+    partitions: int | None,
+    is_seen_at_once: bool,
+) -> dict[str, int]:
+    """When a producer sends a batch, by librdkafka's names; a flush does not wait for it.
+
+    A partition has one batch on its way at a time. Once a record behind it has waited for the
+    linger, librdkafka asks without a pause whether the answer is there, on a core that the broker
+    may need; so a record waits for long where nobody could see it any sooner. But a queue that is
+    full before any of its batches takes no record until the linger is over: for long only where
+    a batch is full before the queue is, however the records are spread.
+
+    Args:
+        queue: of the producer.
+        options: the user's own, by librdkafka's names.
+        batch_bytes: of a batch at most, unless the user says otherwise.
+        partitions: of all topics that are written to; None: not known.
+        is_seen_at_once: a record is visible when it is sent, not when its transaction ends.
+    """
+    batch_bytes = _given(options, _BATCH_BYTES) or batch_bytes
+    settings = {_BATCH_BYTES[0]: batch_bytes, _BATCH_RECORDS[0]: _MOST_BATCH_RECORDS}
+    if partitions and not is_seen_at_once:
+        share = _within(queue.queue_records // partitions, 1, _MOST_BATCH_RECORDS)
+        batch_records = _given(options, _BATCH_RECORDS) or share
+        unfilled_bytes = partitions * batch_bytes
+        message_bytes = _given(options, _MESSAGE) or MOST_SENT_MESSAGE_BYTES
+        if (
+            unfilled_bytes + message_bytes <= queue.queue_kib * _KIB
+            and partitions * batch_records <= queue.queue_records
+        ):
+            return {**settings, _BATCH_RECORDS[0]: batch_records, _LINGER: _PATIENT_LINGER_MS}
+    fills_ms = min(queue.queue_kib // _SENT_KIB_PER_MS, queue.queue_records // _SENT_PER_MS)
+    return {**settings, _LINGER: _within(fills_ms, 1, _LONGEST_LINGER_MS)}
 
 
 def says_compression(options: Mapping[str, object]) -> bool:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka._client import make_admin
+from connectors.kafka.client_options import Role
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.producer_settings import ClusterLimits, describe_limits
@@ -189,6 +190,26 @@ def test_a_broker_that_says_nothing_has_not_answered() -> None:
         server = f"127.0.0.1:{paused.getsockname()[1]}"
         found = describe_limits(KafkaConnection(bootstrap_servers=server), ["out"], timeout_s=0.2)
     assert found == ClusterLimits(answered=False)
+
+
+def test_limits_count_the_partitions_of_every_topic(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Dead letters' too. One that does not exist, or a topic column, and nobody knows."""
+    connection = KafkaConnection(bootstrap_servers=kafka.bootstrap)
+    both = [topic(partitions=3), topic(partitions=2)]
+    missing = unique("missing")
+    counted = [
+        describe_limits(connection, topics, timeout_s=PATIENCE_S)
+        for topics in (both, [*both, missing], [])
+    ]
+    assert [(limits.partitions, limits.answered) for limits in counted] == [
+        (5, True),
+        (None, True),
+        (None, True),
+    ]
+    admin = make_admin(connection.librdkafka(Role.ADMIN))
+    assert missing not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 @pytest.mark.extended

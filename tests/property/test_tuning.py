@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.kafka.tuning import (
+    batch_settings,
     claimed_by_reader,
     claimed_by_writer,
     read_settings,
@@ -62,6 +63,44 @@ def test_everything_together_fits_or_is_refused_by_name(
     for name, value in {**reading, **(writing if sinks else {})}.items():
         if name in own:
             assert own[name] == value
+
+
+@given(
+    mib=MIB,
+    partitions=st.integers(1, 100),
+    batch_bytes=st.integers(1, 2_000_000),
+    writing=WRITING,
+    batches=st.fixed_dictionaries(
+        {},
+        optional={
+            "batch.size": st.integers(1, 5_000_000),
+            "batch.num.messages": st.integers(1, 1_000_000),
+        },
+    ),
+)
+def test_no_queue_is_full_before_a_batch_that_is_waited_for(
+    mib: int,
+    partitions: int,
+    batch_bytes: int,
+    writing: dict[str, Any],
+    batches: dict[str, Any],
+) -> None:
+    """It would take no record until the linger is over; spread as unluckily as can be, a record
+    short of a full batch in each partition, it takes the largest one."""
+    try:
+        memory = TaskMemory.of_mib(mib, claimed_bytes=claimed_by_writer(writing))
+        queue = write_settings(memory, writing)
+    except ConfigError:
+        return
+    options = {**writing, **batches}
+    found = batch_settings(
+        queue, options, batch_bytes=batch_bytes, partitions=partitions, is_seen_at_once=False
+    )
+    if found["linger.ms"] <= 20:
+        return
+    in_hand = int(options.get("message.max.bytes", 1_048_576))
+    assert partitions * (found["batch.size"] - 1) + in_hand <= queue.queue_kib * 1024
+    assert partitions * (found["batch.num.messages"] - 1) + 1 <= queue.queue_records
 
 
 @given(mib=st.integers(96, 65_536), more=st.integers(1, 1_000), sinks=st.integers(1, 2))
