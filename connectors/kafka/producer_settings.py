@@ -60,7 +60,7 @@ class ClusterLimits:
         batch_bytes: the least ``max.message.bytes`` of the sink's topics. A broker refuses a whole
             batch that is larger, and librdkafka, unlike Java's producer, does not split it and try
             again.
-        partitions: of the sink's topics together.
+        partitions: of all topics that are written to.
         answered: False when the cluster said nothing: asking again may tell.
     """
 
@@ -103,28 +103,25 @@ def describe_limits(
         found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
         timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
         written = _describe(admin, ResourceType.TOPIC, topics, timeout_s)
-        partitions = _count_partitions(admin, topics, timeout_s)
     except (KafkaException, TimeoutError) as err:
         log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
         return ClusterLimits(answered=False)
     return ClusterLimits(
         transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
         batch_bytes=min((int(c["max.message.bytes"]) for c in written), default=None),
-        partitions=partitions,
+        partitions=_count_partitions(admin, topics, timeout_s),
     )
 
 
 def _count_partitions(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> int | None:
-    """Of all topics together; None where one of them does not say. Raises as `_describe` does."""
+    """Of all topics together; None where one of them does not say."""
     if not topics:
         return None
     # Not list_topics: naming a missing topic there makes the broker create it.
     asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
     try:
         return sum(len(future.result(timeout_s).partitions) for future in asked.values())
-    except KafkaException as err:
-        if isinstance(translate(err), UnreachableError):
-            raise
+    except (KafkaException, TimeoutError) as err:
         log.info("partitions cannot be counted: error=%s", err)
         return None
 

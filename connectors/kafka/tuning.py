@@ -38,8 +38,11 @@ _MOST_QUEUE_KIB = 2**21 - 1  # librdkafka's own limits
 _MOST_QUEUE_RECORDS = 10_000_000
 _LEAST_RECORDS = 1_000
 _PATIENT_LINGER_MS = 200
-_LONGEST_LINGER_MS = 20
-# More than a task can send; so the queue is not full before the linger is over.
+_USUAL_LINGER_MS = 20
+# Records without a key or partition stay with a partition for so long; librdkafka's own is twice
+# the linger, for which all of a short epoch would go to one.
+_STICKY_MS = 40
+# More than a task can send; so with the usual linger the queue is not full before it is over.
 _SENT_KIB_PER_MS = 512
 _SENT_PER_MS = 2_000
 _MOST_BATCH_RECORDS = 100_000
@@ -55,7 +58,8 @@ _PARTITION = ("fetch.message.max.bytes", "max.partition.fetch.bytes")
 _MESSAGE = ("message.max.bytes",)
 _BATCH_BYTES = ("batch.size",)
 _BATCH_RECORDS = ("batch.num.messages",)
-_LINGER = "linger.ms"
+_LINGER = ("linger.ms", "queue.buffering.max.ms")
+_STICKY = ("sticky.partitioning.linger.ms",)
 _SEND_KIB = ("queue.buffering.max.kbytes",)
 _SEND_RECORDS = ("queue.buffering.max.messages",)
 _COMPRESSION = ("compression.type", "compression.codec")
@@ -186,7 +190,7 @@ def write_settings(memory: TaskMemory, options: Mapping[str, object]) -> WriteSe
         ConfigError: the largest record that may be sent does not fit.
     """
     part = memory.writing_bytes
-    message_kib = -(-(_given(options, _MESSAGE) or _USUAL_MESSAGE_BYTES) // _KIB)
+    message_kib = -(-(_given(options, _MESSAGE) or MOST_SENT_MESSAGE_BYTES) // _KIB)
     if not _given(options, _SEND_KIB) and 2 * message_kib * _KIB > part:
         raise ConfigError(
             "a task's memory is too small for the largest message of a sink",
@@ -218,10 +222,11 @@ def batch_settings(
     """When a producer sends a batch, by librdkafka's names; a flush does not wait for it.
 
     A partition has one batch on its way at a time. Once a record behind it has waited for the
-    linger, librdkafka asks without a pause whether the answer is there, on a core that the broker
-    may need; so a record waits for long where nobody could see it any sooner. But a queue that is
-    full before any of its batches takes no record until the linger is over: for long only where
-    a batch is full before the queue is, however the records are spread.
+    linger, librdkafka calls ``poll`` without a pause until the answer is there, on a core that the
+    broker may need; so a record waits for long where no `read_committed` reader could see it any
+    sooner. But a queue that is full before any of its batches takes no record until the linger is
+    over: for long only where a batch is full before the queue is, however the records are spread
+    (``docs/adr/0016``).
 
     Args:
         queue: of the producer.
@@ -232,18 +237,18 @@ def batch_settings(
     """
     batch_bytes = _given(options, _BATCH_BYTES) or batch_bytes
     settings = {_BATCH_BYTES[0]: batch_bytes, _BATCH_RECORDS[0]: _MOST_BATCH_RECORDS}
-    if partitions and not is_seen_at_once:
+    if partitions and not is_seen_at_once and not _given(options, _LINGER):
         share = _within(queue.queue_records // partitions, 1, _MOST_BATCH_RECORDS)
         batch_records = _given(options, _BATCH_RECORDS) or share
-        unfilled_bytes = partitions * batch_bytes
         message_bytes = _given(options, _MESSAGE) or MOST_SENT_MESSAGE_BYTES
         if (
-            unfilled_bytes + message_bytes <= queue.queue_kib * _KIB
+            partitions * batch_bytes + message_bytes <= queue.queue_kib * _KIB
             and partitions * batch_records <= queue.queue_records
         ):
-            return {**settings, _BATCH_RECORDS[0]: batch_records, _LINGER: _PATIENT_LINGER_MS}
+            patient = {_LINGER[0]: _PATIENT_LINGER_MS, _STICKY[0]: _STICKY_MS}
+            return {**settings, _BATCH_RECORDS[0]: batch_records, **patient}
     fills_ms = min(queue.queue_kib // _SENT_KIB_PER_MS, queue.queue_records // _SENT_PER_MS)
-    return {**settings, _LINGER: _within(fills_ms, 1, _LONGEST_LINGER_MS)}
+    return {**settings, _LINGER[0]: _within(fills_ms, 1, _USUAL_LINGER_MS)}
 
 
 def says_compression(options: Mapping[str, object]) -> bool:

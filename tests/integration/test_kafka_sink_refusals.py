@@ -208,6 +208,10 @@ def test_limits_count_the_partitions_of_every_topic(
         (None, True),
         (None, True),
     ]
+    named_by_records = KafkaSink(
+        bootstrap_servers=kafka.bootstrap, transactional_id_prefix=unique("sink")
+    ).with_dead_letters(both[:1])
+    assert named_by_records.writer_factory().limits().partitions is None
     admin = make_admin(connection.librdkafka(Role.ADMIN))
     assert missing not in admin.list_topics(timeout=PATIENCE_S).topics
 

@@ -236,20 +236,31 @@ def test_a_small_queue_does_not_wait_for_batches_that_it_cannot_hold(
         (13, {}, 20, 100_000),  # and a record in hand: 14 MB do not fit into 13 MiB
         (None, {}, 20, 100_000),
         (4, {"batch.size": "4000000"}, 20, 100_000),
+        (4, {"linger.ms": "7"}, "7", 100_000),
         (4, {"batch.num.messages": "20000"}, 20, "20000"),
         (4, {"message.max.bytes": "20000000"}, 20, 100_000),
     ],
 )
 def test_what_nobody_sees_before_its_commit_waits_for_full_batches(
-    partitions: int | None, options: dict[str, str], linger_ms: int, batch_records: int | str
+    partitions: int | None, options: dict[str, str], linger_ms: int | str, batch_records: int | str
 ) -> None:
     """Where the queue holds one for each partition; records that are seen at once do not wait."""
     told = KafkaConnection(bootstrap_servers="b:9092", options=options)
     limits = ClusterLimits(partitions=partitions)
     config = transactional_config(told, limits, SETTINGS, transaction_timeout_s=None)
     assert (config["linger.ms"], config["batch.num.messages"]) == (linger_ms, batch_records)
-    assert plain_config(told, limits, SETTINGS, idempotent=True)["linger.ms"] == 20
+    seen_at_once = plain_config(told, limits, SETTINGS, idempotent=True)
+    assert seen_at_once["linger.ms"] == options.get("linger.ms", 20)
     make_producer({**config, "transactional.id": "orders", "bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_records_without_a_key_do_not_stay_with_a_partition_for_longer_than_before() -> None:
+    """librdkafka's own time for that is twice the linger: an epoch of 100 ms would go to one."""
+    plain = KafkaConnection(bootstrap_servers="b:9092")
+    config = transactional_config(
+        plain, ClusterLimits(partitions=4), SETTINGS, transaction_timeout_s=None
+    )
+    assert (config["linger.ms"], config["sticky.partitioning.linger.ms"]) == (200, 40)
 
 
 def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:

@@ -35,6 +35,7 @@ def copy(args: argparse.Namespace, number: int) -> None:
         consumer_extra_config={"fetch.queue.backoff.ms": 5},
         producer_extra_config={
             "linger.ms": 200,
+            "sticky.partitioning.linger.ms": 40,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
         },
