@@ -57,6 +57,10 @@ class OffsetFact:
     offset: int
     leader_epoch: int | None = None
 
+    def leader_up_to(self, offset: int) -> int | None:
+        """The leader, if its log has all before ``offset``: then none of that is of a later one."""
+        return self.leader_epoch if offset <= self.offset else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochQuestion:
@@ -109,7 +113,8 @@ class SourceCluster(Protocol):
     def offsets(
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
-        """Per partition an edge, or the first offset at or after a timestamp (None: no such)."""
+        """Per partition an edge, or the first offset at or after a timestamp (None: no such), also
+        of a record that readers may not see yet."""
         ...
 
     def log_ends(
@@ -197,9 +202,16 @@ class KafkaCluster:
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
         """See `SourceCluster`."""
-        return self._asked(
-            lambda left_s: _offsets(self._listing(wanted, left_s), left_s), timeout_s
-        )
+        edges = {key: what for key, what in wanted.items() if isinstance(what, Edge)}
+        times = {key: what for key, what in wanted.items() if key not in edges}
+        # A broker finds no committed record behind an open transaction, as if there were none.
+        every = IsolationLevel.READ_UNCOMMITTED
+
+        def ask(left_s: float) -> dict[PartitionKey, OffsetFact | None]:
+            at_edges, at_times = self._listing(edges, left_s), self._listing(times, left_s, every)
+            return {**_offsets(at_edges, left_s), **_offsets(at_times, left_s)}
+
+        return self._asked(ask, timeout_s)
 
     def log_ends(
         self, keys: Collection[PartitionKey], *, timeout_s: float

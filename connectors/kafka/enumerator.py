@@ -110,7 +110,9 @@ class KafkaSplitEnumerator:
             self.fix_ends(timeout_s=timeout_s)
             if self._options.ending is not Edge.LATEST:  # a short log is judged when it is cut
                 require_forward(starts, self._ends or {})
-        return tuple(self._split(topics, key, starts[key]) for key in keys)
+        # Whether a later leader lacks some of what lies before them can be asked then.
+        latest = self._cluster.look(keys, timeout_s=timeout_s).latest if keys else {}
+        return tuple(self._split(topics, key, starts[key], latest.get(key)) for key in keys)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
         """Go on at the ends of ``positions``.
@@ -174,6 +176,7 @@ class KafkaSplitEnumerator:
             sorted(keys),
             option="endingOffsets",
             timeout_s=timeout_s,
+            all_before_ms=round(self._wall_clock() * 1000),
         )
         self._discovered_at_s = None
 
@@ -459,13 +462,14 @@ class KafkaSplitEnumerator:
         latest: Mapping[PartitionKey, OffsetFact],
     ) -> SplitRange:
         key = key_of(split)
+        fact = latest.get(key)
         if ends[key] > starts[key]:
             self._least.note_moved(key)
         return next_range(
             split,
             start_offset=starts[key],
             end_offset=ends[key],
-            leader_epoch=_said_by(latest.get(key), ends[key]),
+            leader_epoch=fact.leader_up_to(ends[key]) if fact else None,
             now_ms=round(self._wall_clock() * 1000),
         )
 
@@ -477,7 +481,11 @@ class KafkaSplitEnumerator:
         return self._clock() - self._discovered_at_s >= (self._options.discovery_interval_s or 0)
 
     def _split(
-        self, topics: Mapping[str, TopicFacts], key: PartitionKey, offset: int
+        self,
+        topics: Mapping[str, TopicFacts],
+        key: PartitionKey,
+        offset: int,
+        latest: OffsetFact | None = None,
     ) -> SplitRange:
         return SplitRange(
             source_id=self._source_id,
@@ -486,9 +494,5 @@ class KafkaSplitEnumerator:
             partition=key[1],
             start_offset=offset,
             end_offset=offset,
+            leader_epoch=latest.leader_up_to(offset) if latest else None,
         )
-
-
-def _said_by(fact: OffsetFact | None, end_offset: int) -> int | None:
-    """The leader whose log has all records before an end; none with a later epoch is among them."""
-    return None if fact is None or fact.offset < end_offset else fact.leader_epoch

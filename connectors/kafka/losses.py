@@ -46,7 +46,7 @@ class LossWatch:
         self._cluster = cluster
         self._clock = clock
         self._fails = fail_on_data_loss
-        self._shorter_since_s: dict[PartitionKey, float] = {}
+        self._shorter: dict[PartitionKey, tuple[float, int]] = {}  # since when, the lowest end
         self._counted: dict[PartitionKey, LostRange] = {}
         self._answers: dict[PartitionKey, tuple[EpochQuestion, int | None]] = {}
         self._told: dict[PartitionKey, LostRange] = {}
@@ -139,11 +139,12 @@ class LossWatch:
         """
         ends = {key: _log_end(key, look) for key in _hidden(starts, look)}
         shorter = {key: end for key, end in ends.items() if end is None or end < starts[key]}
-        before, now_s = self._shorter_since_s, self._clock()
-        self._shorter_since_s = {key: at_s for key, at_s in before.items() if key not in starts}
-        self._shorter_since_s |= {
-            key: before.get(key, now_s) for key, end in shorter.items() if end is not None
-        }
+        before, now_s = self._shorter, self._clock()
+        self._shorter = {key: noted for key, noted in before.items() if key not in starts}
+        for key, end in shorter.items():
+            if end is not None:
+                noted = before.get(key)
+                self._shorter[key] = (now_s, end) if noted is None or end < noted[1] else noted
         return shorter
 
     def _earlier_ends(
@@ -200,15 +201,15 @@ class LossWatch:
         *,
         told: Collection[PartitionKey],
     ) -> dict[PartitionKey, int]:
-        """Judge logs that end before a position, once that lasts: their records are lost."""
+        """Judge logs that end before a position, once that lasts: their records are lost, and what
+        has come since at the lowest end is in their place."""
         now_s = self._clock()
-        lasting = {
-            key: end
+        noted = {
+            key: self._shorter[key]
             for key, end in self.note_shorter(starts, look).items()
-            if end is not None
-            and key not in told
-            and now_s - self._shorter_since_s[key] >= patience_s
+            if end is not None and key not in told
         }
+        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
         lost = [
             LostRange(
                 topic=topic,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 
-from connectors.kafka.discovery import SourceCluster
+from connectors.kafka.discovery import SourceCluster, require_located
 from connectors.kafka.positions import (
     AtTimestamp,
     Committed,
@@ -29,11 +29,14 @@ def resolve(
     *,
     option: str,
     timeout_s: float,
+    all_before_ms: int | None = None,
 ) -> dict[PartitionKey, int]:
     """The position of every partition as a number.
 
     Args:
         option: names what is resolved in errors: ``startingOffsets`` or ``endingOffsets``.
+        all_before_ms: of an ending: where no record is as young as a timestamp before that, it is
+            the end of the log, behind transactions that are open, for all before it is older.
     Raises:
         ConfigError: positions are not given for exactly these partitions, or no record is as
             young as a timestamp and that was not allowed for.
@@ -45,12 +48,12 @@ def resolve(
     if isinstance(position, Committed):
         return _committed(cluster, position.group_id, keys, timeout_s)
     if isinstance(position, AtTimestamp):
-        return _ask(
-            cluster, dict.fromkeys(keys, position.timestamp_ms), position.no_match, timeout_s
-        )
+        times = dict.fromkeys(keys, position.timestamp_ms)
+        return _ask(cluster, times, position.no_match, timeout_s, all_before_ms)
     if isinstance(position, PerPartitionTimestamp):
         require_all(keys, position.timestamps_ms, option=f"{option}ByTimestamp")
-        return _ask(cluster, position.timestamps_ms, position.no_match, timeout_s)
+        times = dict(position.timestamps_ms)
+        return _ask(cluster, times, position.no_match, timeout_s, all_before_ms)
     return _per_partition(cluster, position, keys, option, timeout_s)
 
 
@@ -84,11 +87,16 @@ def _committed(
     return {**{key: found[key] for key in keys if key in found}, **earliest}
 
 
+def _is_before(what: Edge | int, at_ms: int) -> bool:
+    return not isinstance(what, Edge) and what <= at_ms
+
+
 def _ask(
     cluster: SourceCluster,
     wanted: Mapping[PartitionKey, Edge | int],
     no_match: NoMatch,
     timeout_s: float,
+    all_before_ms: int | None = None,
 ) -> dict[PartitionKey, int]:
     latest: dict[PartitionKey, int] = {}
     if no_match is NoMatch.LATEST:
@@ -112,4 +120,9 @@ def _ask(
             },
             "Give an earlier one, or set startingOffsetsByTimestampStrategy=latest.",
         )
+    if all_before_ms is not None:
+        older = [key for key in unmatched if _is_before(wanted[key], all_before_ms)]
+        ends = cluster.log_ends(older, timeout_s=timeout_s) if older else {}
+        require_located(older, ends)
+        latest |= {key: fact.offset for key, fact in ends.items()}
     return {key: latest[key] if fact is None else fact.offset for key, fact in found.items()}

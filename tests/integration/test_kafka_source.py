@@ -257,6 +257,31 @@ def test_a_start_behind_an_open_transaction_is_no_loss(
         cut(beyond, positions)
 
 
+def test_a_timestamp_behind_an_open_transaction_is_found(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Rule 25: a broker tells committed readers of no record there. What is older is read all the
+    same before the read ends, and a start there is no other one."""
+    name = topic()
+    produce(kafka.bootstrap, name, [Record(value=b"before", timestamp_ms=1_000_000)])
+    held = [Record(value=b"held", timestamp_ms=1_000_001)]
+    open_producer = abandon_transaction(kafka.bootstrap, name, held)
+    behind = {b"older": 1_000_002, b"as young": 1_000_010}
+    produce(kafka.bootstrap, name, [Record(value=v, timestamp_ms=t) for v, t in behind.items()])
+    moment = datetime.fromtimestamp(1_000.010, UTC)
+    assert bounds(start(source(kafka, name, starting_offsets=moment))[1]) == {0: (3, 3)}
+    ending = source(kafka, name, bounded=True, options={"endingTimestamp": "1000010"})
+    enumerator, positions = start(ending)
+    first = cut(enumerator, positions)
+    assert bounds(first) == {0: (0, 1)}
+    assert not enumerator.is_finished(first)
+    open_producer.commit_transaction(PATIENCE_S)
+    await_stable(kafka.bootstrap, name)
+    last = cut(enumerator, first)
+    assert values(rows(ending, last)) == [b"held", b"older"]
+    assert enumerator.is_finished(last)
+
+
 def test_range_ending_in_markers_and_aborted_records_ends(
     kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
 ) -> None:

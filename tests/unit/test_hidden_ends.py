@@ -80,6 +80,19 @@ def test_where_allowed_a_source_goes_back_to_the_end_of_the_log_and_no_further()
     assert bounds(bench.cut(position)) == {"orders-0": (700, 1200)}
 
 
+def test_where_allowed_what_comes_while_a_log_is_found_to_be_shorter_is_read() -> None:
+    """It is in the place of what was lost; a cut without records may have been given to nobody."""
+    bench = bench_of(FakeLog(latest=700), failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    bench.clock.pass_time(20)
+    bench.cluster.log("orders").latest = 690
+    bench.cut(position)
+    for end in (690, 720, 750):
+        bench.clock.pass_time(31)
+        bench.cluster.log("orders").latest = end
+        assert bounds(bench.cut(position)) == {"orders-0": (690, end)}
+
+
 def test_an_end_that_a_former_leader_tells_settles_nothing() -> None:
     """It is neither shorter for it, nor whole; a run that ends by itself says so."""
     log = FakeLog(latest=500, end=700, leader_epoch=3, end_epoch=2)

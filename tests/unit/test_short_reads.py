@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.errors import UnreachableError
+from runtime.errors import ConfigError, UnreachableError
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import Bench, bounds
@@ -49,6 +49,44 @@ def test_a_batch_read_that_is_whole_says_nothing(caplog: pytest.LogCaptureFixtur
     bench = bench_of(10, 20, failOnDataLoss="false")
     bench.enumerator.require_readable_ends(bench.cut(bench.start()))
     assert not caplog.records
+
+
+def ending_at(log: FakeLog, timestamp_ms: int) -> dict[str, tuple[int, int]]:
+    """What a batch read of all before a timestamp reads; it is 1,000,000 ms."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", log)
+    bench = Bench(cluster, bounded=True, endingTimestamp=str(timestamp_ms))
+    ranges = bench.enumerator.cut_surely(bench.start(), max_records=None, timeout_s=1, whole=True)
+    bench.enumerator.require_readable_ends(ranges)
+    return bounds(ranges)
+
+
+def test_a_read_that_ends_at_a_timestamp_ends_before_the_first_record_as_young() -> None:
+    log = FakeLog(latest=10, times_ms={offset: offset * 100 for offset in range(10)})
+    assert ending_at(log, 700) == {"orders-0": (0, 7)}
+    assert ending_at(log, 650) == {"orders-0": (0, 7)}
+
+
+@pytest.mark.parametrize("timestamp_ms", [2_000_000, 999_999])
+def test_where_no_record_is_as_young_all_that_there_is_is_read(timestamp_ms: int) -> None:
+    assert ending_at(FakeLog(latest=10, times_ms={9: 900}), timestamp_ms) == {"orders-0": (0, 10)}
+
+
+@pytest.mark.parametrize("timestamp_ms", [1_200, 1_500])
+def test_what_an_open_transaction_hides_before_a_timestamp_is_not_left_out_in_silence(
+    timestamp_ms: int,
+) -> None:
+    """Committed records behind its first one are older than what was asked for, whether there is
+    one that is not or none."""
+    log = FakeLog(latest=10, end=13, times_ms={11: 1_100, 12: 1_200})
+    ending = 12 if timestamp_ms == 1_200 else 13
+    with pytest.raises(ConfigError, match=f"orders-0=readable=10 ending={ending}"):
+        ending_at(log, timestamp_ms)
+
+
+def test_an_ending_that_is_yet_to_come_is_what_can_be_read_now() -> None:
+    log = FakeLog(latest=10, end=13, times_ms={12: 1_200})
+    assert ending_at(log, 2_000_000) == {"orders-0": (0, 10)}
 
 
 def planned(bench: Bench, start: tuple[SplitRange, ...]) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ import pytest
 from connectors.kafka.discovery import OffsetFact
 from connectors.kafka.positions import Edge, PartitionKey
 from runtime.contracts import Backlog
-from runtime.errors import ConfigError, SourceChangedError, UnreachableError
+from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 
@@ -42,6 +42,38 @@ def test_every_kind_of_start_becomes_numbers(
     start = bench.start()
     assert bounds(start) == {"orders-0": (first, first), "orders-1": (second, second)}
     assert {split.topic_id for split in start} == {"id-of-orders"}
+
+
+@pytest.mark.parametrize(
+    ("options", "offset"),
+    [
+        ({"startingOffsets": "latest"}, 10),
+        ({"startingOffsets": "committed", "kafka.group.id": "g"}, 9),
+        ({"startingOffsets": '{"orders":{"0":8}}'}, 8),
+        ({"startingTimestamp": "900"}, 9),
+    ],
+)
+def test_records_in_the_place_of_those_before_a_start_are_not_passed_over(
+    options: dict[str, str], offset: int
+) -> None:
+    """A topic is quiet behind a start, a leader that lacks some of it is elected, and new records
+    come where the lost ones were."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10, leader_epoch=3, times_ms={9: 900}, began={3: 0}))
+    cluster.groups["g"] = {("orders", 0): 9}
+    bench = Bench(cluster, **options)
+    start = bench.start()
+    assert bench.cut(start)[0].is_empty == (offset == 10)
+    cluster.log("orders").elect(cut_off_at=7, grown_to=30)
+    with pytest.raises(DataLostError, match=rf"orders-0\[7,{offset}\)"):
+        bench.cut(start)
+
+
+def test_a_start_behind_the_end_of_the_log_is_no_leaders_word() -> None:
+    """Which one will write what is to come before it, nobody knows."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10, leader_epoch=3))
+    assert Bench(cluster, startingOffsets='{"orders":{"0":11}}').start()[0].leader_epoch is None
 
 
 def test_latest_is_resolved_once_so_later_records_are_read() -> None:
