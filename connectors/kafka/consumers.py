@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.native.library import library_for
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import ReadSettings
+from runtime.model import SplitRange
 
 __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
 
@@ -65,20 +67,29 @@ class PooledConsumer:
     consumer: Consumer | NativeConsumer
     key: _Key
     refusals: Refusals = field(default_factory=Refusals)
-    _known_topics: set[str] = field(default_factory=set)
+    _leaders: dict[str, dict[int, int]] = field(default_factory=dict)
 
-    def learn(self, topics: Iterable[str]) -> None:
-        """Ask for the leaders of topics that are new to this client, before they are assigned.
+    def learn(self, splits: Iterable[SplitRange]) -> None:
+        """Ask for the leaders of what is to be assigned, where this client may not know them.
 
         An assignment does not ask by itself: it waits for the next of librdkafka's looks round,
-        one each second, unless the topic came along with the client's first connection.
+        one each second, unless the topic came along with the client's first connection. And until
+        the next look it fetches from a leader of then that has been frozen since, and may know
+        records that a later one, by whom a range was cut, has others in the place of.
         """
-        for topic in sorted(set(topics) - self._known_topics):
+        wanted: dict[str, dict[int, int]] = defaultdict(dict)
+        for split in splits:
+            epoch = -1 if split.leader_epoch is None else split.leader_epoch
+            wanted[split.topic][split.partition] = epoch
+        for topic, epochs in sorted(wanted.items()):
+            known = self._leaders.get(topic)
+            if known is not None and all(at <= known.get(p, -1) for p, at in epochs.items()):
+                continue
             # A cluster that does not answer is the business of the read, which has a bound.
             with contextlib.suppress(KafkaException):
                 self.consumer.list_topics(topic, timeout=_METADATA_S)
                 self.refusals.answered()
-            self._known_topics.add(topic)
+                self._leaders[topic] = {**(known or {}), **epochs}
 
     def wake(self) -> None:
         """What it reported while it was idle is of the past; confluent-kafka's reports by polls."""

@@ -199,7 +199,7 @@ class Reading:
 
     def begin(self) -> None:
         """Let the consumer fetch; once, before `next_batch`."""
-        self._pooled.learn(split.topic for split in self._splits)
+        self._pooled.learn(self._splits)
         places = [self._place(slot) for slot in range(len(self._splits))]
         self._consumer.assign(places)
         for place in places:
@@ -313,7 +313,7 @@ class Reading:
                     self._moved_at_s = time.monotonic()
                 else:
                     self._refuse_silence()
-            elif slot is not None and self._follows and LOG_TRUNCATION in error.str():
+            elif slot is not None and LOG_TRUNCATION in error.str():
                 self._refuse_other_log(slot)
             elif slot is not None and error.name() in _OUT_OF_RANGE:
                 self._go_on_behind_loss(slot)
@@ -342,8 +342,9 @@ class Reading:
         self._consumer.incremental_assign([self._place(slot)])
 
     def _refuse_other_log(self, slot: int) -> None:
-        """A new leader lacks records that have been read since the last barrier, perhaps since an
-        earlier one: the next life begins where it is decided, and the driver judges that place."""
+        """A new leader lacks records that have been read: since the last barrier, perhaps since an
+        earlier one, then the next life begins where it is decided, and the driver judges that
+        place; or of a range, which the next try reads of that leader alone."""
         position = self._progress.position(slot)
         raise UnreachableError(
             "records that were read are gone from their partition",

@@ -20,6 +20,7 @@ from tests.fake_source_cluster import FakeClock
 TRANSPORT: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored
 NOT_LOGGED_IN: int = getattr(KafkaError, "_AUTHENTICATION")  # noqa: B009 - public, underscored
 END: int = getattr(KafkaError, "_PARTITION_EOF")  # noqa: B009 - public, underscored
+TRUNCATED: int = getattr(KafkaError, "_LOG_TRUNCATION")  # noqa: B009 - public, underscored
 OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
 
 
@@ -39,6 +40,7 @@ class FakeConsumer:
     """Gives what a test put in, one call at a time; the last answer again and again."""
 
     unreachable = False
+    is_closed = False
 
     def __init__(self, *answers: Sequence[Message], watermarks: tuple[int, int]) -> None:
         self._answers = list(answers)
@@ -70,7 +72,8 @@ class FakeConsumer:
 
     def incremental_unassign(self, places: Sequence[TopicPartition]) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.is_closed = True
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever reads gets this one."""
@@ -127,6 +130,30 @@ def test_records_that_cannot_be_read_stop_the_read(
     consumer = FakeConsumer([message(0), unreadable, message(2)], watermarks=(0, 3))
     with pytest.raises(StreamError, match="offset 1"):
         values(monkeypatch, consumer)
+
+
+def test_a_range_is_not_gone_on_with_in_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen broker gave records that the leader by whom the range was cut has others in the
+    place of: of their epoch, nothing is wrong with them. The next try has another client."""
+    told = message(2, KafkaError(TRUNCATED, KafkaError(TRUNCATED).str()))
+    consumer = FakeConsumer(
+        [message(0, leader_epoch=5), message(1, leader_epoch=5), told],
+        [message(2, leader_epoch=6)],
+        watermarks=(0, 3),
+    )
+    with pytest.raises(UnreachableError, match=r"gone from their partition.*orders-0"):
+        values(monkeypatch, consumer, leader_epoch=6)
+    assert consumer.is_closed
+
+
+def test_a_client_looks_for_a_leader_that_it_may_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks by itself every five minutes, and reads of a former one until then."""
+    records = [message(offset) for offset in range(3)]
+    consumer = FakeConsumer(records, watermarks=(0, 3))
+    consumer.install(monkeypatch)
+    for epoch, looks in [(None, 1), (4, 2), (4, 2), (None, 2), (3, 2), (5, 3)]:
+        assert sum(b.num_rows for b in READER.read([split(leader_epoch=epoch)])) == 3
+        assert consumer.calls.count("look up orders") == looks
 
 
 def test_a_position_that_is_refused_again_and_again_has_an_end(
