@@ -230,14 +230,15 @@ class StartSequence:
             # A program that ends behind its seal again and again leaves many that tell the same.
             if checkpoint_id in seals and seals[checkpoint_id] == told:
                 continue
-            is_left = restore_from is not None or recovery.is_left_behind(checkpoint_id, places)
-            place = self._place(checkpoint_id, skip_damaged=is_left)
+            is_left = recovery.is_left_behind(checkpoint_id, places)
+            place = self._place(checkpoint_id, skip_damaged=is_left or restore_from is not None)
             if place is not None:
                 places.append(place)
                 if place.record.asked_by == SEAL:
                     told = place.record.restored_from
                 is_far_enough = restore_from is None or checkpoint_id <= restore_from
-                if place.is_committed and not place.is_superseded and is_far_enough:
+                is_in_force = place.is_committed and not place.is_superseded and not is_left
+                if is_in_force and is_far_enough:
                     break
             elif not self._store.is_committed(checkpoint_id):
                 return None  # retired, its mark with it; damaged ones are left behind with theirs
