@@ -5,7 +5,7 @@ Runs where a producer is made: in an executor's background thread.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from connectors.kafka._client import (
@@ -61,7 +61,7 @@ class ClusterLimits:
             batch that is larger, and librdkafka, unlike Java's producer, does not split it and try
             again.
         partitions: of all topics that are written to.
-        answered: False when the cluster said nothing: asking again may tell.
+        answered: False when the cluster did not say all: asking again may tell.
     """
 
     transaction_timeout_s: float | None = None
@@ -106,22 +106,28 @@ def describe_limits(
     except (KafkaException, TimeoutError) as err:
         log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
         return ClusterLimits(answered=False)
-    return ClusterLimits(
+    found_limits = ClusterLimits(
         transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
         batch_bytes=min((int(c["max.message.bytes"]) for c in written), default=None),
-        partitions=_count_partitions(admin, topics, timeout_s),
     )
+    try:
+        return replace(found_limits, partitions=_count_partitions(admin, topics, timeout_s))
+    except (KafkaException, TimeoutError) as err:
+        log.info("partitions cannot be counted: error=%s", connection.scrub(str(err)))
+        return replace(found_limits, answered=False)
 
 
 def _count_partitions(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> int | None:
-    """Of all topics together; None where one of them does not say."""
+    """Of all topics together; None where one of them does not say. Raises when nobody answers."""
     if not topics:
         return None
     # Not list_topics: naming a missing topic there makes the broker create it.
     asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
     try:
         return sum(len(future.result(timeout_s).partitions) for future in asked.values())
-    except (KafkaException, TimeoutError) as err:
+    except KafkaException as err:
+        if isinstance(translate(err), UnreachableError):
+            raise
         log.info("partitions cannot be counted: error=%s", err)
         return None
 

@@ -37,7 +37,7 @@ _MOST_PARTITION_BYTES = 1 << 20
 _MOST_QUEUE_KIB = 2**21 - 1  # librdkafka's own limits
 _MOST_QUEUE_RECORDS = 10_000_000
 _LEAST_RECORDS = 1_000
-_PATIENT_LINGER_MS = 200
+_PATIENT_LINGER_MS = 100
 _USUAL_LINGER_MS = 20
 # Records without a key or partition stay with a partition for so long; librdkafka's own is twice
 # the linger, for which all of a short epoch would go to one.
@@ -237,7 +237,7 @@ def batch_settings(
     """
     batch_bytes = _given(options, _BATCH_BYTES) or batch_bytes
     settings = {_BATCH_BYTES[0]: batch_bytes, _BATCH_RECORDS[0]: _MOST_BATCH_RECORDS}
-    if partitions and not is_seen_at_once and not _given(options, _LINGER):
+    if partitions and not is_seen_at_once and not any(name in options for name in _LINGER):
         share = _within(queue.queue_records // partitions, 1, _MOST_BATCH_RECORDS)
         batch_records = _given(options, _BATCH_RECORDS) or share
         message_bytes = _given(options, _MESSAGE) or MOST_SENT_MESSAGE_BYTES

@@ -231,12 +231,14 @@ def test_a_small_queue_does_not_wait_for_batches_that_it_cannot_hold(
 @pytest.mark.parametrize(
     ("partitions", "options", "linger_ms", "batch_records"),
     [
-        (4, {}, 200, 53_248 // 4),
-        (12, {}, 200, 53_248 // 12),
+        (4, {}, 100, 53_248 // 4),
+        (12, {}, 100, 53_248 // 12),
         (13, {}, 20, 100_000),  # and a record in hand: 14 MB do not fit into 13 MiB
         (None, {}, 20, 100_000),
         (4, {"batch.size": "4000000"}, 20, 100_000),
         (4, {"linger.ms": "7"}, "7", 100_000),
+        (4, {"linger.ms": "0.5"}, "0.5", 100_000),
+        (4, {"linger.ms": "0"}, "0", 100_000),
         (4, {"batch.num.messages": "20000"}, 20, "20000"),
         (4, {"message.max.bytes": "20000000"}, 20, 100_000),
     ],
@@ -260,7 +262,7 @@ def test_records_without_a_key_do_not_stay_with_a_partition_for_longer_than_befo
     config = transactional_config(
         plain, ClusterLimits(partitions=4), SETTINGS, transaction_timeout_s=None
     )
-    assert (config["linger.ms"], config["sticky.partitioning.linger.ms"]) == (200, 40)
+    assert (config["linger.ms"], config["sticky.partitioning.linger.ms"]) == (100, 40)
 
 
 def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:

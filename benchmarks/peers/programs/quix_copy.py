@@ -5,7 +5,7 @@ one consumer group: two, with two partitions each. Bytes in and out, so nothing 
 ``commit_interval`` is the interval of the run: a transaction is committed each time. librdkafka
 reads committed records only, unless it is told otherwise. ``fetch.queue.backoff.ms`` is 5 as in
 ours and in the tuned loop by hand: librdkafka's default of 1000 costs three quarters of the rate.
-``linger.ms`` is ours, ``batch.size`` everybody's, and the producer's queue has room for an epoch.
+``linger.ms`` and ``batch.size`` are everybody's, and the producer's queue has room for an epoch.
 """
 
 import argparse
@@ -34,8 +34,7 @@ def copy(args: argparse.Namespace, number: int) -> None:
         state_dir=Path(args.directory) / f"state-{number}",
         consumer_extra_config={"fetch.queue.backoff.ms": 5},
         producer_extra_config={
-            "linger.ms": 200,
-            "sticky.partitioning.linger.ms": 40,
+            "linger.ms": 20,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
         },
