@@ -11,7 +11,7 @@ from connectors.kafka.losses import LossWatch
 from connectors.kafka.offset_publication import OffsetPublication
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.patience import ABSENCE_S, Patience
-from connectors.kafka.positions import Edge, PartitionKey
+from connectors.kafka.positions import Edge, PartitionKey, named_ends
 from connectors.kafka.resolution import resolve
 from connectors.kafka.shared_look import SharedLook
 from connectors.kafka.short_logs import ShortLogs
@@ -108,11 +108,11 @@ class KafkaSplitEnumerator:
         self._discovered_at_s = self._clock()
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
-            if self._options.ending is not Edge.LATEST:  # a short log is judged when it is cut
-                require_forward(starts, self._ends or {})
-        # Whether a later leader lacks some of what lies before them can be asked then.
-        latest = self._cluster.look(keys, timeout_s=timeout_s).latest if keys else {}
-        return tuple(self._split(topics, key, starts[key], latest.get(key)) for key in keys)
+            now_ms = round(self._wall_clock() * 1000)
+            # What else is there to be read may be a short log, which is judged when it is cut.
+            require_forward(starts, named_ends(self._options.ending, self._ends or {}, now_ms))
+        ends = self._losses.told_ends(keys, timeout_s=timeout_s)
+        return tuple(self._split(topics, key, starts[key], ends.get(key)) for key in keys)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
         """Go on at the ends of ``positions``.
@@ -485,7 +485,7 @@ class KafkaSplitEnumerator:
         topics: Mapping[str, TopicFacts],
         key: PartitionKey,
         offset: int,
-        latest: OffsetFact | None = None,
+        log_end: OffsetFact | None = None,
     ) -> SplitRange:
         return SplitRange(
             source_id=self._source_id,
@@ -494,5 +494,5 @@ class KafkaSplitEnumerator:
             partition=key[1],
             start_offset=offset,
             end_offset=offset,
-            leader_epoch=latest.leader_up_to(offset) if latest else None,
+            leader_epoch=log_end.leader_up_to(offset) if log_end else None,
         )

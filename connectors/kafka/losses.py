@@ -22,11 +22,14 @@ from connectors.kafka.splits import (
     lost_to_retention,
 )
 from runtime.contracts import Clock
+from runtime.errors import UnreachableError
 from runtime.model import SplitRange
 
 __all__ = ["LossWatch"]
 
 log = logging.getLogger(__name__)
+
+_TOLD_S = 1.0
 
 
 class LossWatch:
@@ -75,6 +78,17 @@ class LossWatch:
         starts |= self._rewritten(positions, ends, look)
         # Up to where the present leader has told, a log is only not shown yet.
         return starts | self._cut_off(starts, look, patience_s, told=ends.keys())
+
+    def told_ends(
+        self, keys: Collection[PartitionKey], *, timeout_s: float
+    ) -> Mapping[PartitionKey, OffsetFact]:
+        """By whom the logs have what lies before a start: whether a later leader lacks some of it
+        can be asked then. Nobody waits for a partition without a leader; nothing is told then."""
+        try:
+            return self._cluster.log_ends(keys, timeout_s=min(timeout_s, _TOLD_S)) if keys else {}
+        except UnreachableError as err:
+            log.info("no leader tells what lies before the start: error=%s", err)
+            return {}
 
     def with_log_ends(
         self, starts: Mapping[PartitionKey, int], look: Look, *, timeout_s: float
@@ -135,16 +149,19 @@ class LossWatch:
     ) -> Mapping[PartitionKey, int | None]:
         """Logs that end before their positions, and where; None: nobody tells just now.
 
-        Since when they do is noted; other regions' stay noted.
+        Since when they do is noted; others, and those that nobody tells of, stay noted.
         """
         ends = {key: _log_end(key, look) for key in _hidden(starts, look)}
         shorter = {key: end for key, end in ends.items() if end is None or end < starts[key]}
         before, now_s = self._shorter, self._clock()
-        self._shorter = {key: noted for key, noted in before.items() if key not in starts}
+        unseen = before.keys() - (starts.keys() & look.latest.keys())
+        self._shorter = {key: before[key] for key in unseen}
         for key, end in shorter.items():
-            if end is not None:
-                noted = before.get(key)
-                self._shorter[key] = (now_s, end) if noted is None or end < noted[1] else noted
+            noted = before.get(key)
+            if end is not None and (noted is None or end < noted[1]):
+                noted = (now_s, end)
+            if noted is not None:
+                self._shorter[key] = noted
         return shorter
 
     def _earlier_ends(

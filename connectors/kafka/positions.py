@@ -20,6 +20,7 @@ __all__ = [
     "PerPartition",
     "PerPartitionTimestamp",
     "Position",
+    "named_ends",
     "parse_assignment",
     "parse_offsets",
     "parse_timestamps",
@@ -75,6 +76,21 @@ class PerPartitionTimestamp:
 
 
 Position: TypeAlias = Edge | Committed | AtTimestamp | PerPartition | PerPartitionTimestamp
+
+
+def named_ends(
+    ending: Position, ends: Mapping[PartitionKey, int], now_ms: int
+) -> dict[PartitionKey, int]:
+    """Those of ``ends`` that an ending names a place for; the others are what can be read now."""
+    if isinstance(ending, PerPartition):
+        return {key: end for key, end in ends.items() if ending.offsets.get(key) is not Edge.LATEST}
+    if isinstance(ending, AtTimestamp):
+        return dict(ends) if ending.timestamp_ms <= now_ms else {}
+    if isinstance(ending, PerPartitionTimestamp):
+        times = ending.timestamps_ms
+        return {key: end for key, end in ends.items() if times.get(key, now_ms) <= now_ms}
+    return {}
+
 
 _ASSIGNMENT = '{"topic": [0, 1]}'
 _OFFSETS = '{"topic": {"0": 23, "1": -2}}'

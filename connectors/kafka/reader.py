@@ -209,6 +209,7 @@ class Reading:
                 # one that is assigned.
                 with suppress(KafkaException):
                     self._consumer.seek(place)
+        self._moved_at_s = time.monotonic()  # until here nobody was asked for records
 
     def next_batch(self) -> pa.RecordBatch | None:
         """The next records; None where none came, or none was wanted."""
@@ -314,7 +315,8 @@ class Reading:
                 else:
                     self._refuse_silence()
             elif slot is not None and LOG_TRUNCATION in error.str():
-                self._refuse_other_log(slot)
+                if self._follows or self._progress.position(slot) < self._end(slot):
+                    self._refuse_other_log(slot)
             elif slot is not None and error.name() in _OUT_OF_RANGE:
                 self._go_on_behind_loss(slot)
             elif slot is not None and self._follows and error.name() in _ABSENT:

@@ -87,8 +87,8 @@ def _committed(
     return {**{key: found[key] for key in keys if key in found}, **earliest}
 
 
-def _is_before(what: Edge | int, at_ms: int) -> bool:
-    return not isinstance(what, Edge) and what <= at_ms
+def _is_before(what: Edge | int, at_ms: int | None) -> bool:
+    return at_ms is not None and not isinstance(what, Edge) and what <= at_ms
 
 
 def _ask(
@@ -100,8 +100,14 @@ def _ask(
 ) -> dict[PartitionKey, int]:
     latest: dict[PartitionKey, int] = {}
     if no_match is NoMatch.LATEST:
-        # Before the timestamps: what comes between the two questions is read, not skipped.
-        latest = _ask(cluster, dict.fromkeys(wanted, Edge.LATEST), NoMatch.ERROR, timeout_s)
+        # Before the timestamps: what comes between the two questions is read by a start, and left
+        # to the next read by an ending.
+        older = {key for key, what in wanted.items() if _is_before(what, all_before_ms)}
+        rest = [key for key in wanted if key not in older]
+        latest = _ask(cluster, dict.fromkeys(rest, Edge.LATEST), NoMatch.ERROR, timeout_s)
+        ends = cluster.log_ends(older, timeout_s=timeout_s) if older else {}
+        require_located(older, ends)
+        latest |= {key: fact.offset for key, fact in ends.items()}
     found = cluster.offsets(wanted, timeout_s=timeout_s) if wanted else {}
     gone = sorted(key for key in wanted if key not in found)
     if gone:
@@ -120,9 +126,4 @@ def _ask(
             },
             "Give an earlier one, or set startingOffsetsByTimestampStrategy=latest.",
         )
-    if all_before_ms is not None:
-        older = [key for key in unmatched if _is_before(wanted[key], all_before_ms)]
-        ends = cluster.log_ends(older, timeout_s=timeout_s) if older else {}
-        require_located(older, ends)
-        latest |= {key: fact.offset for key, fact in ends.items()}
     return {key: latest[key] if fact is None else fact.offset for key, fact in found.items()}

@@ -1,7 +1,11 @@
 """Reads that end by themselves: never fewer records than asked for without a word."""
 
+from collections.abc import Mapping
+
 import pytest
 
+from connectors.kafka.discovery import OffsetFact
+from connectors.kafka.positions import Edge, PartitionKey
 from runtime.errors import ConfigError, UnreachableError
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
@@ -82,6 +86,26 @@ def test_what_an_open_transaction_hides_before_a_timestamp_is_not_left_out_in_si
     ending = 12 if timestamp_ms == 1_200 else 13
     with pytest.raises(ConfigError, match=f"orders-0=readable=10 ending={ending}"):
         ending_at(log, timestamp_ms)
+
+
+def test_a_record_that_comes_while_an_ending_is_looked_up_is_the_next_reads() -> None:
+    """It is as young as the ending, and a read from there finds it again."""
+
+    class Growing(FakeSourceCluster):
+        """A record comes behind each question for a timestamp."""
+
+        def offsets(
+            self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
+        ) -> Mapping[PartitionKey, OffsetFact | None]:
+            found = super().offsets(wanted, timeout_s=timeout_s)
+            if any(isinstance(what, int) for what in wanted.values()):
+                self.log("orders").latest += 1
+            return found
+
+    cluster = Growing()
+    cluster.create("orders", FakeLog(latest=10))
+    bench = Bench(cluster, bounded=True, endingTimestamp="999999")
+    assert bounds(bench.cut(bench.start())) == {"orders-0": (0, 10)}
 
 
 def test_an_ending_that_is_yet_to_come_is_what_can_be_read_now() -> None:

@@ -1,6 +1,6 @@
 """The driver's side of a Kafka source, on a cluster in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -67,6 +67,67 @@ def test_records_in_the_place_of_those_before_a_start_are_not_passed_over(
     cluster.log("orders").elect(cut_off_at=7, grown_to=30)
     with pytest.raises(DataLostError, match=rf"orders-0\[7,{offset}\)"):
         bench.cut(start)
+
+
+def test_a_start_by_numbers_waits_for_no_leader() -> None:
+    """Nothing is asked but by whom the records before it are, and the others' regions begin."""
+
+    class Leaderless(FakeSourceCluster):
+        """One partition has none, which librdkafka answers for all that are asked about."""
+
+        def log_ends(
+            self, keys: Collection[PartitionKey], *, timeout_s: float
+        ) -> Mapping[PartitionKey, OffsetFact]:
+            assert timeout_s <= 1
+            raise UnreachableError("no leader", {}, "Wait.")
+
+    cluster = Leaderless()
+    cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
+    start = Bench(cluster, startingOffsets='{"orders":{"0":7,"1":9}}').start()
+    assert bounds(start) == {"orders-0": (7, 7), "orders-1": (9, 9)}
+    assert {split.leader_epoch for split in start} == {None}
+
+
+def test_a_start_that_readers_do_not_see_yet_knows_its_leader() -> None:
+    """As a timestamp behind an open transaction."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10, end=15, times_ms={12: 900}, leader_epoch=3))
+    (start,) = Bench(cluster, startingTimestamp="900").start()
+    assert (start.end_offset, start.leader_epoch) == (12, 3)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"endingOffsets": '{"orders":{"0":-1}}'},
+        {"endingTimestamp": "2000000"},
+        {"endingOffsetsByTimestamp": '{"orders":{"0":2000000}}'},
+        {},
+    ],
+)
+def test_a_read_of_what_is_there_does_not_end_before_it_starts(ending: dict[str, str]) -> None:
+    """It starts behind an open transaction, where nothing can be read yet."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10, end=15, times_ms={12: 900}))
+    bench = Bench(cluster, bounded=True, startingTimestamp="900", **ending)
+    cut = bench.cut(bench.start())
+    assert bounds(cut) == {"orders-0": (12, 12)}
+    assert bench.enumerator.is_finished(cut)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"endingOffsets": '{"orders":{"0":5}}'},
+        {"endingTimestamp": "500"},
+        {"endingOffsetsByTimestamp": '{"orders":{"0":500}}'},
+    ],
+)
+def test_a_read_that_is_told_to_end_before_it_starts_is_refused(ending: dict[str, str]) -> None:
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10, times_ms={5: 500, 9: 900}))
+    with pytest.raises(ConfigError, match="orders-0=start=9 end=5"):
+        Bench(cluster, bounded=True, startingTimestamp="900", **ending).start()
 
 
 def test_a_start_behind_the_end_of_the_log_is_no_leaders_word() -> None:

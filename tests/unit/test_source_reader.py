@@ -146,6 +146,15 @@ def test_a_range_is_not_gone_on_with_in_another_log(monkeypatch: pytest.MonkeyPa
     assert consumer.is_closed
 
 
+def test_what_comes_behind_the_end_of_a_range_is_nothing_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka had read ahead, and found another log there."""
+    told = message(5, KafkaError(TRUNCATED, KafkaError(TRUNCATED).str()))
+    consumer = FakeConsumer([*(message(n) for n in range(3)), told], watermarks=(0, 3))
+    assert values(monkeypatch, consumer, leader_epoch=6) == [b"0", b"1", b"2"]
+
+
 def test_a_client_looks_for_a_leader_that_it_may_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks by itself every five minutes, and reads of a former one until then."""
     records = [message(offset) for offset in range(3)]
