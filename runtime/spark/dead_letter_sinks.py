@@ -57,6 +57,9 @@ def taking_dead_letters(pipeline: Pipeline) -> list[Sink]:
     taker = _taker(sinks) if topics else None
     if taker is not None:
         at, sink = taker
+        for other in sinks:
+            if isinstance(other, DeadLetterSink):
+                other.with_dead_letters(topics)  # refused where one of them is its own
         sinks[at] = sink.with_dead_letters(topics)
     return sinks
 

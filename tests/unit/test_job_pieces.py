@@ -355,6 +355,18 @@ def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
         ]
 
 
+@pytest.mark.parametrize("taker_first", [True, False])
+def test_dead_letters_go_to_the_topic_of_no_output(taker_first: bool) -> None:
+    """Also not to that of a sink which does not write them: its readers could not tell."""
+    pipeline = Pipeline(kafka_source())
+    stream = Stream(pipeline).map_batches(identity, on_error=DeadLetters(topic="loose"))
+    sinks = [kafka_sink("exact"), kafka_sink("loose", guarantee="at-least-once")]
+    for sink in sinks if taker_first else reversed(sinks):
+        stream = stream.sink(sink)
+    with pytest.raises(ConfigError, match="sink=kafka-sink-loose topic=loose"):
+        regions_of([pipeline], [False])
+
+
 def test_a_function_declared_non_deterministic_makes_its_region_beyond_repair() -> None:
     """And finds no poison records, for which it would have to be called again."""
     job = Job("j", cast(SparkSession, None), checkpoint_dir="/c")
