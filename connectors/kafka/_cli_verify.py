@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from connectors.kafka.verification import (
     why_nothing_expected,
 )
 from runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
-from runtime.checker.user_mapping import load_mapping
+from runtime.checker.user_mapping import Stopped, load_mapping
 from runtime.errors import ConfigError
 
 __all__ = ["verify_command"]
@@ -214,7 +213,7 @@ class _Teller:
 
 
 def _leave(number: int, _: FrameType | None) -> None:
-    sys.exit(128 + number)
+    raise Stopped(128 + number)
 
 
 def _same(record: Record) -> tuple[Record]:

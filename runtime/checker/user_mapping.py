@@ -14,7 +14,11 @@ from runtime.checker.history import Place
 from runtime.checker.record import Record
 from runtime.errors import ConfigError
 
-__all__ = ["load_mapping"]
+__all__ = ["Stopped", "load_mapping"]
+
+
+class Stopped(SystemExit):
+    """What a signal's handler raises to end the program: no fault of a function it comes in."""
 
 
 def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
@@ -51,7 +55,9 @@ def _results(name: str, function: Callable[[Record], Any], record: Record) -> Se
             return ()
         is_several = isinstance(result, Iterable) and not isinstance(result, Record)
         return tuple(result) if is_several else (result,)
-    except Exception as err:
+    except Stopped:
+        raise
+    except (Exception, SystemExit) as err:  # sys.exit(0) would pass for exactly once
         raise ConfigError(
             "the mapping raised",
             _where(name, record, f"{type(err).__name__}: {err}"),
@@ -74,10 +80,12 @@ def _function(name: str) -> Callable[[Record], Any]:
         function: Any = getattr(importlib.import_module(module_name), function_name)
         if not callable(function):
             raise TypeError(f"{function_name} is of type {type(function).__name__}")
-    except Exception as err:  # the user's own code runs when his module is imported
+    except Stopped:
+        raise
+    except (Exception, SystemExit) as err:  # his own code runs when a user's module is imported
         raise ConfigError(
             "the mapping cannot be loaded",
-            {"map": name, "reason": err},
+            {"map": name, "reason": f"{type(err).__name__}: {err}"},
             "Write MODULE:FUNCTION, of a module that can be imported from here.",
         ) from err
     return cast("Callable[[Record], Any]", function)

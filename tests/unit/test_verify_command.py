@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,46 @@ def test_ctrl_c_within_a_mapping_is_no_error_of_the_mapping(
     code = "def f(record):\n    raise KeyboardInterrupt"
     with pytest.raises(KeyboardInterrupt):
         load_mapping(own_mapping(tmp_path, monkeypatch, code))(Record("t", 0, 0, b"k", b"v"))
+
+
+_EXITS = ["import sys\n\nsys.exit({})", "def f(record):\n    raise SystemExit({})"]
+
+
+@pytest.mark.parametrize("code", [*_EXITS, "def f(record):\n    yield record\n    exit({})"])
+@pytest.mark.parametrize("status", ["0", "", "'bye'"])
+def test_a_mapping_that_exits_gives_no_verdict_and_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, status: str
+) -> None:
+    """Exit code 0 would be "exactly once"; as where a module has no ``__main__`` guard."""
+    name = own_mapping(tmp_path, monkeypatch, code.format(status))
+    result = run(tmp_path, ["a"], [], "--map", name)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ConfigError)
+    for fact in (f"map={name}", f"reason=SystemExit: {status.strip(chr(39))}"):
+        assert fact in str(result.exception)
+
+
+@pytest.fixture
+def _handler_of_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+_TERMINATED = "signal.raise_signal(signal.SIGTERM)"
+
+
+@pytest.mark.usefixtures("_handler_of_before")
+@pytest.mark.parametrize(
+    "code",
+    [_TERMINATED, f"def f(record):\n    {_TERMINATED}", f"def f(record):\n    yield {_TERMINATED}"],
+    ids=["import", "function", "generator"],
+)
+def test_sigterm_within_a_mapping_is_no_error_of_the_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    name = own_mapping(tmp_path, monkeypatch, f"import signal\n\n{code}")
+    assert run(tmp_path, ["a"], ["a"], "--map", name).exit_code == 143
 
 
 def test_a_mapping_without_a_colon_is_refused_before_its_module_is_loaded() -> None:
