@@ -17,6 +17,7 @@ from connectors.kafka._cli_options import BOOTSTRAP_NAMES
 from connectors.kafka._cli_txn import read_options
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.verification import (
+    Comparison,
     Plan,
     are_files,
     findings_file,
@@ -24,7 +25,6 @@ from connectors.kafka.verification import (
     name_function,
     transactions_of,
     verify,
-    why_nothing_expected,
 )
 from runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
 from runtime.checker.user_mapping import Stopped, load_mapping
@@ -52,7 +52,8 @@ _Map = Annotated[
         "--map",
         metavar="MODULE:FUNCTION",
         help="From an input Record to the Record, the Records or None that it must become; "
-        "left out: itself.",
+        "left out: itself. One with a topic that is neither the input's nor the output's is not "
+        "expected here.",
     ),
 ]
 _NameBy = Annotated[
@@ -141,15 +142,14 @@ def verify_command(
     )
     bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
-        verdict, records_read = verify(
-            plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update
-        )
+        compared = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
+    bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere)
     if as_json:
-        told = {**_as_json(verdict), **bounds.as_json()}
+        told = {**_as_json(compared.verdict), **bounds.as_json()}
         typer.echo(json.dumps(told, indent=2))  # ASCII: a file's name may be no text
     else:
-        _print(verdict, plan, bounds, records_read=records_read)
-    if not verdict.is_clean:
+        _print(compared, plan, bounds)
+    if not compared.verdict.is_clean:
         raise typer.Exit(_FAULTY)
 
 
@@ -161,11 +161,13 @@ class _Bounds:
         starts: see `input_starts`.
         order_within: ``file`` or ``partition`` of the output.
         columns: of files, which no comparison was made of.
+        elsewhere: how many records the mapping sends to another topic than the output.
     """
 
     starts: Mapping[str, int]
     order_within: str
     columns: set[str] = dataclasses.field(default_factory=set)
+    elsewhere: int = 0
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
@@ -177,6 +179,7 @@ class _Bounds:
             "input_starts": self.starts,
             "order_within": self.order_within,
             "not_compared": sorted(self.columns),
+            "expected_elsewhere": self.elsewhere,
         }
 
     def lines(self, identity: Identity) -> Iterator[str]:
@@ -187,6 +190,11 @@ class _Bounds:
             yield (
                 f"order is judged within each {self.order_within} of the output: not of a key that "
                 "lies in several"
+            )
+        if self.elsewhere:
+            yield (
+                f"not judged: {self.elsewhere:,} records that the mapping sends to another topic "
+                "than the output; a run with it as --output does"
             )
         if self.starts:
             places = ", ".join(f"{partition}@{offset}" for partition, offset in self.starts.items())
@@ -241,7 +249,8 @@ def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnecti
     return KafkaConnection.of(options) if options else None
 
 
-def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds, *, records_read: int) -> None:
+def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
+    verdict = compared.verdict
     console = Console(highlight=False, soft_wrap=True)
     table = Table(show_header=False)
     for name, value in (("expected", verdict.expected), ("found", verdict.found)):
@@ -258,13 +267,19 @@ def _print(verdict: HistoryVerdict, plan: Plan, bounds: _Bounds, *, records_read
     for line in bounds.lines(plan.identity):
         console.print(line, style="yellow", markup=False)
     if not verdict.expected:
-        input_hint = "is this the input, and has it any records?"
-        hint = "does it lack a return?" if records_read else input_hint
-        console.print(f"{why_nothing_expected(records_read)}: {hint}", style="yellow")
+        console.print(f"{compared.why_nothing_expected}: {_hint(compared)}", style="yellow")
     if verdict.is_clean:
         console.print("[bold green]exactly once")
     else:
         console.print("[bold red]NOT exactly once")
+
+
+def _hint(compared: Comparison) -> str:
+    if compared.elsewhere:
+        return "is this the output?"
+    if compared.records_read:
+        return "does it lack a return?"
+    return "is this the input, and has it any records?"
 
 
 def _shown(place: Place) -> str:

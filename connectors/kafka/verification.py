@@ -31,6 +31,7 @@ from runtime.json_text import parsed_json
 from runtime.model import CheckpointRecord
 
 __all__ = [
+    "Comparison",
     "Plan",
     "are_files",
     "findings_file",
@@ -38,7 +39,6 @@ __all__ = [
     "name_function",
     "transactions_of",
     "verify",
-    "why_nothing_expected",
 ]
 
 Progress = Callable[[str, int], None]
@@ -58,7 +58,8 @@ class Plan:
     Attributes:
         source, output: a topic; or a file or directory, which has a ``/`` in it.
         connection: of the topics; None: there are none.
-        mapping: see `runtime.checker.Mapping`; the topic of its results does not matter.
+        mapping: see `runtime.checker.Mapping`; a result is expected in the output if its topic is
+            the output, or that of the input record, which most mappings leave as it is.
         identity: what is compared.
         transactions: see `transactions_of`.
         memory_bytes: bound of what the comparison keeps in memory.
@@ -77,6 +78,26 @@ class Plan:
     settle_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison found, and how much it was made of.
+
+    Attributes:
+        verdict: on what is expected in the output.
+        records_read: of the input, before they were mapped.
+        elsewhere: how many records the mapping sends to a topic that is not the output.
+    """
+
+    verdict: HistoryVerdict
+    records_read: int
+    elsewhere: int
+
+    @property
+    def why_nothing_expected(self) -> str:
+        """What a user has to look at where nothing is expected."""
+        return _why_nothing_expected(self.records_read, self.elsewhere)
+
+
 def are_files(place: str) -> bool:
     """Whether a place is a path; names of topics have no slash."""
     return "/" in place
@@ -88,10 +109,8 @@ def verify(
     progress: Progress,
     sink: Callable[[Finding], None] | None = None,
     left_out: LeftOut | None = None,
-) -> tuple[HistoryVerdict, int]:
+) -> Comparison:
     """Read both sides and compare them; deletes what it wrote to disk.
-
-    Returns the verdict, and how many records the input had before they were mapped.
 
     Args:
         left_out: is told, again and again, the columns of files that are not compared.
@@ -111,17 +130,28 @@ def verify(
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
         given = _told(_records(plan, plan.source, left_out), "reading the input", progress)
-        records_read = 0
+        records_read = elsewhere = 0
         for records_read, (record, place) in enumerate(given, 1):  # noqa: B007 - told below
-            for wanted in plan.mapping(record):
-                want.append(wanted._replace(topic=plan.output), read_from=place)
+            elsewhere += _expect(plan, record, place, want)
         found = _told(_records(plan, plan.output, left_out), "reading the output", progress)
         for record, place in found:
             have.append(record, read_from=place)
-        _require_something(plan, records_read, len(want) + len(have))
+        if not len(want) + len(have):
+            raise _nothing_to_compare(plan, records_read, elsewhere)
         progress("comparing", len(want) + len(have))
         verdict = check_spilled(want, have, transactions=plan.transactions, sink=sink)
-        return verdict, records_read
+        return Comparison(verdict=verdict, records_read=records_read, elsewhere=elsewhere)
+
+
+def _expect(plan: Plan, record: Record, place: Place, want: SpilledHistory) -> int:
+    """Append what must be in the output; how many records shall lie in another topic."""
+    elsewhere = 0
+    for wanted in plan.mapping(record):
+        if wanted.topic in (record.topic, plan.output):
+            want.append(wanted._replace(topic=plan.output), read_from=place)
+        else:  # expected here, it would excuse a job that writes everything to one topic
+            elsewhere += 1
+    return elsewhere
 
 
 def input_starts(plan: Plan) -> dict[str, int]:
@@ -257,22 +287,26 @@ def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple
         yield record, Place(record.topic, record.partition, record.offset)
 
 
-def why_nothing_expected(records_read: int) -> str:
-    """A mapping that gave nothing, or an input that is empty: what a user has to look at."""
+def _why_nothing_expected(records_read: int, elsewhere: int) -> str:
+    """A mapping that gave nothing, or nothing for here, or an input that is empty."""
+    if elsewhere:
+        return (
+            f"the mapping sends all it gives for {records_read:,} input records to another topic "
+            "than the output"
+        )
     if records_read:
         return f"the mapping gave no record for {records_read:,} input records"
     return "nothing was expected"
 
 
-def _require_something(plan: Plan, records_read: int, compared: int) -> None:
-    if not compared:
-        raise ConfigError(
-            f"there is nothing to compare: {why_nothing_expected(records_read)}, and nothing is "
-            "there",
-            {"input": plan.source, "records_read": records_read, "output": plan.output},
-            "Name the topics or files that the job has read and written; a --map that gives "
-            "nothing for any record may lack a return.",
-        )
+def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> ConfigError:
+    reason = _why_nothing_expected(records_read, elsewhere)
+    return ConfigError(
+        f"there is nothing to compare: {reason}, and nothing is there",
+        {"input": plan.source, "records_read": records_read, "output": plan.output},
+        "Name the topics or files that the job has read and written; a --map that gives "
+        "nothing for any record may lack a return.",
+    )
 
 
 def _told(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:

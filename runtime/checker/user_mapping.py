@@ -39,8 +39,8 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
                 raise ConfigError(
                     "the mapping gives what is no output record",
                     _where(name, record, err),
-                    "Return a Record, an iterable of them, or None; key and value are bytes or "
-                    "None, headers pairs of str and bytes or None.",
+                    "Return a Record, an iterable of them, or None; the topic is a str, key and "
+                    "value are bytes or None, headers pairs of str and bytes or None.",
                 ) from err
         return wanted
 
@@ -96,12 +96,15 @@ def _as_read(one: object) -> Record:
     if not isinstance(one, Record):
         raise TypeError(f"a result of type {type(one).__name__}")
     return Record(
-        one.topic,
+        _text(one.topic, "the topic"),
         operator.index(one.partition),
         one.offset,
         _bytes(one.key, "the key"),
         _bytes(one.value, "the value"),
-        tuple((_name(name), _bytes(value, "a header's value")) for name, value in one.headers),
+        tuple(
+            (_text(name, "a header's name"), _bytes(value, "a header's value"))
+            for name, value in one.headers
+        ),
         None if one.timestamp_ms is None else operator.index(one.timestamp_ms),
     )
 
@@ -114,7 +117,7 @@ def _bytes(content: object, what: str) -> bytes | None:
     raise TypeError(f"{what} is of type {type(content).__name__}")
 
 
-def _name(content: object) -> str:
+def _text(content: object, what: str) -> str:
     if not isinstance(content, str):
-        raise TypeError(f"a header's name is of type {type(content).__name__}")
+        raise TypeError(f"{what} is of type {type(content).__name__}")
     return str(content)
