@@ -275,7 +275,8 @@ def _unwritable(path: Path) -> Iterator[None]:
 def _records(plan: Plan, place: str, left_out: LeftOut | None) -> Iterator[tuple[Record, Place]]:
     if are_files(place):
         path = Path(place.removeprefix("file://"))
-        yield from read_files(path, topic=place, left_out=left_out)
+        need_headers = plan.identity.headers
+        yield from read_files(path, topic=place, need_headers=need_headers, left_out=left_out)
         return
     if plan.connection is None:
         raise ConfigError(

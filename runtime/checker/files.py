@@ -34,7 +34,11 @@ _Row = Mapping[str, object]
 
 
 def read_files(
-    path: Path, *, topic: str, left_out: Callable[[Iterable[str]], object] | None = None
+    path: Path,
+    *,
+    topic: str,
+    need_headers: bool = True,
+    left_out: Callable[[Iterable[str]], object] | None = None,
 ) -> Iterator[tuple[Record, Place]]:
     """Every row of a file, or of all files below a directory, and where it lies.
 
@@ -44,9 +48,10 @@ def read_files(
 
     Args:
         topic: of the records; their partition is 0. The place is file and row number instead.
+        need_headers: False: a record whose column ``headers`` holds none has no headers.
         left_out: is told the columns that are no part of a record, of rows that are one; often.
     Raises:
-        ConfigError: there is nothing there, or a file of another format.
+        ConfigError: there is nothing there, a file of another format, or headers of another form.
         StorageError: a file is damaged.
     """
     files = [path] if path.is_file() else sorted(_below(path))
@@ -63,7 +68,11 @@ def read_files(
                 is_record = "value" in whole or (_is_keyed(whole, partitions) and has_values())
                 if left_out is not None and is_record:
                     left_out(whole.keys() - _OF_RECORDS)
-                content = _content(whole) if is_record else (None, row_value(whole), ())
+                if is_record:
+                    headers = _headers(whole, file, number, need_headers=need_headers)
+                    content = _bytes(whole.get("key")), _bytes(whole.get("value")), headers
+                else:
+                    content = None, row_value(whole), ()
                 yield Record(topic, 0, number, *content), Place(str(file), 0, number)
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as err:
             raise StorageError(
@@ -144,14 +153,25 @@ def _has_values(file: Path) -> bool:
         return any(map(_VALUE_MEMBER.search, lines))
 
 
-def _content(row: _Row) -> tuple[bytes | None, bytes | None, Headers]:
-    return _bytes(row.get("key")), _bytes(row.get("value")), _headers(row.get("headers"))
-
-
-def _headers(cell: object) -> Headers:
-    if not isinstance(cell, list):
+def _headers(row: _Row, file: Path, number: int, *, need_headers: bool) -> Headers:
+    cell = row.get("headers")
+    if cell is None:
         return ()
-    return tuple((str(one["key"]), _bytes(one.get("value"))) for one in cell)
+    if isinstance(cell, list) and all(map(_is_header, cell)):
+        return tuple((str(one["key"]), _bytes(one.get("value"))) for one in cell)
+    if need_headers:
+        raise ConfigError(
+            "headers are a list of objects of key and value, and here they are not",
+            {"file": file, "column": "headers", "row": number},
+            "Write them so, as the sources of this project give them, rename the column, or leave "
+            "headers out with --ignore-headers.",
+        )
+    return ()
+
+
+def _is_header(one: object) -> bool:
+    """Writers of JSON leave a value out that is null; no other member is compared."""
+    return isinstance(one, Mapping) and "key" in one and one.keys() <= {"key", "value"}
 
 
 def _bytes(cell: object) -> bytes | None:

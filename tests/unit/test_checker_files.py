@@ -235,3 +235,36 @@ def test_a_table_with_a_key_and_without_values_has_no_records(tmp_path: Path) ->
     batch = pa.record_batch({"key": pa.array(["a", "value"]), "id": pa.array([1, None])})
     from_json, from_parquet = both_ways(tmp_path, batch)
     assert from_json == from_parquet == [row_value({"key": "a", "id": 1}), b'{"key":"value"}']
+
+
+_BAD_HEADERS = [{"a": "1"}, "a=1", 5, ["a"], [{"name": "a"}], [{"key": "a", "val": "1"}], [None]]
+
+
+@pytest.mark.parametrize("headers", _BAD_HEADERS)
+def test_headers_of_another_form_are_refused_by_the_name_of_their_column(
+    tmp_path: Path, headers: object
+) -> None:
+    """They were compared with nothing, and not named as left out; the file is whole."""
+    row = {"value": "v", "headers": headers}
+    (tmp_path / "part.json").write_text(f'{{"value":"v"}}\n{json.dumps(row)}\n', "utf-8")
+    with pytest.raises(ConfigError, match=r"part\.json column=headers row=1") as caught:
+        values_in(tmp_path)
+    assert "--ignore-headers" in str(caught.value)
+    found = [record for record, _ in read_files(tmp_path, topic="out", need_headers=False)]
+    assert found == [Record("out", 0, 0, None, b"v"), Record("out", 0, 1, None, b"v")]
+
+
+def test_a_map_of_headers_in_parquet_is_no_damage(tmp_path: Path) -> None:
+    headers = pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string()))
+    table = pa.table({"value": ["v", "w"], "headers": headers})
+    pq.write_table(table, tmp_path / "part.parquet")
+    with pytest.raises(ConfigError, match=r"part\.parquet column=headers row=0"):
+        values_in(tmp_path)
+
+
+def test_headers_that_nobody_compares_are_read_where_they_can_be(tmp_path: Path) -> None:
+    """A mapping, or what names records, may look at them."""
+    row = {"value": "v", "headers": [{"key": "a", "value": "1"}, {"key": "b"}]}
+    (tmp_path / "part.json").write_text(f"{json.dumps(row)}\n", "utf-8")
+    ((record, _),) = read_files(tmp_path, topic="out", need_headers=False)
+    assert record.headers == (("a", b"1"), ("b", None))

@@ -474,3 +474,11 @@ def test_another_jobs_checkpoints_are_said_to_be_another_jobs(tmp_path: Path) ->
     decided(tmp_path, "source", "sink")
     with pytest.raises(ConfigError, match="of the job that wrote the output"):
         transactions_of(str(tmp_path), "orders", "out")
+
+
+def test_headers_of_another_form_are_no_error_where_they_are_ignored(tmp_path: Path) -> None:
+    row = [("1", '{"value":"a","headers":{"a":"1"}}')]
+    result = compare(tmp_path, row, row, "--json", "--ignore-headers")
+    assert result.exit_code == 0, result.output
+    result = compare(tmp_path / "compared", row, row, "--json")
+    assert isinstance(result.exception, ConfigError)
