@@ -204,7 +204,7 @@ def read_records(
         read_committed: up to the last stable offset, without aborted records; else up to the
             high watermark, with them.
         need_headers: see `record_of`.
-        timeout_s: bound of the time without any progress.
+        timeout_s: bound of the time in which no partition comes nearer to its end.
     Raises:
         ConfigError: see `record_of`.
         SourceChangedError: there is no such topic, or it was cut off while reading.
@@ -221,15 +221,19 @@ def read_records(
         progressed = clock()
         while wanted:
             messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
-            if messages:
-                progressed = clock()
+            has_moved, before = _has_moved(messages, wanted), set(wanted)
+            yield from _records_before(messages, wanted, need_headers=need_headers)
+            if finished := before - wanted.keys():
+                # One that is written to all the time would fill the queue before the others.
+                consumer.pause([TopicPartition(topic, number) for number in finished])
+            if has_moved:
+                progressed = clock()  # what the caller did with the records is no waiting
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(
                     "a topic could not be read to its end",
                     {**_where(connection, topic), "missing": wanted, "timeout_s": timeout_s},
                     "Look at the broker's log.",
                 )
-            yield from _records_before(messages, wanted, need_headers=need_headers)
     finally:
         consumer.close()
 
@@ -279,6 +283,18 @@ def _headers(message: Message, *, need_headers: bool) -> Headers:
         if need_headers:
             raise
         return ()
+
+
+def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:
+    """Whether a partition has come nearer to its wanted end; an end of file before it is none."""
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        end = None if partition is None else wanted.get(partition)
+        if end is None or offset is None:
+            continue
+        if message.error() is None or offset >= end:
+            return True
+    return False
 
 
 def _records_before(
