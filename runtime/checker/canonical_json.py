@@ -11,6 +11,9 @@ from decimal import Decimal
 
 __all__ = ["canonical_json"]
 
+_EXPONENTS = range(-400, 4300)
+"""Of the first digit: down to less than any double, up to the longest integer that Python reads."""
+
 
 def canonical_json(value: object) -> str:
     """A value as JSON without blanks, members of objects sorted by name.
@@ -18,6 +21,9 @@ def canonical_json(value: object) -> str:
     Null members are left out, as Spark's writer of JSON does: it makes no difference whether they
     were written. Numbers go by value: 2, 2.0 and ``Decimal("2.00")`` are ``2``. What JSON has no
     word for is text, as Spark writes it: bytes in base64, and numbers that are none (``"NaN"``).
+
+    Raises:
+        ValueError: a decimal whose exponent would make more zeros than anybody has use for.
     """
     if value is None:
         return "null"
@@ -47,6 +53,10 @@ def _number(value: float | Decimal) -> str:
     exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
     if not exact.is_finite():
         return json.dumps(str(exact))
+    if not exact:
+        return "0"
+    if exact.adjusted() not in _EXPONENTS:  # ten bytes of JSON would be spelt in gigabytes
+        raise ValueError(f"{exact} has an exponent that is not spelt out")
     if exact == exact.to_integral_value():
         return str(int(exact))
     shortest = repr(float(exact))

@@ -86,7 +86,7 @@ def row_value(row: _Row) -> bytes:
     """The canonical JSON of a row, for a mapping that says which row a record must become.
 
     Raises:
-        ValueError: it is nested too deeply.
+        ValueError: it is nested too deeply, or has a decimal with an exponent out of all bounds.
     """
     try:
         return canonical_json(row).encode()
