@@ -24,6 +24,7 @@ __all__ = ["FileSinkCoordinator"]
 log = logging.getLogger(__name__)
 
 _PROBE = ".sluice-probe-"
+_SPARKS_LOG = "_spark_metadata"
 
 
 class FileSinkCoordinator:
@@ -75,6 +76,15 @@ class FileSinkCoordinator:
                 "the target of a file sink is a file",
                 {"path": self._target},
                 "Give a directory; it is made where it is absent.",
+            )
+        if self._fs.exists(f"{self._name}/{_SPARKS_LOG}"):
+            raise ConfigError(
+                "Spark's own file sink has written into the target, and Spark's readers list only "
+                "the files of its log",
+                {"log": f"{self._target}/{_SPARKS_LOG}"},
+                "They would never see what is published here. Give another path; or, once the "
+                "files that the log vouches for are known to be whole, and no query writes there "
+                "any more, delete that directory.",
             )
         return {}
 

@@ -96,6 +96,19 @@ class TestCoordinator:
         assert self.on(tmp_path).check(timeout_s=1) == {}
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_directory_of_which_sparks_log_tells_what_to_read_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        """Spark's readers list the files of its own sink's log alone: what is published beside it
+        no query would ever find, and no error say so."""
+        (tmp_path / "orders" / "_spark_metadata").mkdir(parents=True)
+        (tmp_path / "orders" / "_spark_metadata" / "0").write_text("v1")
+        with pytest.raises(ConfigError, match=r"/orders/_spark_metadata\b.*another path.*delete"):
+            self.on(tmp_path).check(timeout_s=1)
+        (tmp_path / "orders" / "_spark_metadata" / "0").unlink()
+        (tmp_path / "orders" / "_spark_metadata").rmdir()
+        assert self.on(tmp_path).check(timeout_s=1) == {}
+
     def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
         self, tmp_path: Path
     ) -> None:
