@@ -59,8 +59,8 @@ class SavedFrame:
     """What a saver left in the staging directory.
 
     Attributes:
-        rows: in all files.
-        files: durable; none where there were no rows.
+        rows: that the frame had; CSV's files hold fewer, where its only column is null.
+        files: durable; none where there was nothing to write.
     """
 
     rows: int
@@ -115,7 +115,7 @@ class FileFrameWriter:
         saved = self.save(frame, directory)
         if not saved.files:
             self._fs.delete(directory.path)
-            return StagedFrame(rows=0)
+            return StagedFrame(rows=saved.rows)
         found = FileSet(
             target=self.target, staging=directory.path, rows=saved.rows, files=saved.files
         )

@@ -120,7 +120,7 @@ class StagedFrame:
 
     Attributes:
         rows: that the frame had, as the writer counted them.
-        committables: empty when it had none.
+        committables: empty when there was nothing to write.
         operator_states: what the operator keeps from here on, in place of what it had: carried in
             the region's record, neither committed nor aborted.
         again_in_s: write again after so long, also if there are no records then; None: no hurry.

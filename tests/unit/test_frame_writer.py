@@ -1,6 +1,6 @@
 """A frame of one batch, staged: registered first, one committable, nothing left of no rows."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -89,6 +89,21 @@ def test_a_batch_without_rows_leaves_nothing() -> None:
     disk = Disk()
     staged = writer(disk).write(0, SCOPE, Registry(disk))
     assert (staged.rows, staged.committables) == (0, ())
+    assert disk.files == {}
+
+
+def test_rows_of_which_no_file_is_made_are_rows_of_the_frame() -> None:
+    """CSV has no line for a null in its only column. Were they not counted, the region would miss
+    them among what its tasks have answered, in each life again."""
+
+    class OfNulls(Saver):
+        def save(self, frame: Frame, directory: StagingDirectory) -> SavedFrame:
+            super().save(frame, directory)
+            return SavedFrame(rows=frame, files=())
+
+    disk = Disk()
+    staged = replace(writer(disk), saver=OfNulls()).write(3, SCOPE, Registry(disk))
+    assert (staged.rows, staged.committables) == (3, ())
     assert disk.files == {}
 
 
