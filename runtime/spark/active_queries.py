@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime.errors import ConfigError
+from runtime.spark.session import SHUFFLE_RETRY, require_setting
 from runtime.storage.file_system import FileSystem
 
 __all__ = ["ActiveQuery", "find_query"]
@@ -65,6 +66,11 @@ class ActiveQuery:
                 {"query_id": self.query_id, "option": refused},
                 "Use trigger(processingTime=…) or trigger(availableNow=True).",
             )
+
+    def require_settings(self) -> None:
+        """Refuse by name what its own session has, and the application has not: `prepare` sees
+        neither `spark.conf.set` nor what a builder gave a session that was there (rule 21)."""
+        require_setting(SHUFFLE_RETRY, self.setting(SHUFFLE_RETRY))
 
 
 def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:

@@ -194,6 +194,7 @@ class DropInQueries:
 
     def _start(self, location: str, active: ActiveQuery, fs: FileSystem, sink: TaskSink) -> _Run:
         active.require_micro_batches()
+        active.require_settings()
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
         operator_id = graph[0].operator_id
         store = CheckpointStore(self._file_system(f"{location}/sluice"))

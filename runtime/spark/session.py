@@ -15,6 +15,7 @@ from runtime.errors import ConfigError
 
 __all__ = [
     "QUERY_SETTINGS",
+    "SHUFFLE_RETRY",
     "active_session",
     "is_fair",
     "is_local",
@@ -22,13 +23,15 @@ __all__ = [
     "prepare",
     "query_settings",
     "quick_python",
+    "require_setting",
     "require_task_retries",
     "scheduler_pool",
     "task_attempts",
     "task_slots",
 ]
 
-_SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+"""Whether Spark fails a batch of which some tasks have read other rows of a shuffle than others."""
 
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
@@ -46,7 +49,7 @@ QUERY_SETTINGS: Mapping[str, str] = {
     # What a shuffle's lost output is made of again is compared with what tasks have read already;
     # where it differs Spark fails the batch, and its epoch is aborted and read again (SPARK-53575).
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
-    _SHUFFLE_RETRY: "true",
+    SHUFFLE_RETRY: "true",
 }
 
 _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
@@ -72,7 +75,7 @@ _REFUSED = {
         "false",
         "Two attempts of a task could both commit their files; leave it out.",
     ),
-    _SHUFFLE_RETRY: (
+    SHUFFLE_RETRY: (
         "false",
         "Rows of a function that is not deterministic could be lost or doubled where a shuffle's "
         "output is lost and made again; leave it out.",
@@ -91,14 +94,8 @@ def prepare(spark: SparkSession) -> None:
     Raises:
         ConfigError: a setting that breaks exactly-once is on; named.
     """
-    for key, (bad, remedy) in _REFUSED.items():
-        value = spark.sparkContext.getConf().get(key, "")
-        if (value or "").lower() == bad:
-            raise ConfigError(
-                "this Spark session has a setting that Sluice refuses",
-                {"setting": key, "value": value},
-                remedy,
-            )
+    for key in _REFUSED:
+        require_setting(key, spark.sparkContext.getConf().get(key))
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
         raise ConfigError(
             "this process has a setting that Sluice refuses",
@@ -108,6 +105,23 @@ def prepare(spark: SparkSession) -> None:
     if not spark.conf.get("spark.pyspark.python", None):
         # A session made before `use_this_interpreter` was called, e.g. in a notebook.
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def require_setting(key: str, value: str | None) -> None:
+    """Refuse a setting by its name where its value breaks exactly-once; pure.
+
+    Args:
+        value: None where it is not set.
+    Raises:
+        ConfigError: it does.
+    """
+    bad, remedy = _REFUSED[key]
+    if (value or "").strip().lower() == bad:
+        raise ConfigError(
+            "this Spark session has a setting that Sluice refuses",
+            {"setting": key, "value": value},
+            remedy,
+        )
 
 
 def task_attempts(master: str, setting: str | None) -> int:

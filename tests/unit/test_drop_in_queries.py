@@ -40,6 +40,7 @@ from tests.fakes import (
 from tests.waiting import wait_for
 
 _FORMAT = "sluice-any"
+_FULL_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,19 @@ class Execution(JavaName):
 
     name: str = "MicroBatchExecution"
     mode: str = "ProcessingTimeTrigger"
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def trigger(self) -> JavaName:
         return JavaName(self.mode)
 
     def streamingQuery(self) -> "Execution":
         return self
+
+    def sparkSessionForStream(self) -> "Execution":
+        return self
+
+    def conf(self) -> Mapping[str, str]:
+        return {_FULL_RETRY: "true", **self.settings}
 
 
 @dataclass
@@ -461,6 +469,19 @@ def test_rule_27_an_execution_without_decided_batches_is_refused_by_name(
     """Also where Spark's own checks have been switched off; nothing is sealed or swept."""
     world.session.active[:] = [Query(_jsq=execution)]
     with pytest.raises(ConfigError, match=told):
+        world.begin()
+    assert not (Path(world.location) / "sluice").exists()
+
+
+@pytest.mark.parametrize("value", ["false", " FALSE"])
+def test_rule_21_a_shuffle_made_again_unseen_is_refused_also_where_the_query_alone_has_it(
+    world: World, value: str
+) -> None:
+    """The application's settings do not tell what `spark.conf.set` has put into its session."""
+    prepare(cast(SparkSession, world.session))
+    execution = Execution(settings={_FULL_RETRY: value})
+    world.session.active[:] = [Query(_jsq=execution)]
+    with pytest.raises(ConfigError, match=f"setting={_FULL_RETRY}.* leave it out"):
         world.begin()
     assert not (Path(world.location) / "sluice").exists()
 
