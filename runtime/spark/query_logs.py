@@ -130,6 +130,7 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
     if not fs.exists(f"offsets/{record.batch_id}"):
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
     require_ends(_ranges_logged(fs, record.batch_id), record)
+    _require_on_record(ranges_read(fs, record.batch_id), record)
 
 
 def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:
@@ -143,6 +144,21 @@ def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:
         end = ends.get(_place(split), split.end_offset)
         if end != split.end_offset:
             where = {"split": split.name, "logged_end": split.end_offset, "decided_end": end}
+            raise _not_the_same(record.batch_id, where)
+
+
+def _require_on_record(ranges: Iterable[SplitRange], record: RegionRecord) -> None:
+    """Refuse records of a split that the last decided batch does not have; pure.
+
+    A partition was found between two plans of the batch. A record holds all splits of its batch,
+    also those that are empty; but older ones have two sources under the id of the first, so of a
+    source that they do not know they say nothing.
+    """
+    sources = {split.source_id for split in record.splits}
+    known = {_place(split) for split in record.splits}
+    for split in ranges:
+        if split.source_id in sources and not split.is_empty and _place(split) not in known:
+            where = {"split": split.name, "logged_end": split.end_offset, "decided_end": "none"}
             raise _not_the_same(record.batch_id, where)
 
 

@@ -106,6 +106,32 @@ def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records(
         require_logged(logged((split(0, 5),), (split(5, 12),)), record)
 
 
+def test_a_partition_found_between_two_plans_of_a_decided_batch_is_not_passed_over() -> None:
+    """The others may end where they were decided, as where no record has come since: the ranges of
+    the new one would be called decided with them, and nobody would ever write them."""
+    found = split(0, 4, partition=1)
+    with pytest.raises(
+        DamagedCheckpointError, match="split=orders-1 logged_end=4 decided_end=none"
+    ):
+        require_logged(logged((split(0, 5),), (split(5, 9), found)), decided(1, split(5, 9)))
+
+
+def test_a_split_that_reads_nothing_need_not_be_on_record() -> None:
+    """It is empty, or repeats what the batch before has read."""
+    empty, repeated = split(4, 4, partition=1), split(0, 4, partition=1)
+    record = decided(1, split(5, 9))
+    require_logged(logged((split(0, 5),), (split(5, 9), empty)), record)
+    require_logged(logged((split(0, 5), repeated), (split(5, 9), repeated)), record)
+
+
+def test_a_record_that_knows_nothing_of_a_source_says_nothing_of_its_splits() -> None:
+    """Older ones have two sources of one topic under one id."""
+    lines = ["v1", "{}", offset_of((split(0, 9),)), offset_of((split(0, 5, partition=1),))]
+    fs = FakeFileSystem(Disk(files={"offsets/0": "\n".join(lines).encode()}))
+    require_logged(fs, decided(0, split(0, 9), split(0, 5, partition=1)))
+    require_logged(fs, decided(0))
+
+
 def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> None:
     """The same in a Job, where a decided batch that is replayed runs into nothing."""
     region = Region(
