@@ -72,6 +72,8 @@ class FunctionRun:
     Attributes:
         counts: so far, by operator id of those functions that have a policy.
         examples: the first failure of each in words, for the message of an error.
+        failed_rows: of the rows that each was given, those of records it failed for: where a
+            function before it makes several rows of a record, more than its `counts` say.
     """
 
     def __init__(self, functions: Sequence[ChainedFunction] = (), *, job_name: str = "") -> None:
@@ -79,6 +81,7 @@ class FunctionRun:
         self._job_name = job_name
         self.counts = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
         self.examples: dict[str, str] = {}
+        self.failed_rows: dict[str, int] = {}
 
     def applied(self, batches: Iterator[pa.RecordBatch], bury: Bury) -> Iterator[pa.RecordBatch]:
         """What the functions make of the source's batches, in order; failed records leave by
@@ -155,6 +158,8 @@ class FunctionRun:
         """One record that failed by itself, by the policy of the function that raised."""
         self._count_given(failed.given)
         function = failed.function
+        known = self.failed_rows.get(function.operator_id, 0)
+        self.failed_rows[function.operator_id] = known + failed.given[-1]
         failure = Failure.of(failed.error, row=row, operator=function.name)
         if isinstance(function.policy, DeadLetters):
             letters[function.policy.topic].append(failure)
@@ -205,6 +210,8 @@ def require_within_limits(
     counts: Mapping[str, RecordCounts],
     examples: Mapping[str, str],
     where: Mapping[str, object],
+    *,
+    failed_rows: Mapping[str, int],
 ) -> None:
     """Refuse an epoch of which too much would be left out.
 
@@ -212,6 +219,7 @@ def require_within_limits(
         counts: of the epoch, by operator id.
         examples: a failure of each operator in words.
         where: for the message.
+        failed_rows: of the epoch, by operator id; see `FunctionRun`.
     Raises:
         PoisonRecordsError: more failed than a policy lets through.
     """
@@ -219,13 +227,15 @@ def require_within_limits(
         found = counts.get(function.operator_id)
         if function.policy is None or found is None or found.failed <= ALWAYS_LET_THROUGH:
             continue
-        if found.failed > function.policy.max_ratio * found.read:
+        rows = failed_rows.get(function.operator_id, 0)
+        if rows > function.policy.max_ratio * found.read:
             raise PoisonRecordsError(
                 "a function failed for more records of an epoch than its policy lets through",
                 {
                     "operator": function.name,
                     "read": found.read,
                     "failed": found.failed,
+                    "failed_rows": rows,
                     "max_ratio": function.policy.max_ratio,
                     "first": examples.get(function.operator_id, "unknown"),
                     **where,

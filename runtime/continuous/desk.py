@@ -167,7 +167,13 @@ class EpochBook:
         none = {f.operator_id: RecordCounts() for f in self.functions if f.policy is not None}
         counts = added([none, dict(result.counts)])
         where = {"region": self.region, "checkpoint_id": result.checkpoint_id}
-        require_within_limits(self.functions, counts, dict(result.examples), where)
+        require_within_limits(
+            self.functions,
+            counts,
+            dict(result.examples),
+            where,
+            failed_rows=dict(result.failed_rows),
+        )
         return counts
 
     def registration(self) -> RegionRegistration:

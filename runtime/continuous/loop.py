@@ -78,6 +78,7 @@ class _EndedEpoch:
             committables=committables,
             counts=tuple(epoch.functions.counts.items()),
             examples=tuple(epoch.functions.examples.items()),
+            failed_rows=tuple(epoch.functions.failed_rows.items()),
             decide_by_s=epoch.writers.decide_by_s,
         )
 

@@ -50,6 +50,7 @@ class EpochResult:
         committables: of all sinks; empty when nothing was produced.
         counts: of the functions that count their records, by operator id.
         examples: a failed record of each in words.
+        failed_rows: of the rows that each was given; see `runtime.poison.FunctionRun`.
         decide_by_s: see `runtime.contracts.SinkWriter`.
     """
 
@@ -59,4 +60,5 @@ class EpochResult:
     committables: tuple[StateEntry, ...] = ()
     counts: tuple[tuple[str, RecordCounts], ...] = ()
     examples: tuple[tuple[str, str], ...] = ()
+    failed_rows: tuple[tuple[str, int], ...] = ()
     decide_by_s: float | None = None

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -324,8 +325,11 @@ class RegionQuery:
         none = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
         counts = added([none, *(result.counts for result in results)])
         examples = {i: said for result in results for i, said in result.examples.items()}
+        failed_rows: Counter[str] = Counter()
+        for result in results:
+            failed_rows.update(result.failed_rows)
         where = {"region": barrier.region, "checkpoint_id": barrier.checkpoint_id}
-        require_within_limits(functions, counts, examples, where)
+        require_within_limits(functions, counts, examples, where, failed_rows=failed_rows)
         return counts
 
     def _dropped(self, results: Sequence[TaskResult], barrier: Barrier) -> tuple[SplitRange, ...]:

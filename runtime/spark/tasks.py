@@ -85,6 +85,7 @@ class TaskResult:
         task: ``partition.attempt`` of the Spark task.
         counts: of the functions that count their records, by operator id.
         examples: a failed record of each in words.
+        failed_rows: of the rows that each was given; see `runtime.poison.FunctionRun`.
         error: set when the task failed; Spark sees a finished task, so that it is not retried
             against a broker that has already refused, and the error keeps its type.
     """
@@ -97,6 +98,7 @@ class TaskResult:
     task: str = ""
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
+    failed_rows: Mapping[str, int] = field(default_factory=dict)
     error: StreamError | None = None
 
 
@@ -186,6 +188,7 @@ def _writing(
         task=task,
         counts=functions.counts,
         examples=functions.examples,
+        failed_rows=functions.failed_rows,
     )
 
 

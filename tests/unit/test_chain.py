@@ -9,10 +9,11 @@ import pytest
 from pyspark import TaskContext
 
 from runtime.errors import FunctionFailedError
-from runtime.model import SplitRange
+from runtime.model import RecordCounts, SplitRange
+from runtime.on_error import Policy, Skip
 from runtime.poison import ChainedFunction
 from runtime.service.client import CoordinatorAddress
-from runtime.spark.tasks import Chain, RegionTasks
+from runtime.spark.tasks import Chain, RegionTasks, results_of
 from tests.source_rows import source_rows
 
 _ADDRESS = CoordinatorAddress(
@@ -27,8 +28,10 @@ class _Reader:
         yield source_rows(b"a")
 
 
-def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
-    """What leaves a task whose function raises this."""
+def _chain(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, *, policy: Policy | None = None
+) -> Chain:
+    """One whose function raises this, in a task."""
     context = SimpleNamespace(
         partitionId=lambda: 0, attemptNumber=lambda: 0, getLocalProperty=lambda _name: "7"
     )
@@ -38,11 +41,26 @@ def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
         raise error
 
     tasks = RegionTasks(address=_ADDRESS, job_uid="j", region="main", generation=1, factories={})
-    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=None)
-    chain = Chain(tasks=tasks, reader=_Reader(), functions=(function,), job_name="j")
+    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=policy)
+    return Chain(tasks=tasks, reader=_Reader(), functions=(function,), job_name="j")
+
+
+def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:
+    """What leaves a task whose function raises this."""
+    chain = _chain(error, monkeypatch)
     with pytest.raises((LookupError, FunctionFailedError)) as caught:
         list(chain.run(3, ()))
     return caught.value
+
+
+def test_a_task_tells_of_how_many_rows_its_functions_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside what they count: the limit of a policy is about rows."""
+    (row,) = _chain(ValueError("no"), monkeypatch, policy=Skip()).run(3, ())
+    (result,) = results_of([[row.column("result")[0].as_py()]])
+    assert result.counts == {"f": RecordCounts(read=1, skipped=1)}
+    assert result.failed_rows == {"f": 1}
 
 
 def test_an_error_of_a_function_goes_to_spark_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ def _result(batch_id: int, *, read: int = 10, skipped: int = 1) -> EpochResult:
         committables=(committable(f"epoch {batch_id}"),),
         counts=(("f", RecordCounts(read=read, skipped=skipped)),),
         examples=(("f", "orders-0@3 ValueError: no number"),),
+        failed_rows=(("f", skipped),),
     )
 
 

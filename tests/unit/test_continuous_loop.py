@@ -1,6 +1,6 @@
 """The loop of a continuous task, over a follower and writers that are played."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -11,7 +11,8 @@ from runtime.continuous.loop import EpochScope, TaskLoop
 from runtime.contracts import RecordsRead
 from runtime.errors import DeliveryError, FencedError, UnreachableError
 from runtime.model import Barrier, SplitRange
-from runtime.poison import FunctionRun
+from runtime.on_error import Skip
+from runtime.poison import ChainedFunction, FunctionRun
 from runtime.task_writers import TaskWriters
 from tests.continuous_parts import LogFollower, RecordingWriter
 from tests.core_driver import split
@@ -49,7 +50,9 @@ class HandCourier:
 class Bench:
     """A loop with its parts."""
 
-    def __init__(self, logs: Mapping[int, int]) -> None:
+    def __init__(
+        self, logs: Mapping[int, int], functions: Callable[[], FunctionRun] = FunctionRun
+    ) -> None:
         self.clock = ManualClock()
         self.courier = HandCourier()
         self.follower = LogFollower([split(p, 0, 0) for p in logs], dict(logs))
@@ -61,7 +64,7 @@ class Bench:
             follower=self.follower,
             courier=self.courier,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open,
-            functions=FunctionRun,
+            functions=functions,
             begins_after=3,
             clock=self.clock,
         )
@@ -100,6 +103,24 @@ def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() ->
     first, second = bench.writers
     assert first.events == ["write", "write", "write", "write", "end", "pre-commit"]
     assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
+
+
+def test_an_epoch_tells_of_how_many_rows_its_functions_failed() -> None:
+    """Beside what they count: the limit of a policy is about rows."""
+
+    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=Skip())
+    bench = Bench({0: 100}, lambda: FunctionRun([function]))
+    bench.step()
+    bench.give(4, split(0, 0, 10))
+    bench.step()
+    (ended,) = bench.courier.ended
+    result = ended.pre_commit()
+    (counts,) = dict(result.counts).values()
+    assert counts.failed > 0
+    assert dict(result.failed_rows) == {"f": counts.failed}
 
 
 @pytest.mark.parametrize(

@@ -309,10 +309,34 @@ def test_too_many_failures_fail_the_epoch(
     function = chained(numbers, DeadLetters(topic="dead", max_ratio=max_ratio))
     counts = {"id-f": RecordCounts(read=read, skipped=1, dead_lettered=failed - 1)}
     if passes:
-        require_within_limits([function], counts, {}, {})
+        require_within_limits([function], counts, {}, {}, failed_rows={"id-f": failed})
         return
+    said = {"id-f": "x-0@1 ValueError"}
     with pytest.raises(PoisonRecordsError, match=rf"failed={failed} .*first=x-0@1 ValueError"):
-        require_within_limits([function], counts, {"id-f": "x-0@1 ValueError"}, {"region": "r"})
+        require_within_limits(
+            [function], counts, said, {"region": "r"}, failed_rows={"id-f": failed}
+        )
+
+
+def test_the_limit_trips_behind_a_function_that_makes_several_rows_of_a_record() -> None:
+    """Rows are compared with rows: half as many source records as rows given, all of which failed,
+    would be within every ratio from a half on."""
+
+    def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.take(pa.array([at for at in range(batch.num_rows) for _ in range(2)]))
+
+    def raises(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    functions = [chained(twice, None, "twice"), chained(raises, Skip())]
+    task = Task(*functions)
+    assert task.through(source_rows(*[b"1"] * 200)) == []
+    assert task.run.counts == {"id-f": RecordCounts(read=400, skipped=200)}
+    assert task.run.failed_rows == {"id-f": 400}
+    with pytest.raises(PoisonRecordsError, match="read=400 failed=200 failed_rows=400"):
+        require_within_limits(
+            functions, task.run.counts, task.run.examples, {}, failed_rows=task.run.failed_rows
+        )
 
 
 def test_a_pipeline_must_not_read_its_own_dead_letters() -> None:

@@ -398,7 +398,11 @@ PARSE = ChainedFunction(
 def counted(read: int, dead_lettered: int) -> TaskResult:
     """A task's answer."""
     counts = RecordCounts(read=read, dead_lettered=dead_lettered)
-    return TaskResult(counts={"id-parse": counts}, examples={"id-parse": "in-0@3 ValueError: no"})
+    return TaskResult(
+        counts={"id-parse": counts},
+        examples={"id-parse": "in-0@3 ValueError: no"},
+        failed_rows={"id-parse": dead_lettered},
+    )
 
 
 def totals(world: World) -> RecordCounts:
