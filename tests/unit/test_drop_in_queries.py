@@ -7,188 +7,25 @@ that raised, `abort` with none on a stop, a constructor at three places of every
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from runtime.checkpoint.store import open_store
-from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError, FencedError, StreamError, UnreachableError
-from runtime.model import BatchKey
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
-from runtime.service.server import CoordinatorService
+from runtime.service.client import CoordinatorAddress
+from runtime.service.drop_in_client import DropInClient, QueryRun
 from runtime.spark import drop_in
 from runtime.spark.active_queries import ActiveQuery
-from runtime.spark.drop_in import DropInQueries
 from runtime.spark.drop_in_writer import DropInStreamWriter
-from runtime.spark.session import prepare
-from tests.fakes import (
-    FakeBroker,
-    FakeSink,
-    Transaction,
-    TransactionState,
-    attempt_of,
-    entry_of,
-    transactional_id,
-)
+from runtime.spark.session import SHUFFLE_RETRY, prepare
+from tests.drop_in_world import FORMAT, Execution, Query, Session, World
+from tests.fakes import TransactionState
 from tests.waiting import wait_for
-
-_FORMAT = "sluice-any"
-_FULL_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
-
-
-@dataclass(frozen=True)
-class JavaName:
-    """A Java object of which only its class's name is asked."""
-
-    name: str
-
-    def getClass(self) -> "JavaName":
-        return self
-
-    def getSimpleName(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class Execution(JavaName):
-    """Spark's execution of a query."""
-
-    name: str = "MicroBatchExecution"
-    mode: str = "ProcessingTimeTrigger"
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def trigger(self) -> JavaName:
-        return JavaName(self.mode)
-
-    def streamingQuery(self) -> "Execution":
-        return self
-
-    def sparkSessionForStream(self) -> "Execution":
-        return self
-
-    def conf(self) -> Mapping[str, str]:
-        return {_FULL_RETRY: "true", **self.settings}
-
-
-@dataclass
-class Query:
-    """Spark's handle of one run."""
-
-    id: str = "11111111-query"
-    runId: str = "run-1"
-    isActive: bool = True
-    _jsq: Execution = field(default_factory=Execution)
-
-
-class Session:
-    """As much of a session as is asked for."""
-
-    version = "4.3.0"
-    _jvm = None
-
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        self.active: list[Query] = []
-        self.streams = self
-        self.sparkContext = self
-        self.conf = dict(settings or {})
-
-    def getConf(self) -> Mapping[str, str]:
-        return self.conf
-
-
-@dataclass(frozen=True)
-class Sink:
-    """Describes the fake sink."""
-
-    made: Callable[[], SinkCoordinator]
-    name: str = "out"
-    uid: str | None = None
-
-    def coordinator(self) -> SinkCoordinator:
-        return self.made()
-
-    def settings(self) -> Mapping[str, str]:
-        return {}
-
-    def writer_factory(self) -> str:
-        return "what tasks write with"
-
-
-class World:
-    """A query's checkpoint location, a broker, and the process that runs the query."""
-
-    def __init__(self, location: Path) -> None:
-        self.location = str(location)
-        self.broker = FakeBroker()
-        self.reachable = True
-        self.session = Session()
-        self.query = Query()
-        self.session.active.append(self.query)
-        (location / "metadata").write_text(json.dumps({"id": self.query.id}))
-        sink = Sink(lambda: FakeSink(self.broker, may_reach=lambda: self.reachable))
-        session = cast(SparkSession, self.session)
-        self.makes_a_sink = False
-        self.may_start = threading.Event()
-        self.may_start.set()
-
-        def made(options: Mapping[str, str], _query: object) -> Any:
-            self.makes_a_sink = True
-            if "slow" in options:
-                assert self.may_start.wait(300)
-            return sink
-
-        self.queries = DropInQueries(session, {_FORMAT: made}, host="127.0.0.1")
-        self.service = CoordinatorService()
-        self.service.mount(HANDLER_KEY, self.queries)
-        self.service.start()
-        self.client = DropInClient(address=self.service.coordinator_address)
-
-    def close(self) -> None:
-        """As `Installation.close`."""
-        self.queries.close()
-        self.service.stop()
-
-    def begin(self) -> QueryRun:
-        """What the constructor asks, at each of its three places."""
-        return self.client.begin(_FORMAT, self.location, {})
-
-    def write(self, run: QueryRun, batch_id: int) -> Transaction:
-        """A task's transaction with one record, pre-committed."""
-        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
-        transaction = self.broker.init(transactional_id(run.job_uid, batch, f"task-{batch_id}"))
-        with CoordinatorClient(run.address) as client:
-            client.register(attempt_of(transaction, batch, operator_id=run.operator_id))
-        self.broker.append(transaction, 0, batch_id)
-        return transaction
-
-    def commit(
-        self,
-        run: QueryRun,
-        batch_id: int,
-        transaction: Transaction,
-        *,
-        decide_by_s: float | None = None,
-    ) -> None:
-        """Spark's call."""
-        entries = [entry_of(transaction, operator_id=run.operator_id)]
-        self.client.commit(self.location, run, batch_id, entries, decide_by_s=decide_by_s)
-
-    def is_decided(self, run: QueryRun, batch_id: int) -> bool:
-        """What the run's coordinator says."""
-        batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
-        with CoordinatorClient(run.address) as client:
-            return client.is_decided(batch)
-
-    def abort(self, run: QueryRun, batch_id: int) -> None:
-        """Spark's call."""
-        self.client.abort(self.location, run, batch_id)
 
 
 @pytest.fixture
@@ -246,7 +83,7 @@ def test_a_query_that_can_never_be_asked_keeps_no_other_from_its_end(
     world.begin()
     location = tmp_path / "other"
     other = another(world, location)
-    world.client.begin(_FORMAT, str(location), {})
+    world.client.begin(FORMAT, str(location), {})
 
     def is_active(active: ActiveQuery) -> bool:
         if active.run_id != other.runId:
@@ -264,7 +101,7 @@ def test_a_run_that_cannot_be_stopped_leaves_no_other_one_running(
     world.begin()
     location = tmp_path / "other"
     other = another(world, location)
-    world.client.begin(_FORMAT, str(location), {})
+    world.client.begin(FORMAT, str(location), {})
     stopped: list[str] = []
 
     def stop(active: ActiveQuery, *, timeout_s: float) -> None:
@@ -285,7 +122,7 @@ def test_a_start_that_hangs_does_not_hold_up_the_end_for_ever(
 ) -> None:
     monkeypatch.setattr(drop_in, "_START_TIMEOUT_S", 0.05)
     world.may_start.clear()
-    begin = partial(world.client.begin, _FORMAT, world.location, {"slow": "yes"})
+    begin = partial(world.client.begin, FORMAT, world.location, {"slow": "yes"})
     refused: list[BaseException | None] = []
     slow = threading.Thread(target=lambda: refused.append(_error_of(begin)))
     slow.start()
@@ -313,12 +150,12 @@ def test_a_start_that_takes_long_holds_up_no_other_query(world: World, tmp_path:
     world.may_start.clear()
     begun: list[QueryRun] = []
     slow = threading.Thread(
-        target=lambda: begun.append(world.client.begin(_FORMAT, world.location, {"slow": "yes"}))
+        target=lambda: begun.append(world.client.begin(FORMAT, world.location, {"slow": "yes"}))
     )
     slow.start()
     wait_for(lambda: world.makes_a_sink, what="the start")
     try:
-        assert world.client.begin(_FORMAT, str(location), {}).run_id == other.runId
+        assert world.client.begin(FORMAT, str(location), {}).run_id == other.runId
         assert not begun
     finally:
         world.may_start.set()
@@ -333,7 +170,7 @@ def test_a_run_that_begins_while_the_queries_are_stopped_is_stopped_too(world: W
 
     def begin() -> None:
         try:
-            world.client.begin(_FORMAT, world.location, {"slow": "yes"})
+            world.client.begin(FORMAT, world.location, {"slow": "yes"})
         except FencedError as err:
             refused.append(err)
 
@@ -479,9 +316,9 @@ def test_rule_21_a_shuffle_made_again_unseen_is_refused_also_where_the_query_alo
 ) -> None:
     """The application's settings do not tell what `spark.conf.set` has put into its session."""
     prepare(cast(SparkSession, world.session))
-    execution = Execution(settings={_FULL_RETRY: value})
+    execution = Execution(settings={SHUFFLE_RETRY: value})
     world.session.active[:] = [Query(_jsq=execution)]
-    with pytest.raises(ConfigError, match=f"setting={_FULL_RETRY}.* leave it out"):
+    with pytest.raises(ConfigError, match=f"setting={SHUFFLE_RETRY}.* leave it out"):
         world.begin()
     assert not (Path(world.location) / "sluice").exists()
 
@@ -497,9 +334,9 @@ def test_rule_14_the_sink_says_what_it_needs() -> None:
     """`install`, and the location as an option: a process of Spark's can find out neither."""
     located = {"checkpointLocation": "/c"}
     with pytest.raises(ConfigError, match=r"connectors\.install"):
-        DropInStreamWriter(_FORMAT, located, None)
+        DropInStreamWriter(FORMAT, located, None)
     nowhere = CoordinatorAddress(
         address="http://127.0.0.1:1", token="t", leader_session_id="s", job_uid="u"
     )
     with pytest.raises(ConfigError, match="needs checkpointLocation"):
-        DropInStreamWriter(_FORMAT, {}, DropInClient(address=nowhere))
+        DropInStreamWriter(FORMAT, {}, DropInClient(address=nowhere))

@@ -20,8 +20,8 @@ from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, Qu
 from runtime.service.server import CoordinatorService
 from runtime.spark.drop_in import DropInQueries
 from runtime.storage.web_hdfs import WebHdfsAddress
+from tests.drop_in_world import Query, Session
 from tests.fake_webhdfs import FakeWebHdfs
-from tests.unit.test_drop_in_queries import Query, Session
 
 _FORMAT = "sluice-files"
 _ROWS = pa.record_batch({"n": pa.array([1, 2, 3]), "day": pa.array(["mon", "mon", "tue"])})
