@@ -114,6 +114,12 @@ class Repairs:
             outcome = PublishOutcome.UNKNOWN
         if outcome is not PublishOutcome.UNKNOWN:
             del self._written[action]
+        if outcome is PublishOutcome.OURS:
+            log.warning(
+                "lost transactions are written again, and on record: checkpoint_id=%d regions=%s",
+                action.checkpoint_id,
+                ",".join(lost.region.region for lost in action.lost),
+            )
         return outcome, replaced
 
     def _write(self, action: Repair) -> dict[bytes, StateEntry]:

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 Seed = Annotated[int | None, typer.Option(help="of the first round; without one it is drawn")]
 Kinds = Annotated[str, typer.Option(help="of faults, comma-separated; without them: all")]
-Pipeline = Annotated[str, typer.Option(help="copy, both, copy-unclean, both-unclean, or alternate")]
+Pipeline = Annotated[str, typer.Option(help=f"{', '.join(SHAPES)}, or alternate")]
 
 
 @app.callback()
@@ -68,6 +68,7 @@ def chaos(
                 count,
                 kinds=[name for name in kinds.split(",") if name],
                 may_lose=SHAPES[kind].may_lose,
+                may_lapse=SHAPES[kind].may_lapse,
             )
             made = Round(
                 seed=first + number,
@@ -118,7 +119,9 @@ def soak(
 @app.command("plan")
 def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") -> None:
     """What a seed makes."""
-    for number, fault in enumerate(plan(seed, faults, may_lose=SHAPES[pipeline].may_lose)):
+    shape = SHAPES[pipeline]
+    planned = plan(seed, faults, may_lose=shape.may_lose, may_lapse=shape.may_lapse)
+    for number, fault in enumerate(planned):
         typer.echo(f"{number}: {fault.kind} of {fault.target} for {fault.hold_s:.1f} s")
 
 

@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tests.bed.containers import Container
 from tests.bed.host import Link
@@ -24,6 +24,11 @@ _REACHED_S = 180.0
 _PARTS = {"executor": "CoarseGrainedExecutorBackend", "python": "daemon"}
 _FIRST_ONLY = frozenset({"before-first", "after-first"})
 _FILE_STEPS = ("before-rename", "mid-rename", "after-rename")
+_STEPS = tuple(
+    step for chain in CHAINS.values() for step in chain if step not in ELSEWHERE | _FIRST_ONLY
+)
+_DECIDED_STEPS = ("after-publish", "after-decision", "before-commit", "mid-commit")
+_FROZEN_SHARE = 1 / 3
 _MOST_HITS = 3
 _ALONE_S = 1.0  # a second of the feeder's records
 
@@ -132,13 +137,12 @@ def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     return Fault(inject=inject, heal=heal, name=name)
 
 
-def _failpoint(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+def _failpoint(
+    pipeline: Pipeline, planned: PlannedFault, *, steps: Sequence[str] = _STEPS
+) -> Fault:
     """The driver is started anew, and kills itself at a step."""
     driver = pipeline.driver
-    names = [step for chain in CHAINS.values() for step in chain]
-    names = [step for step in names if step not in ELSEWHERE | _FIRST_ONLY]
-    if pipeline.shape.writes_files:
-        names += _FILE_STEPS
+    names = [*steps, *(_FILE_STEPS if pipeline.shape.writes_files else ())]
     choice = int(planned.draw * len(names) * _MOST_HITS)
     step = names[choice // _MOST_HITS]
     hit = 1 if step in AT_START else 1 + choice % _MOST_HITS
@@ -165,6 +169,15 @@ def _failpoint(pipeline: Pipeline, planned: PlannedFault) -> Fault:
 
     fault.inject, fault.heal = inject, heal
     return fault
+
+
+def _absence(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """Of a driver that is frozen as it is, or of one that has killed itself at a step: two out of
+    three times between a decision and its mark, where there is something to lose."""
+    if planned.draw < _FROZEN_SHARE:
+        return _pause(pipeline, planned)
+    drawn = (planned.draw - _FROZEN_SHARE) / (1 - _FROZEN_SHARE)
+    return _failpoint(pipeline, replace(planned, draw=drawn), steps=_DECIDED_STEPS)
 
 
 def _cut(*, incoming: bool, outgoing: bool) -> Callable[[Pipeline, PlannedFault], Fault]:
@@ -293,4 +306,5 @@ _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "rolling-restart": _rolling_restart,
     "outage": _outage,
     "unclean-election": _unclean_election,
+    "absence": _absence,
 }

@@ -28,6 +28,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--path", help="directory of files; none: into the topic alone")
     parser.add_argument("--may-lose", action="store_true", help="go on behind what is gone")
+    parser.add_argument("--transaction-timeout", type=float, help="none: the brokers' maximum")
     args = parser.parse_args()
     spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
     lines = RegionLines()
@@ -56,6 +57,7 @@ def main() -> None:
         bootstrap_servers=args.bootstrap,
         topic=args.output,
         transactional_id_prefix=f"bed-{args.output}",
+        transaction_timeout_s=args.transaction_timeout,
     )
     copy = job.source(source).map_batches(exclaim).sink(sink)
     if args.path:

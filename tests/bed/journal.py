@@ -53,6 +53,7 @@ class RoundEntry:
         records: that had to be in each output once.
         outputs: how many.
         taken, taken_read: see `RoundVerdict`.
+        repairs: decisions that were lost to a transaction timeout, and written again.
         lost, doubled, reordered, foreign, torn: see `RoundVerdict.counts`.
         elapsed_s: from the first record on.
         wrong: empty: nothing lost, doubled, reordered or foreign, and no reader saw other.
@@ -70,6 +71,7 @@ class RoundEntry:
     elapsed_s: float
     taken: int = 0
     taken_read: int = 0
+    repairs: int = 0
     lost: int = 0
     doubled: int = 0
     reordered: int = 0

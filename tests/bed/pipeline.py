@@ -13,6 +13,7 @@ from runtime.checker import Payload
 from runtime.storage.opening import open_file_system
 from tests.bed.cluster import DRIVERS, Bed
 from tests.bed.containers import Container
+from tests.bed.plan import TRANSACTION_TIMEOUT_S
 from tests.bed.verdict import RoundVerdict, judge_all, judge_what_is_left, with_sight
 from tests.bed.witness import Witness
 from tests.chaos.feeder import Feeder
@@ -32,11 +33,14 @@ class Shape:
         writes_files: as well as a topic.
         may_lose: the input has two replicas, either of which may lead whatever it has got, and the
             job goes on behind what is gone (``failOnDataLoss=false``).
+        may_lapse: transactions live for `TRANSACTION_TIMEOUT_S` only; without, for as long as the
+            brokers allow.
     """
 
     engine: str
     writes_files: bool = False
     may_lose: bool = False
+    may_lapse: bool = False
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -44,6 +48,8 @@ SHAPES: Mapping[str, Shape] = {
     "both": Shape(engine="micro-batch", writes_files=True),
     "copy-unclean": Shape(engine="continuous", may_lose=True),
     "both-unclean": Shape(engine="micro-batch", writes_files=True, may_lose=True),
+    "copy-lapsing": Shape(engine="continuous", may_lapse=True),
+    "both-lapsing": Shape(engine="micro-batch", writes_files=True, may_lapse=True),
 }
 
 PARTITIONS = 4
@@ -51,6 +57,7 @@ _REPLICAS = [(1, 2), (2, 3), (3, 1), (1, 2)]
 """Of an input that may lose: three brokers are three pairs."""
 _UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 _LOSSES_TOLD = (b"records that were read are gone", b"records lost, going on behind them")
+_REPAIR_TOLD = b"lost transactions are written again, and on record"
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120
@@ -71,12 +78,14 @@ class _Marks:
     Attributes:
         count: checkpoints that were committed on record.
         losses: how often the job has said that records are gone from its input.
+        repairs: how often it has said that it has written again what a broker had aborted.
     """
 
     paths: dict[str, Path]
     read: dict[str, int] = field(default_factory=dict)
     count: int = 0
     losses: int = 0
+    repairs: int = 0
 
     def look(self) -> None:
         for name, path in self.paths.items():
@@ -90,6 +99,7 @@ class _Marks:
             lines = new[:whole].splitlines()
             self.count += sum(line.startswith(b"checkpoint=") for line in lines)
             self.losses += sum(any(said in line for said in _LOSSES_TOLD) for line in lines)
+            self.repairs += sum(_REPAIR_TOLD in line for line in lines)
 
 
 class Pipeline:
@@ -132,7 +142,7 @@ class Pipeline:
 
     def __enter__(self) -> Self:
         self._marks.look()  # what former rounds have said
-        self._marks.losses = 0
+        self._marks.losses = self._marks.repairs = 0
         self.feeder.send(_PRELOAD)
         self.feeder.flush()
         self.feeder.__enter__()
@@ -175,6 +185,12 @@ class Pipeline:
         """Checkpoints committed on record since the round began."""
         self._marks.look()
         return self._marks.count
+
+    @property
+    def repairs(self) -> int:
+        """Decisions of this round that were lost to a transaction timeout, and written again."""
+        self._marks.look()
+        return self._marks.repairs
 
     def resolve(self, target: str) -> str:
         """The container's name: of ``driver``, the one in charge."""
@@ -313,10 +329,11 @@ class Pipeline:
     def _arguments(self) -> list[str]:
         files = ["--path", self._files.uri] if self.shape.writes_files else []
         loss = ["--may-lose"] if self.shape.may_lose else []
+        brief = [f"--transaction-timeout={TRANSACTION_TIMEOUT_S}"] if self.shape.may_lapse else []
         return [
             *("--bootstrap", self.bed.bootstrap, "--input", self.source, "--output", self.output),
             *("--checkpoint", self._checkpoint, "--master", self.bed.master_url),
-            *("--engine", self.shape.engine, *files, *loss),
+            *("--engine", self.shape.engine, *files, *loss, *brief),
         ]
 
 

@@ -6,12 +6,23 @@ from dataclasses import dataclass
 
 from runtime.errors import ConfigError
 
-__all__ = ["BROKERS", "KINDS", "Kind", "PlannedFault", "bursts", "plan"]
+__all__ = [
+    "BROKERS",
+    "KINDS",
+    "TRANSACTION_TIMEOUT_S",
+    "Kind",
+    "PlannedFault",
+    "bursts",
+    "plan",
+]
 
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 HDFS = ("namenode", "datanode")
 WORKERS = ("worker-1", "worker-2")
 DRIVER = "driver"
+TRANSACTION_TIMEOUT_S = 20.0
+"""Of jobs whose transactions may lapse."""
+_ABORTED_WITHIN_S = 15.0  # brokers look for those that are too old every 10 s
 _MACHINES = (*BROKERS, *HDFS, *WORKERS, DRIVER)
 
 
@@ -26,6 +37,7 @@ class Kind:
         says: in the report.
         is_alone: the job must be able to go on before it is healed, so none is beside it.
         takes_records: from the input, as Kafka itself then does.
+        outlasts: the job's transactions: brokers abort them meanwhile.
     """
 
     targets: tuple[str, ...]
@@ -35,6 +47,7 @@ class Kind:
     says: str
     is_alone: bool = False
     takes_records: bool = False
+    outlasts: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
@@ -147,6 +160,15 @@ KINDS: Mapping[str, Kind] = {
         is_alone=True,
         takes_records=True,
     ),
+    "absence": Kind(
+        targets=(DRIVER,),
+        least_s=TRANSACTION_TIMEOUT_S + _ABORTED_WITHIN_S,
+        most_s=TRANSACTION_TIMEOUT_S + _ABORTED_WITHIN_S + 10.0,
+        weight=16,
+        says="the driver is frozen or dead at a step for longer than its transactions live",
+        is_alone=True,
+        outlasts=True,
+    ),
 }
 
 
@@ -176,6 +198,7 @@ def plan(
     kinds: Collection[str] = (),
     without: Collection[str] = (),
     may_lose: bool = False,
+    may_lapse: bool = False,
     gap_s: float = 2.0,
 ) -> Sequence[PlannedFault]:
     """The faults of a run; the same seed, kinds and targets make the same list, and a shorter
@@ -187,6 +210,7 @@ def plan(
         kinds: of these only; none named: of all.
         without: targets that this run does not have; a kind with no other target is left out.
         may_lose: the input; if not, nothing comes that takes records from it.
+        may_lapse: the job's transactions; if not, nothing comes that outlasts them.
         gap_s: the longest `PlannedFault.after_s`.
     Raises:
         ConfigError: a kind is not known, or none is left.
@@ -201,7 +225,9 @@ def plan(
     targets = {
         name: [target for target in kind.targets if target not in without]
         for name, kind in KINDS.items()
-        if (not kinds or name in kinds) and (may_lose or not kind.takes_records)
+        if (not kinds or name in kinds)
+        and (may_lose or not kind.takes_records)
+        and (may_lapse or not kind.outlasts)
     }
     names = [name for name in targets if targets[name]]
     if not names:

@@ -62,6 +62,11 @@ def summary(entries: Iterable[Entry]) -> str:
             f"- taken from the input by unclean elections: {taken} records; {read} of them had "
             "been read, and are in each output once"
         )
+    if repairs := sum(entry.repairs for entry in good):
+        lines.append(
+            "- decisions whose transactions the brokers had aborted by time-out, written again: "
+            f"{repairs}"
+        )
     lines += [
         f"- round with seed {entry.seed} ({entry.pipeline}) ended after {entry.faults} of "
         f"{entry.planned} faults: {entry.wrong.splitlines()[0]}"

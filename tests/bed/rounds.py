@@ -53,6 +53,7 @@ def run_round(
     """
     began_s = time.monotonic()
     done, verdict, wrong = 0, RoundVerdict(records=0, outputs=1), "ended from outside"
+    repairs = 0
     try:
         with Pipeline(bed, SHAPES[made.pipeline], hadoop) as pipeline:
             pipeline.await_progress(timeout_s=_START_S, what="a first checkpoint")
@@ -71,6 +72,7 @@ def run_round(
                 if made.pace is not None:
                     made.pace(pipeline)
             verdict = pipeline.finish(timeout_s=RECOVERY_S)
+            repairs = pipeline.repairs
             wrong = "; ".join(verdict.faults)
     except Exception as error:
         wrong = str(error)
@@ -87,6 +89,7 @@ def run_round(
             outputs=verdict.outputs,
             taken=verdict.taken,
             taken_read=verdict.taken_read,
+            repairs=repairs,
             **verdict.counts,
             elapsed_s=round(time.monotonic() - began_s, 1),
             wrong=wrong.partition("\n")[0],
@@ -96,10 +99,11 @@ def run_round(
         journal.write(entry_of_round)
     if wrong:
         raise BedFailureError(f"round {made.seed}: {wrong}")
+    again = f", {repairs} decisions written again" if repairs else ""
     gone = f" ({verdict.taken} gone from the input, {verdict.taken_read} of them read before)"
     say(
         f"round {made.seed}: {done} faults, {verdict.records} records"
-        f"{gone if verdict.taken else ''}, nothing lost, doubled or reordered"
+        f"{gone if verdict.taken else ''}{again}, nothing lost, doubled or reordered"
     )
 
 

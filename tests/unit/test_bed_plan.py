@@ -1,11 +1,12 @@
 """The plan of the chaos bed: what a seed makes."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from runtime.errors import ConfigError
-from tests.bed.plan import BROKERS, KINDS, bursts, plan
+from tests.bed.plan import BROKERS, KINDS, TRANSACTION_TIMEOUT_S, PlannedFault, bursts, plan
 
 
 def test_a_seed_makes_the_same_faults_again() -> None:
@@ -21,7 +22,7 @@ def test_a_shorter_plan_is_the_beginning_of_a_longer_one() -> None:
 
 def test_every_kind_and_every_target_comes() -> None:
     """None is left out by a slip of weights; each within its bounds."""
-    planned = plan(1, 3_000, may_lose=True)
+    planned = plan(1, 3_000, may_lose=True, may_lapse=True)
     struck = {(fault.kind, fault.target) for fault in planned}
     assert struck == {(name, target) for name, kind in KINDS.items() for target in kind.targets}
     for fault in planned:
@@ -42,6 +43,19 @@ def test_nothing_takes_records_from_an_input_that_may_not_lose_any() -> None:
     assert not any(KINDS[fault.kind].takes_records for fault in planned)
     with pytest.raises(ConfigError, match="no fault is left"):
         plan(1, 1, kinds=["unclean-election"])
+
+
+def test_nothing_outlasts_transactions_that_live_as_long_as_they_may() -> None:
+    """Nor could a round wait for that: a quarter of an hour each."""
+    planned = plan(1, 3_000)
+    assert not any(KINDS[fault.kind].outlasts for fault in planned)
+    with pytest.raises(ConfigError, match="no fault is left"):
+        plan(1, 1, kinds=["absence"])
+    assert all(fault.hold_s > TRANSACTION_TIMEOUT_S + 10 for fault in absences(60))
+
+
+def absences(count: int) -> Sequence[PlannedFault]:
+    return plan(1, count, kinds=["absence"], may_lapse=True)
 
 
 def test_an_unknown_kind_and_an_empty_choice_are_refused_by_name() -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.repairs import Repairs
@@ -72,3 +74,10 @@ def test_a_repair_at_a_start_is_of_this_run() -> None:
     """Older lives are swept there."""
     view = SweepView(job_uid="uid", generations={"main": _RUN}, protected=(), orphans=())
     assert not view.is_left_behind("main", _written_under(1))
+
+
+def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> None:
+    """The loss was told as an error: nobody shall write the same by hand."""
+    with caplog.at_level("WARNING"):
+        _written_under(1)
+    assert "written again, and on record: checkpoint_id=9 regions=main" in caplog.text
