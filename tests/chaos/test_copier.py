@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -33,6 +33,7 @@ from connectors.kafka.history import await_readable, read_records
 from connectors.kafka.observer import Observer
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import History, Identity, Record, check, check_prefix, expect
+from runtime.checkpoint.store import open_store
 from runtime.embedded.program import Program, ProgramSpec, command_of
 from tests.broker_cluster import BrokerCluster
 from tests.chaos.spark_start import spark_environment
@@ -83,10 +84,13 @@ class Report:
 
     Attributes:
         bounces: what was bounced, in order.
+        checkpoints: decided, at most so many of which had records.
     """
 
+    engine: str
     cell: str
     records: int
+    checkpoints: int = 0
     bounces: list[str] = field(default_factory=list)
     elapsed_s: float = 0.0
 
@@ -109,10 +113,16 @@ class Copy:
     """One seeded input, one copier over all its lives, one concurrent reader."""
 
     def __init__(
-        self, size: Size, brokers: BrokerCluster, workers: SparkCluster, directory: Path
+        self,
+        size: Size,
+        brokers: BrokerCluster,
+        workers: SparkCluster,
+        directory: Path,
+        engine: str,
     ) -> None:
-        self.size, self.brokers, self.workers = size, brokers, workers
+        self.size, self.brokers, self.workers, self.engine = size, brokers, workers, engine
         self._directory = directory
+        self._checkpoint = directory / "checkpoint"
         self._connection = KafkaConnection(bootstrap_servers=brokers.bootstrap)
         self._input = create_topic(brokers.bootstrap, unique("copier-in"), partitions=size.inputs)
         self._output = create_topic(
@@ -131,7 +141,7 @@ class Copy:
             [
                 *("--bootstrap", self.brokers.bootstrap, "--master", self.workers.url),
                 *("--input", self._input, "--output", self._output, "--until-end"),
-                *("--checkpoint", str(self._directory / "checkpoint"), "--interval", "0.2"),
+                *("--checkpoint", str(self._checkpoint), "--interval", "0.2"),
             ],
         )
         self.program = Program(
@@ -192,6 +202,10 @@ class Copy:
         verdict = check(expect(given, self._copied, final.identity), final)
         assert verdict.is_clean, str(verdict)
 
+    def checkpoints(self) -> int:
+        """The newest place of a decision: places count up from 1."""
+        return max(open_store(str(self._checkpoint)).places())
+
     def close(self) -> None:
         """End everything of the copier that still lives."""
         if self.program is not None:
@@ -206,6 +220,8 @@ class Copy:
                 "bootstrap.servers": self.brokers.bootstrap,
                 "enable.idempotence": True,
                 "log_level": 0,
+                # A reader gets whole batches: small ones, so that an epoch can be small.
+                "batch.num.messages": self.size.transaction_records // 5,
             }
         )
         for number in range(self.size.records):
@@ -220,6 +236,7 @@ class Copy:
         return {
             **before,
             "PYSPARK_SUBMIT_ARGS": f"{more} {before['PYSPARK_SUBMIT_ARGS']}",
+            "COPIER_ENGINE": self.engine,
             "COPIERS": str(self.size.inputs),
             "TRANSACTION_RECORDS": str(self.size.transaction_records),
         }
@@ -286,7 +303,7 @@ def copy_while_bouncing(copy: Copy, target: str, *, clean: bool) -> bool:
     False: the copier was done before anything was bounced, on a machine where readers lag behind.
     """
     cell = f"{'clean' if clean else 'hard'} {target}"
-    report = Report(cell=cell, records=copy.size.records)
+    report = Report(engine=copy.engine, cell=cell, records=copy.size.records)
     started_s = time.monotonic()
     with copy.observer:
         try:
@@ -296,6 +313,7 @@ def copy_while_bouncing(copy: Copy, target: str, *, clean: bool) -> bool:
             copy.judge()
         finally:
             copy.close()
+    report.checkpoints = copy.checkpoints()
     report.elapsed_s = round(time.monotonic() - started_s, 1)
     _note(report)
     return bool(report.bounces)
@@ -304,11 +322,17 @@ def copy_while_bouncing(copy: Copy, target: str, *, clean: bool) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("target", list(BOUNCES))
 @pytest.mark.parametrize("how", ["hard", "clean"])
+@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
 def test_kafkas_own_copier_test(
-    how: str, target: str, brokers: BrokerCluster, workers: SparkCluster, tmp_path: Path
+    engine: str,
+    how: str,
+    target: str,
+    brokers: BrokerCluster,
+    workers: SparkCluster,
+    tmp_path: Path,
 ) -> None:
     """100,000 records, and each is there once, to every reader, whoever is bounced and how."""
-    copy = Copy(KAFKAS_OWN, brokers, workers, tmp_path)
+    copy = Copy(KAFKAS_OWN, brokers, workers, tmp_path, engine)
     assert copy_while_bouncing(copy, target, clean=how == "clean"), "nothing was bounced"
 
 
@@ -328,7 +352,7 @@ def test_kafkas_own_copier_test_in_small(
     for factor in (1, 4):
         (directory := tmp_path / str(factor)).mkdir()
         size = replace(SMALL, records=SMALL.records * factor)
-        copy = Copy(size, brokers, workers, directory)
+        copy = Copy(size, brokers, workers, directory, "micro-batch")
         if copy_while_bouncing(copy, target, clean=how == "clean"):
             return
     raise AssertionError("nothing was bounced")
@@ -345,11 +369,5 @@ def _note(report: Report) -> None:
     """A line for the report, where ``SLUICE_COPIER_REPORT`` names a file."""
     path = os.environ.get("SLUICE_COPIER_REPORT")
     if path:
-        line = {
-            "cell": report.cell,
-            "records": report.records,
-            "bounces": report.bounces,
-            "elapsed_s": report.elapsed_s,
-        }
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(asdict(report)) + "\n")
