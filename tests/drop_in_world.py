@@ -146,9 +146,9 @@ class World:
         self.queries.close()
         self.service.stop()
 
-    def begin(self) -> QueryRun:
+    def begin(self, options: Mapping[str, str] | None = None) -> QueryRun:
         """What the constructor asks, at each of its three places."""
-        return self.client.begin(FORMAT, self.location, {})
+        return self.client.begin(FORMAT, self.location, options or {})
 
     def write(self, run: QueryRun, batch_id: int) -> Transaction:
         """A task's transaction with one record, pre-committed."""

@@ -8,8 +8,8 @@ run id. Spark's logs are read, never touched.
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -46,9 +46,14 @@ _REAP_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One run of one query, with what coordinates it."""
+    """One run of one query, with what coordinates it.
+
+    Attributes:
+        asked: name and options of the sink that it was begun with.
+    """
 
     active: ActiveQuery
+    asked: tuple[str, Mapping[str, str]]
     coordinator: BarrierCoordinator
     service: CoordinatorService
     job_uid: str
@@ -151,20 +156,22 @@ class DropInQueries:
     # --- the run of a query -------------------------------------------------------------------
 
     def _begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
-        """The run's coordinator: sealed, settled and swept before any of its tasks start."""
-        with self._lock:
-            begin = self._begins.setdefault(location, threading.Lock())
-        with begin:
-            self._require_open(location)
-            fs = self._file_system(location)
-            active = find_query(tuple(self._sessions), fs)
+        """The run's coordinator: sealed, settled and swept before any of its tasks start.
+
+        Spark does not tell who asks. A start that was given up may still ask, or wait here, when
+        the next one is the query that runs: its options must not decide where that one writes.
+        """
+        asked = (format_name, dict(options))
+        with self._turn(location) as active:
             run = self._runs.get(location)
             if run is None or run.active.run_id != active.run_id:
                 if run is not None:
                     run.stop()
                 sink = self._maker(format_name)(options, active)
-                run = self._start(location, active, fs, sink)
+                run = self._start(location, active, asked, sink)
                 self._keep(location, run)
+            elif run.asked != asked:
+                raise _replaced(location, active.run_id)
         return QueryRun(
             run_id=run.active.run_id,
             job_uid=run.job_uid,
@@ -174,6 +181,31 @@ class DropInQueries:
             address=run.service.coordinator_address,
             writer_factory=run.writer_factory,
         )
+
+    @contextmanager
+    def _turn(self, location: str) -> Iterator[ActiveQuery]:
+        """The query that runs, with nobody else beginning it meanwhile.
+
+        Raises:
+            FencedError: it is another run than before the wait.
+        """
+        with self._lock:
+            begin = self._begins.setdefault(location, threading.Lock())
+        before = None
+        if not begin.acquire(blocking=False):
+            before = self._find(location)
+            begin.acquire()
+        try:
+            self._require_open(location)
+            active = self._find(location)
+            if before is not None and before.run_id != active.run_id:
+                raise _replaced(location, active.run_id)
+            yield active
+        finally:
+            begin.release()
+
+    def _find(self, location: str) -> ActiveQuery:
+        return find_query(tuple(self._sessions), self._file_system(location))
 
     def _require_open(self, location: str) -> None:
         if self._closed.is_set():
@@ -192,11 +224,18 @@ class DropInQueries:
         run.stop()
         self._require_open(location)
 
-    def _start(self, location: str, active: ActiveQuery, fs: FileSystem, sink: TaskSink) -> _Run:
+    def _start(
+        self,
+        location: str,
+        active: ActiveQuery,
+        asked: tuple[str, Mapping[str, str]],
+        sink: TaskSink,
+    ) -> _Run:
         active.require_micro_batches()
         active.require_settings()
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
         operator_id = graph[0].operator_id
+        fs = self._file_system(location)
         store = CheckpointStore(self._file_system(f"{location}/sluice"))
         coordinator = BarrierCoordinator(
             JobPlan(
@@ -229,6 +268,7 @@ class DropInQueries:
             raise
         return _Run(
             active=active,
+            asked=asked,
             coordinator=coordinator,
             service=service,
             job_uid=started.job_uid,
@@ -306,6 +346,14 @@ class DropInQueries:
                 run.stop()
             except Exception:
                 log.exception("run was not stopped: run_id=%s", run.active.run_id)
+
+
+def _replaced(location: str, run_id: str) -> FencedError:
+    return FencedError(
+        "another start of this query has begun, with options of its own",
+        {"location": location, "run_id": run_id},
+        "Nothing was written. Start the query again, once.",
+    )
 
 
 def _has_ended(run: _Run) -> bool:

@@ -8,9 +8,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from runtime.errors import ConfigError, FencedError, StreamError, UnreachableErr
 from runtime.service.client import CoordinatorAddress
 from runtime.service.drop_in_client import DropInClient, QueryRun
 from runtime.spark import drop_in
-from runtime.spark.active_queries import ActiveQuery
+from runtime.spark.active_queries import ActiveQuery, find_query
 from runtime.spark.drop_in_writer import DropInStreamWriter
 from runtime.spark.session import SHUFFLE_RETRY, prepare
 from tests.drop_in_world import FORMAT, Execution, Query, Session, World
@@ -184,6 +185,50 @@ def test_a_run_that_begins_while_the_queries_are_stopped_is_stopped_too(world: W
     slow.join(300)
     closing.join(300)
     assert "being stopped" in str(refused)
+
+
+def test_a_start_that_was_given_up_does_not_decide_where_the_next_one_writes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its call waited for that of the one before; by then the query that runs is a third one."""
+    looks: list[str] = []
+
+    def look(*args: Any) -> ActiveQuery:
+        found = find_query(*args)
+        looks.append(found.run_id)
+        return found
+
+    monkeypatch.setattr(drop_in, "find_query", look)
+    refused: dict[str, BaseException | None] = {}
+
+    def begin(topic: str, **more: str) -> threading.Thread:
+        call = partial(world.begin, {"topic": topic, **more})
+        made = threading.Thread(target=lambda: refused.update({topic: _error_of(call)}))
+        made.start()
+        return made
+
+    world.may_start.clear()
+    first = begin("a", slow="yes")
+    wait_for(lambda: world.makes_a_sink, what="the start")
+    world.session.active[:] = [replace(world.query, runId="run-2")]
+    second = begin("b")
+    wait_for(lambda: "run-2" in looks, what="its call")
+    world.session.active[:] = [replace(world.query, runId="run-3")]
+    world.may_start.set()
+    for each in (first, second):
+        each.join(300)
+    assert isinstance(refused["b"], FencedError)
+    assert world.begin({"topic": "c"}).run_id == "run-3"
+
+
+def test_of_two_starts_with_one_run_the_options_of_the_first_hold_and_the_other_is_refused(
+    world: World,
+) -> None:
+    """Nobody can tell which one is the query's own."""
+    run = world.begin({"topic": "a"})
+    with pytest.raises(FencedError, match="with options of its own"):
+        world.begin({"topic": "b"})
+    assert world.begin({"topic": "a"}) == run
 
 
 def test_rule_10_the_constructor_aborts_nothing(world: World) -> None:
