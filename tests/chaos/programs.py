@@ -65,6 +65,7 @@ class LossVerdict:
 
 
 _WINDOW_MS = 1000
+_DELAY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,7 @@ def _judge_windows(topics: Topics) -> WindowVerdict:
     source = read_records(topics.connection, topics.source)
     timestamps_ms = (record.timestamp_ms or 0 for record in source)
     found = read_records(topics.connection, topics.output)
-    return check_windows(timestamps_ms, found, window_ms=_WINDOW_MS)
+    return check_windows(timestamps_ms, found, window_ms=_WINDOW_MS, delay_ms=_DELAY_MS)
 
 
 Verdict = (

@@ -391,3 +391,17 @@ def test_a_broken_window_is_caught(times: list[int], seed: int, fault: str) -> N
     assert getattr(verdict, fault) == 1
     assert not verdict.is_clean
     assert check_windows(times, [Record("out", 0, 0, b"77", b"1")], window_ms=1000).unexpected == 1
+
+
+@given(times=TIMES)
+def test_of_a_run_that_has_ended_every_window_before_the_watermark_is_asked_for(
+    times: list[int],
+) -> None:
+    """Also the newest ones, and where nothing at all was emitted."""
+    closed_ms = max(times) - 500
+    whole = closed(times, before_ms=closed_ms)
+    verdict = check_windows(times, whole, window_ms=1000, delay_ms=500)
+    assert (verdict.lost, verdict.is_clean) == (0, bool(whole)), verdict
+    if whole:
+        assert check_windows(times, whole[:-1], window_ms=1000, delay_ms=500).lost == 1
+        assert check_windows(times, [], window_ms=1000, delay_ms=500).lost == len(whole)

@@ -452,3 +452,23 @@ def test_a_mark_that_is_not_durable_is_tried_again() -> None:
     assert not driver.seen(ReturnBatches)
     driver.tick(1.0)
     assert len(driver.seen(MarkCommitted)) == 2
+
+
+def test_a_bounded_state_has_a_batch_behind_its_last_records() -> None:
+    """In which Spark gives what the watermark of those has closed; only then is it the end."""
+    region = RegionPlan(name="main", source_ids=("source",), bounded=True, stateful=True)
+    driver = CoreDriver(FAST, regions=[region])
+    driver.tick()
+    with_records = driver.poll(3, finished=True)
+    assert with_records is not None
+    assert not with_records.is_last
+    driver.ack(with_records)
+    assert not driver.seen(EndJob)
+    driver.tick(1.0)
+    behind_them = driver.poll(3, finished=True)
+    assert behind_them is not None
+    assert behind_them.is_last
+    assert all(each.is_empty for each in behind_them.splits)
+    driver.ack(behind_them)
+    assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
+    assert driver.seen(EndJob)[-1].finished
