@@ -35,20 +35,20 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
     """The job may go on from the record with its own regions, if they are others.
 
     Raises:
-        WrongJobError: a region with state would appear or vanish, a source is new, or nobody can
-            go on with what a sink keeps in a region that vanishes.
+        WrongJobError: a region with state would appear or vanish, a source is new, a region that
+            stays would read another source, or nobody can go on with what a sink keeps in a region
+            that vanishes.
     """
     planned = {region.name: region for region in plan.regions}
     known = {region.region for region in record.regions}
-    if planned.keys() == known:
+    bound = _with_other_sources(record, planned)
+    if planned.keys() == known and not bound:
         return
     vanished = [region for region in record.regions if region.region not in planned]
     new = [region for name, region in planned.items() if name not in known]
-    sources = _sources(record)
-    bound = [region.region for region in vanished if region.state is not None]
+    bound += [region.region for region in vanished if region.state is not None]
     bound += [region.name for region in new if region.stateful]
     bound += [region.name for region in plan.regions if region.keeps_logs]
-    bound += [region.name for region in new if not sources.issuperset(region.source_ids)]
     if bound:
         raise WrongJobError(
             "the regions of the job are not those of the checkpoint, and some cannot be exchanged",
@@ -65,6 +65,19 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
         for entry in region.operator_states:
             if not _heirs(entry, region, record, plan):
                 _refuse_state(entry, region, record)
+
+
+def _with_other_sources(record: CheckpointRecord, planned: Mapping[str, RegionPlan]) -> list[str]:
+    """Regions of a source without positions here, and those whose name was another source's: a name
+    is made from topics, and may come back for a source that has been given another ``uid``."""
+    sources = _sources(record)
+    found = [name for name, plan in planned.items() if not sources.issuperset(plan.source_ids)]
+    for region in record.regions:
+        plan = planned.get(region.region)
+        read = {split.source_id for split in region.splits}
+        if plan is not None and not plan.keeps_logs and not read.issubset(plan.source_ids):
+            found.append(region.region)
+    return found
 
 
 def dealt_anew(

@@ -15,7 +15,7 @@ from runtime.checkpoint.messages import (
     Tick,
 )
 from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.checkpoint.rescaling import dealt_anew
+from runtime.checkpoint.rescaling import dealt_anew, verify_rescalable
 from runtime.counts import added, decode_totals, encode_totals, totals_after
 from runtime.drops import Drops, decode_drops, dropped_in_all, drops_after, encode_drops
 from runtime.errors import WrongJobError
@@ -131,7 +131,7 @@ def test_a_lost_transaction_of_a_vanished_region_is_one_of_its_heirs() -> None:
     [
         (plan_of("main", stateful=True), "bound=main"),
         (plan_of("main-0", "main-1", "main-2", keeps_logs=True), "bound=main-0,main-1,main-2"),
-        (plan_of("main-0", "main-1", "new", source_ids=("source", "new")), "bound=new"),
+        (plan_of("main-0", "new", source_ids=("source", "new")), "bound=main-0,new"),
     ],
 )
 def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, says: str) -> None:
@@ -140,6 +140,42 @@ def test_regions_that_cannot_be_exchanged_are_refused_by_name(changed: JobPlan, 
     with pytest.raises(WrongJobError, match=says):
         job.start(plan=changed)
     assert set(job.store.records) == {0, 2}
+
+
+def test_a_new_source_under_the_name_of_an_old_region_is_refused() -> None:
+    """Its name is made from the topics that the old one has read; it has no positions here, and
+    would begin at the earliest record, or never."""
+    changed = replace(
+        PLAN,
+        regions=(
+            replace(PLAN.regions[0], name="orders-refunds"),
+            replace(PLAN.regions[0], name="main", source_ids=("new",)),
+        ),
+    )
+    job = Job(record(0), record(1), committed=(0, 1))
+    with pytest.raises(WrongJobError, match="bound=main"):
+        job.start(plan=changed)
+
+
+def test_regions_that_have_exchanged_their_sources_are_refused() -> None:
+    """Each would read the other's splits with its own functions."""
+    graph = (*GRAPH, replace(GRAPH[0], operator_id="other", name="payments"))
+    regions = (
+        RegionRecord(region="a", generation=0, batch_id=1, splits=(split(0, 0, 10),)),
+        RegionRecord(
+            region="b",
+            generation=0,
+            batch_id=1,
+            splits=(replace(split(0, 0, 10), source_id="other"),),
+        ),
+    )
+    old = record(1, regions=regions, graph=graph, assignment=assignment_of(regions))
+    one, two = (
+        replace(PLAN.regions[0], name=name, source_ids=(source,))
+        for name, source in (("a", "other"), ("b", "source"))
+    )
+    with pytest.raises(WrongJobError, match="bound=a,b"):
+        verify_rescalable(old, replace(PLAN, regions=(one, two), graph=graph))
 
 
 def test_a_region_with_state_does_not_vanish() -> None:
