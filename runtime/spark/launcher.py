@@ -166,7 +166,7 @@ class RegionLauncher:
         restored, generation = life.restored, life.generation
         if self._drops is not None:
             self._drops.restored(life.region, dropped_in_all(restored.operator_states))
-        location = location_of(region, generation)
+        location = location_of(region, restored, generation=generation)
         make_ready(self._fs, region, location, restored, generation=generation)
         tasks = self._tasks(region, generation)
         passing = self._passing(region)

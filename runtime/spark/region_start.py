@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Collection, Sequence
+from pathlib import PurePosixPath
 
 from runtime import offsets
 from runtime.checkpoint.retention import EVERY_BATCH, spark_batches_to_retain
@@ -29,15 +30,22 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+_STATE = "state-"
 _SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
 
 
-def location_of(region: Region, generation: int) -> str:
+def location_of(region: Region, restored: RegionRecord, *, generation: int) -> str:
     """Spark's checkpoint location, relative to the job's: new for each life of a stateless region.
 
-    A stateful region keeps its directory, because its state lies in it.
+    A stateful region keeps its directory, because its state lies in it, from its first decision on:
+    before that, each life begins in one that no other one deletes when it has slept.
     """
-    return f"spark/{region.name}/{'state' if region.stateful else generation}"
+    directory = f"spark/{region.name}"
+    if not region.stateful:
+        return f"{directory}/{generation}"
+    if restored.state is not None:
+        return str(PurePosixPath(restored.state.location).parent)
+    return f"{directory}/{_STATE}{generation}"
 
 
 def make_ready(
@@ -54,7 +62,7 @@ def make_ready(
     if not region.stateful:
         delete_lives(fs, region.name, generation=generation)
         return
-    if query_logs.newest_generation(fs, location) > generation:
+    if max(_lives(fs, region.name).values(), default=-1) > generation:
         raise FencedError(
             "a newer run of the job goes on with this region",
             {"region": region.name, "generation": generation, "location": location},
@@ -63,7 +71,7 @@ def make_ready(
             "with the checkpoints, which loses the region's state.",
         )
     if restored.batch_id is None:  # never decided
-        fs.delete(f"spark/{region.name}")
+        delete_lives(fs, region.name, generation=generation)
         return
     logged = query_logs.read_offset(fs, location, restored.batch_id, region.source_name)
     query_logs.require_ends(offsets.decode(logged).splits, restored)
@@ -73,16 +81,22 @@ def make_ready(
 def delete_lives(fs: FileSystem, region: str, *, generation: int) -> None:
     """Delete Spark's logs of a region's lives up to this one. Those of a newer run are left alone,
     and those that one begins meanwhile: whoever deletes may have slept, and been taken over."""
+    for path, newest in _lives(fs, region).items():
+        if newest <= generation:
+            fs.delete(path)
+
+
+def _lives(fs: FileSystem, region: str) -> dict[str, int]:
+    """The directories of a region's lives, with the newest generation that has used each."""
     directory = f"spark/{region}"
+    found = {}
     for entry in fs.entries(directory):
-        if _generation_of(fs, directory, entry.name) <= generation:
-            fs.delete(f"{directory}/{entry.name}")
-
-
-def _generation_of(fs: FileSystem, directory: str, name: str) -> int:
-    if name.isdecimal():
-        return int(name)
-    return query_logs.newest_generation(fs, f"{directory}/{name}")
+        path = f"{directory}/{entry.name}"
+        number = entry.name.removeprefix(_STATE)
+        begun = int(number) if number.isdecimal() else -1
+        # Lives that are told apart by their directories may have logged nothing yet.
+        found[path] = max(begun, query_logs.newest_generation(fs, path))
+    return found
 
 
 def delete_vanished(fs: FileSystem, regions: Collection[str], *, generation: int) -> None:

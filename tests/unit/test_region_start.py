@@ -1,6 +1,7 @@
 """Where a region's query starts: logs and state are rewound or deleted, never a newer run's."""
 
 import json
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -11,9 +12,10 @@ from runtime.job import Pipeline
 from runtime.model import (
     Barrier,
     RegionRecord,
+    StateSnapshot,
 )
 from runtime.spark.job_graph import Region
-from runtime.spark.region_start import delete_vanished, make_ready
+from runtime.spark.region_start import delete_vanished, location_of, make_ready
 from runtime.storage.file_system import Entry
 from tests.fake_file_system import Disk, FakeFileSystem
 
@@ -27,6 +29,16 @@ def logs(*batches: int) -> dict[str, bytes]:
     names = [*(f"commits/{batch}" for batch in batches), "metadata", "state/0/1.zip"]
     found = dict.fromkeys(names, b"x") | {f"offsets/{batch}": entry for batch in batches}
     return {f"spark/main/state/{name}": data for name, data in found.items()}
+
+
+def state_at(location: str) -> StateSnapshot:
+    return StateSnapshot(
+        provider="rocksdb",
+        checkpoint_format_version=2,
+        state_version=10,
+        state_partitions=1,
+        location=f"{location}/state",
+    )
 
 
 def region(*, stateful: bool) -> Region:
@@ -62,6 +74,28 @@ def test_rule_9_without_decided_state_nothing_of_an_older_life_is_left(
     made = region(stateful=stateful)
     make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id), generation=3)
     assert list(disk.files) == ["chk-000000000001/_metadata"]
+
+
+def test_rule_9_a_life_before_the_first_decision_has_a_directory_of_its_own() -> None:
+    """One that slept deletes its own and older ones; a newer one's stays, also with nothing in its
+    log yet. From the first decision on the place is that of the state that is on record."""
+    made = region(stateful=True)
+    assert location_of(made, restored(None), generation=3) == "spark/main/state-3"
+    decided = replace(restored(9), state=state_at("spark/main/state-3"))
+    assert location_of(made, decided, generation=7) == "spark/main/state-3"
+
+    disk = Disk()
+    disk.files |= {f"spark/main/state-{number}/metadata": b"x" for number in (2, 3)}
+
+    class Slept(FakeFileSystem):
+        def delete(self, path: str) -> None:
+            disk.files["spark/main/state-9/metadata"] = b"x"
+            super().delete(path)
+
+    make_ready(Slept(disk), made, "spark/main/state-3", restored(None), generation=3)
+    assert set(disk.files) == {"spark/main/state-9/metadata"}
+    with pytest.raises(FencedError):
+        make_ready(FakeFileSystem(disk), made, "spark/main/state-3", restored(None), generation=3)
 
 
 def test_logs_of_regions_that_are_no_more_are_deleted() -> None:
