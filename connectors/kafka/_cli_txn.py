@@ -2,7 +2,8 @@
 
 For the hour in which the job is gone and readers are held back. Ending goes by the same committer
 and the same verdicts as the job's own recovery, so doing it by hand before, after or beside a
-restart changes nothing that the restart would not do.
+restart changes nothing that the restart would not do. One thing it cannot do as a restart does: a
+job that is suspended, and not gone, is not kept from deciding later.
 """
 
 import json
@@ -23,6 +24,7 @@ from connectors.kafka.txn_session import (
     end,
     open_session,
     refuse_decided_abort,
+    refuse_decided_since,
     refuse_undecided_commit,
     refuse_while_alive,
 )
@@ -154,7 +156,10 @@ def abort(
     force: _Force = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Abort what no decision names: the given ids, or all that are open. Frees readers."""
+    """Abort what no decision names: the given ids, or all that are open. Frees readers.
+
+    End a job that is suspended first: it would count as gone, and on waking might still decide.
+    """
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
         orphans = [line for line in job.lines if line.is_open and line.named is None]
         chosen = job.chosen(ids) if ids else orphans
@@ -162,6 +167,7 @@ def abort(
             refuse_decided_abort(line, force=force)
         if chosen and not force:
             refuse_while_alive(job, {line.sink_key for line in chosen}, timeout_s=timeout_s)
+            refuse_decided_since(job, chosen)
         reports = end(job, chosen, commit=False, timeout_s=timeout_s)
     _print_reports(reports, as_json=as_json)
     _exit_unless(reports, CommitOutcome.ABORTED)

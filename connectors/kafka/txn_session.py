@@ -25,12 +25,14 @@ from runtime.checkpoint.inspection import survey
 from runtime.checkpoint.opening import command_store, split_place
 from runtime.contracts import CommitReport
 from runtime.errors import ConfigError, FencedError, TransactionUnknownError, UnreachableError
+from runtime.model import CheckpointRecord
 
 __all__ = [
     "TransactionSession",
     "end",
     "open_session",
     "refuse_decided_abort",
+    "refuse_decided_since",
     "refuse_undecided_commit",
     "refuse_while_alive",
 ]
@@ -40,6 +42,7 @@ __all__ = [
 class TransactionSession:
     """Everything that is known of a job, and a client for each sink's cluster."""
 
+    path: str
     job_uid: str
     sinks: Mapping[SinkKey, SinkSettings]
     connections: Mapping[SinkKey, KafkaConnection]
@@ -75,11 +78,7 @@ def open_session(
     Raises:
         ConfigError, UnreachableError, AuthenticationError, StorageError.
     """
-    uri, _ = split_place(path)
-    with command_store(uri) as store:
-        places = survey(store)
-        records = [place.record for place in places if place.record is not None]
-        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
+    records, named = _read(path)
     sinks = {key: sink for record in records for key, sink in sinks_of(record).items()}
     if not sinks:
         raise ConfigError(
@@ -95,10 +94,10 @@ def open_session(
         wires = {key: TransactionWire(connection) for key, connection in connections.items()}
         for wire in wires.values():
             stack.callback(wire.close)
-        named = named_transactions(places, committables)
         job_uid = records[-1].job_uid
         described, missing = _ask(wires, sinks, named, job_uid, timeout_s)
         yield TransactionSession(
+            path=path,
             job_uid=job_uid,
             sinks=sinks,
             connections=connections,
@@ -107,6 +106,16 @@ def open_session(
             lines=overview(named, described, sinks),
             missing=missing,
         )
+
+
+def _read(path: str) -> tuple[list[CheckpointRecord], Sequence[NamedTransaction]]:
+    """The directory's records, and the transactions that they name."""
+    uri, _ = split_place(path)
+    with command_store(uri) as store:
+        places = survey(store)
+        records = [place.record for place in places if place.record is not None]
+        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
+    return records, named_transactions(places, committables)
 
 
 def _ask(
@@ -158,6 +167,17 @@ def refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
         {"transactional_id": line.transactional_id, "checkpoint_id": line.named.checkpoint_id},
         "An abort would lose its records; commit it, or use --force and write them again.",
     )
+
+
+def refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLine]) -> None:
+    """ConfigError when a checkpoint that was decided behind the session's look names one of these:
+    the job may have died between its decision and its commits."""
+    _, named = _read(job.path)
+    chosen = {line.transactional_id for line in lines}
+    described = {line.transactional_id: line.described for line in job.lines}
+    for line in overview(named, described, job.sinks):
+        if line.transactional_id in chosen:
+            refuse_decided_abort(line, force=False)
 
 
 def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:

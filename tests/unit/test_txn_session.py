@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from connectors.kafka import txn_session
+from connectors.kafka import _cli_txn, txn_session
 from connectors.kafka.handles import TransactionalId, TransactionIdentity, encode_handle
 from connectors.kafka.txn_session import TransactionSession, end, open_session
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import CommitOutcome
+from runtime.errors import ConfigError
 from runtime.model import (
     CheckpointKind,
     CheckpointRecord,
@@ -121,3 +122,20 @@ def test_what_was_decided_under_an_older_prefix_is_committed(
         ((_, report),) = end(session, [line], commit=True, timeout_s=1)
     assert report.outcome is CommitOutcome.COMMITTED
     assert broker.visible == {decided: 1}
+
+
+def test_what_a_dying_job_has_decided_meanwhile_is_not_aborted(
+    broker: FakeBroker, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was slow when the command looked, decided, and was killed before its commits; nothing
+    then renews its owner record."""
+    open_one = _begun(broker, "new")
+    decided = encode_handle(handle_of(open_one), operator_id=SINK.operator_id)
+
+    def decide(*_: object, **__: object) -> None:
+        store.publish(_record(2, "new", committables=(decided,)), timeout_s=60)
+
+    monkeypatch.setattr(_cli_txn, "refuse_while_alive", decide)
+    with pytest.raises(ConfigError, match="a decided checkpoint names this transaction"):
+        _cli_txn.abort(store.uri)
+    assert not broker.discarded
