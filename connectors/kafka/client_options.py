@@ -15,6 +15,7 @@ __all__ = [
     "PREFIX",
     "Role",
     "check_known",
+    "is_sendable",
     "refuse_owned",
     "refuse_weak_acks",
     "translate_names",
@@ -170,6 +171,11 @@ _KNOWN = (
 )
 
 
+_EXACTLY_ONCE = "exactly-once"
+_NO = frozenset({"false", "f", "0"})
+_OF_ALL = frozenset({"all", "-1"})
+
+
 def check_known(options: Mapping[str, str]) -> None:
     """Refuse misspelt options and those that only a Java client can honour.
 
@@ -194,9 +200,19 @@ def check_known(options: Mapping[str, str]) -> None:
             )
 
 
-def refuse_owned(options: Mapping[str, str], *, exactly_once: bool) -> None:
+def is_sendable(text: str) -> bool:
+    """Whether a Kafka client can be told it: C strings end at their first null, and a lone
+    surrogate has no UTF-8."""
+    return "\0" not in text and text.encode("utf-8", "replace").decode() == text
+
+
+def refuse_owned(
+    options: Mapping[str, str], *, exactly_once: bool, reads_only: bool = False
+) -> None:
     """Refuse settings that Sluice owns, and those that would silently weaken the guarantee.
 
+    Args:
+        reads_only: what is for producers does nothing, so it may stand there.
     Raises:
         ConfigError: names the option and what to use in its place.
     """
@@ -207,9 +223,10 @@ def refuse_owned(options: Mapping[str, str], *, exactly_once: bool) -> None:
             )
     if not exactly_once:
         return
-    _refuse_value(options, "enable.idempotence", {"false"}, "exactly-once")
-    _refuse_value(options, "isolation.level", {"read_uncommitted"}, "exactly-once")
-    refuse_weak_acks(options, guarantee="exactly-once")
+    _refuse_value(options, "isolation.level", lambda level: level == "read_uncommitted")
+    if not reads_only:
+        _refuse_value(options, "enable.idempotence", _NO.__contains__)
+        refuse_weak_acks(options, guarantee=_EXACTLY_ONCE)
 
 
 def refuse_weak_acks(options: Mapping[str, str], *, guarantee: str) -> None:
@@ -219,12 +236,18 @@ def refuse_weak_acks(options: Mapping[str, str], *, guarantee: str) -> None:
         ConfigError: names the option and the guarantee that it would break.
     """
     for name in ("acks", "request.required.acks"):
-        _refuse_value(options, name, {"0", "1"}, guarantee)
+        # A number has many spellings, and librdkafka takes them all.
+        _refuse_value(options, name, lambda acks: acks not in _OF_ALL, guarantee)
 
 
-def _refuse_value(options: Mapping[str, str], name: str, unsafe: set[str], guarantee: str) -> None:
+def _refuse_value(
+    options: Mapping[str, str],
+    name: str,
+    is_unsafe: Callable[[str], bool],
+    guarantee: str = _EXACTLY_ONCE,
+) -> None:
     value = options.get(name, "").strip().lower()
-    if value in unsafe:
+    if name in options and is_unsafe(value):
         raise ConfigError(
             f"this setting is unsafe with {guarantee}",
             {"option": PREFIX + name, "value": value},
@@ -246,10 +269,21 @@ def translate_names(options: Mapping[str, str], role: Role) -> dict[str, str]:
     converted = _CONVERTED if role is Role.PRODUCER else {**_CONVERTED, **_CONVERTED_ELSEWHERE}
     renamed = ((names.get(name, name), name, value) for name, value in options.items())
     return {
-        target: converted.get(name, _same)(value)
+        target: _converted(converted.get(name, _same), name, value)
         for target, name, value in renamed
         if target in wanted
     }
+
+
+def _converted(convert: Callable[[str], str], name: str, value: str) -> str:
+    try:
+        return convert(value)
+    except ValueError:
+        raise ConfigError(
+            "the value of a Kafka option is no number",
+            {"option": PREFIX + name, "value": value},
+            "Give it as Kafka's clients take it, without a unit.",
+        ) from None
 
 
 def _same(value: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from connectors.kafka.client_options import is_sendable
 from runtime.errors import ConfigError, StreamError
 from runtime.model import StateEntry
 from runtime.payloads import committable, content_of, number, rows, text
@@ -56,11 +57,11 @@ class TransactionalId:
     def __post_init__(self) -> None:
         parts = {"job_uid": self.job_uid, "region": self.region, "owner": self.owner}
         for name, part in parts.items():
-            if not part or "/" in part:
+            if not part or "/" in part or not is_sendable(part):
                 raise ConfigError(
-                    "a part of a transactional id is empty or holds a slash",
-                    {name: part, "prefix": self.prefix},
-                    "Choose a name without a slash.",
+                    "a part of a transactional id is empty, or holds a slash or a null character",
+                    {name: ascii(part), "prefix": self.prefix},
+                    "Choose a name without them.",
                 )
         if not self.prefix or self.generation < 0 or self.slot < 0:
             raise ConfigError(

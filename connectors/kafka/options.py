@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-from connectors.kafka.client_options import PREFIX
+from connectors.kafka.client_options import PREFIX, is_sendable
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.positions import (
@@ -159,7 +159,8 @@ class SourceOptions:
         connection = KafkaConnection.of(given.kafka, oauth_token=oauth_token)
         # A batch read promises nothing about a later run, so it may see uncommitted records.
         guarantee = given.read("guarantee", _one_of(*_GUARANTEES), _GUARANTEES[0])
-        connection.refuse_owned(exactly_once=stream and guarantee == _GUARANTEES[0])
+        is_exact = stream and guarantee == _GUARANTEES[0]
+        connection.refuse_owned(exactly_once=is_exact, reads_only=True)
         starting = _starting(given, group_id, stream=stream)
         if not bounded:
             given.refuse(_ENDINGS)
@@ -255,11 +256,11 @@ def _unknown(name: str) -> NoReturn:
 def _reading(given: _Given) -> tuple[str | None, bool]:
     """The user's group, taken out of the client's options, and whether only committed records."""
     group_id = given.kafka.pop(_GROUP_ID, None)
-    if group_id is not None and not group_id.strip():
+    if group_id is not None and not (group_id.strip() and is_sendable(group_id)):
         raise ConfigError(
-            "the consumer group has no name",
-            {"option": _GROUP_ID},
-            "Name it, or leave the option out.",
+            "the consumer group has no name, or one that Kafka cannot be told",
+            {"option": _GROUP_ID, "value": ascii(group_id)},
+            "Name it without null characters, or leave the option out.",
         )
     level = given.kafka.get(_ISOLATION, "read_committed").strip().lower()
     if level not in ("read_committed", "read_uncommitted"):

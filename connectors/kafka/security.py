@@ -16,6 +16,7 @@ from connectors.kafka.client_options import (
     PREFIX,
     Role,
     check_known,
+    is_sendable,
     refuse_owned,
     translate_names,
 )
@@ -107,9 +108,9 @@ class KafkaConnection:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.redacted().items())
         return f"KafkaConnection({shown})"
 
-    def refuse_owned(self, *, exactly_once: bool) -> None:
+    def refuse_owned(self, *, exactly_once: bool, reads_only: bool = False) -> None:
         """ConfigError for options that Sluice sets itself or that weaken the guarantee."""
-        refuse_owned(self.options, exactly_once=exactly_once)
+        refuse_owned(self.options, exactly_once=exactly_once, reads_only=reads_only)
 
     def redacted(self) -> dict[str, str]:
         """Every setting with its prefix, secrets replaced; safe to log and to store."""
@@ -255,14 +256,26 @@ def _token_function(options: Mapping[str, str], jaas: Mapping[str, str]) -> Toke
         )
     principal = jaas.get("unsecuredLoginStringClaim_sub") or _config_principal(options)
     if principal:
-        lifetime_s = float(jaas.get("unsecuredLoginLifetimeSeconds", "3600"))
-        return UnsecuredToken(principal=principal, lifetime_s=lifetime_s)
+        return UnsecuredToken(principal=principal, lifetime_s=_lifetime_s(jaas))
     raise ConfigError(
         "OAUTHBEARER needs a source of tokens",
         {"option": "kafka.sasl.mechanism"},
         "Pass a token function, or set kafka.sasl.oauthbearer.token.function, "
         "kafka.sasl.oauthbearer.token.endpoint.url or kafka.sasl.jaas.config.",
     )
+
+
+def _lifetime_s(jaas: Mapping[str, str]) -> float:
+    name = "unsecuredLoginLifetimeSeconds"
+    text = jaas.get(name, "3600")
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            "the lifetime of tokens is no number",
+            {"option": "kafka.sasl.jaas.config", name: text},
+            "Give seconds.",
+        ) from None
 
 
 _CLIENT_ID = ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id")
@@ -283,9 +296,8 @@ def _config_principal(options: Mapping[str, str]) -> str:
 
 
 def _refuse_unsendable(options: Mapping[str, str]) -> None:
-    """C strings end at their first null, and a lone surrogate has no UTF-8."""
     for name, value in options.items():
-        if "\0" in value or value.encode("utf-8", "replace").decode() != value:
+        if not is_sendable(value):
             raise ConfigError(
                 "an option holds a character that no Kafka client can be told",
                 {"option": PREFIX + name},  # never its value, which may be a secret

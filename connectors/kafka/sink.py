@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Never, Protocol, Self
 
-from connectors.kafka.client_options import PREFIX, Role, refuse_weak_acks, translate_names
+from connectors.kafka.client_options import (
+    PREFIX,
+    Role,
+    is_sendable,
+    refuse_weak_acks,
+    translate_names,
+)
 from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.handles import decode_handle
 from connectors.kafka.hot_path import HotPath, hot_path_of
@@ -252,6 +258,12 @@ class KafkaSink:
                 "exactly-once needs a prefix for its transactional ids",
                 {"sink": self._name, "option": "transactional_id_prefix / transactionalIdPrefix"},
                 "Choose one for this job and keep it, or ask for at-least-once.",
+            )
+        if not is_sendable(self._prefix):
+            raise ConfigError(
+                "a prefix for transactional ids holds a character that Kafka cannot be told",
+                {"sink": self._name, "transactional_id_prefix": ascii(self._prefix)},
+                "Remove null characters and halves of surrogate pairs: all tasks would get one id.",
             )
         if self._timeout_s is not None and not 1 <= self._timeout_s <= _LONGEST_TIMEOUT_S:
             raise ConfigError(

@@ -218,6 +218,7 @@ class CoordinatorService:
         app.add_exception_handler(StreamError, _error_answer)
         app.add_exception_handler(HTTPException, _refused_answer)
         app.add_exception_handler(RequestValidationError, _invalid_answer)
+        app.add_exception_handler(Exception, _unexpected_answer)
         app.post("/v1/barrier")(self._barrier)
         app.post("/v1/attempts")(self._attempts)
         app.post("/v1/epochs/next")(self._next_barrier)
@@ -432,6 +433,16 @@ async def _invalid_answer(request: Request, err: Exception) -> JSONResponse:
         "Sender and coordinator must be of the same version.",
     )
     return _Answer({"error": wire.error_to_json(error)}, status_code=422)
+
+
+async def _unexpected_answer(request: Request, err: Exception) -> JSONResponse:
+    """Behind it the server logs the trace."""
+    error = StreamError(
+        "the coordinator failed unexpectedly",
+        {"path": request.url.path, "error": f"{type(err).__name__}: {err}"},
+        "See the log of the driver's process.",
+    )
+    return _Answer({"error": wire.error_to_json(error)}, status_code=500)
 
 
 def _listen(host: str, port: int) -> socket.socket:

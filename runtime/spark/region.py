@@ -127,9 +127,11 @@ class RegionQuery:
 
         Inside `runtime.spark.session.query_settings`.
         """
+        tasks = self._spec.tasks
         self._query = (
             frame.writeStream.foreachBatch(self._on_batch)
-            .queryName(f"{self._spec.tasks.region}.{self._spec.tasks.generation}")
+            # Of two jobs in one session, whose sources may have the same name.
+            .queryName(f"{tasks.region}.{tasks.generation} of {tasks.job_uid}")
             .outputMode(self._spec.output_mode if self._spec.stateful else "append")
             .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
             .start()

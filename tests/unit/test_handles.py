@@ -34,7 +34,7 @@ HANDLE = TransactionHandle(
 )
 DATA = Path(__file__).parent.parent / "data"
 
-names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
+names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1)
 handles = st.builds(
     TransactionHandle,
     transactional_id=st.text(min_size=1),
@@ -179,9 +179,9 @@ def test_rule_4_other_programs_ids_are_not_ours(text: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["job_uid", "region", "owner"])
-@pytest.mark.parametrize("value", ["", "a/b"])
+@pytest.mark.parametrize("value", ["", "a/b", "a\0b", "\ud800"])
 def test_a_part_that_would_confuse_the_layout_is_refused(part: str, value: str) -> None:
-    """A slash inside a part would make another job's id of it."""
+    """A slash inside a part would make another job's id of it, and a null cut the id off there."""
     parts: dict[str, str] = {"job_uid": "u", "region": "r", "owner": "o"} | {part: value}
     with pytest.raises(ConfigError):
         TransactionalId(prefix="p", generation=1, slot=0, **parts)

@@ -17,6 +17,7 @@ from connectors.kafka._client import (
 )
 from connectors.kafka.client_options import Role, translate_names
 from connectors.kafka.new_topics import NewTopic, create_topics
+from connectors.kafka.options import SourceOptions
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import (
     AuthenticationError,
@@ -116,7 +117,9 @@ def test_what_only_a_java_client_can_do_is_refused_with_an_alternative(name: str
         ("kafka.auto.offset.reset", "latest"),
         ("kafka.enable.idempotence", "false"),
         ("kafka.isolation.level", "read_uncommitted"),
-        ("kafka.acks", "1"),
+        ("kafka.enable.idempotence", "0"),
+        *(("kafka.acks", number) for number in ("1", "+1", "01", "0x1", "1.0", "")),
+        ("kafka.request.required.acks", "0"),
     ],
 )
 def test_what_sluice_owns_cannot_be_overridden(option: str, value: str) -> None:
@@ -132,6 +135,21 @@ def test_weaker_guarantees_may_have_weaker_settings() -> None:
     _of(acks="1", enable_idempotence="false").refuse_owned(exactly_once=False)
     with pytest.raises(ConfigError):
         _of(group_id="g").refuse_owned(exactly_once=False)
+
+
+def test_what_is_for_producers_does_nothing_in_a_source() -> None:
+    """Programs share their options; only what a reader is told may weaken what is read."""
+    options = {**SERVERS, "subscribe": "in", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
+    SourceOptions.of(options, bounded=False, stream=True)
+    _of(acks="all").refuse_owned(exactly_once=True)
+    with pytest.raises(ConfigError, match=r"isolation\.level"):
+        _of(isolation_level="read_uncommitted").refuse_owned(exactly_once=True, reads_only=True)
+
+
+def test_a_number_that_is_none_is_named() -> None:
+    """In Java's unit; with none it is no traceback of ours."""
+    with pytest.raises(ConfigError, match=r"kafka\.buffer\.memory value=64m"):
+        translate_names({"buffer.memory": "64m"}, Role.PRODUCER)
 
 
 def test_java_names_become_librdkafkas() -> None:

@@ -35,6 +35,7 @@ def sink(**settings: Any) -> KafkaSink:
         ({"guarantee": "exactly_once"}, "Did you mean exactly-once"),
         ({"guarantee": "whatever it takes"}, "Use one of exactly-once, at-least-once, none"),
         ({"transactional_id_prefix": ""}, "exactly-once needs a prefix"),
+        ({"transactional_id_prefix": "p\0x"}, "cannot be told"),
         ({"topic": "no spaces"}, "cannot be the name of a topic"),
         ({"topic": ""}, "cannot be the name of a topic"),
         ({"transaction_timeout_s": 0.5}, "too short"),

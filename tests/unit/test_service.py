@@ -221,6 +221,8 @@ class _Handler:
         if call == "wait":
             self.entered.release()
             assert self.leave.wait(300)
+        if call == "divide":
+            raise ZeroDivisionError
         if call == "fail":
             raise WrongJobError("another job", {"uid": "x"}, "Choose.")
         if call == "unreachable":
@@ -253,6 +255,19 @@ def test_a_drop_in_query_is_told_at_once_what_its_handler_could_not_reach() -> N
             pytest.raises(UnreachableError, match="servers=x:1"),
         ):
             client.query("key", "unreachable", {}, timeout_s=300.0)
+    assert len(handler.calls) == 1
+
+
+def test_what_a_handler_did_not_expect_is_told_at_once_by_name() -> None:
+    """Asked for a minute, it would be "the coordinator did not answer", and the cause in a log."""
+    handler = _Handler()
+    with CoordinatorService() as service:
+        service.mount("key", handler)
+        with (
+            CoordinatorClient(service.coordinator_address) as client,
+            pytest.raises(StreamError, match="error=ZeroDivisionError"),
+        ):
+            client.query("key", "divide", {}, timeout_s=300.0)
     assert len(handler.calls) == 1
 
 
