@@ -152,6 +152,33 @@ def test_a_number_beyond_32_bits_is_an_error_and_no_infinity(
         values(deserializer, *good, (record % number).encode())
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+@pytest.mark.parametrize(
+    "number", [b"1.7976931348623159e308", b"1.8e308", b"-9e308", b"10E+308", b"9" * 310, b"1e999"]
+)
+def test_a_number_beyond_64_bits_is_an_error_and_no_infinity(
+    kind: pa.DataType, number: bytes
+) -> None:
+    """Arrow has an error for a few of them only."""
+    schema = pa.schema([("f", kind), ("tags", pa.list_(kind)), ("note", pa.string())])
+    deserializer = JsonDeserializer(schema=schema)
+    good = b'{"note":"\\"1.8e308","f":Infinity,"tags":[-Infinity,Inf,1e38]}'
+    infinity = float("inf")
+    (found,) = values(deserializer, good)
+    assert cast(Any, found)["f"] == infinity
+    assert cast(Any, found)["note"] == '"1.8e308'
+    for bad in (good.replace(b"1e38", number), b'{"f":%b}' % number):
+        with pytest.raises((pa.ArrowInvalid, ValueError), match=r"too (large|big)"):
+            values(deserializer, good, bad)
+
+
+def test_a_number_beyond_64_bits_in_an_unknown_field_is_nobodys() -> None:
+    """Alone, and beside an infinity that was written, it is read as the schema says."""
+    deserializer = JsonDeserializer(schema=pa.schema([("f", pa.float64())]))
+    found = values(deserializer, b'{"f":1.5,"x":1.8e308}', b'{"f":Infinity,"x":[1.8e308]}')
+    assert found == [{"f": 1.5}, {"f": float("inf")}]
+
+
 def test_numbers_of_32_bits_are_rounded_once() -> None:
     """By way of 64 bits this one, just above the middle of two, would become the lower of them."""
     text = b"1.00000005960464477540"

@@ -1,6 +1,7 @@
 """JSON records, read by Arrow: a batch at once, each record by itself."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from runtime.errors import ConfigError
 __all__ = ["JsonDeserializer"]
 
 _CLOSES = re.compile(rb'\]\s*,\s*"')
+_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*', re.DOTALL)
 _UNKNOWN_FIELDS = ("ignore", "error")
 _IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_boolean,
@@ -111,15 +113,25 @@ class JsonDeserializer:
         return read.column("v").combine_chunks()
 
     def _require_in_range(self, found: pa.Array, text: bytes) -> None:
-        """An infinity of 32 bits is one that was written, or a number that they cannot hold.
+        """An infinity is one that was written, or a number that its type cannot hold.
 
-        Text is read again to tell them apart, and only then: 64 bits in its place would round
-        every number twice.
+        Text is read again to tell them apart, and only then: with 0 for what is beyond 64 bits,
+        for which Arrow has an error or an infinity, and as 64 bits, which in the place of 32 would
+        round every number twice.
         """
+        text = _STRING_OR_NUMBER.sub(_small, text)
         wide = self._read(text, with_leaf_types(self._wanted, _as_double)).flatten()
         for narrow, told in zip(leaves(found), leaves(wide), strict=True):
-            if pa.types.is_float32(narrow.type) and infinite_count(narrow) != infinite_count(told):
-                raise ValueError("a number is too large for 32 bits: use float64")
+            if pa.types.is_floating(narrow.type) and infinite_count(narrow) != infinite_count(told):
+                bits = narrow.type.bit_width
+                remedy = ": use float64" if pa.types.is_float32(narrow.type) else ""
+                raise ValueError(f"a number is too large for {bits} bits{remedy}")
+
+
+def _small(token: re.Match[bytes]) -> bytes:
+    """A number that 64 bits cannot hold becomes 0; all else stays."""
+    text = token[0]
+    return b"0" if not text.startswith(b'"') and math.isinf(float(text)) else text
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
