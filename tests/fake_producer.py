@@ -81,6 +81,8 @@ class FakeCluster:
         lost_additions: how often it adds a partition to the transaction again by itself.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
+        queue_bytes: of keys and values that it takes.
+        empties_when_full: all it holds is acknowledged right behind such an error.
         partitions: of every topic; a client knows only those there were when it last looked.
     """
 
@@ -95,6 +97,8 @@ class FakeCluster:
     lost_connections: int = 0
     lost_additions: int = 0
     queue_room: int = 1_000_000
+    queue_bytes: int = 1_000_000_000
+    empties_when_full: bool = False
     partitions: int | None = None
     epochs: dict[str, int] = field(default_factory=dict)
     transactions: list[FakeTransaction] = field(default_factory=list)
@@ -167,8 +171,7 @@ class FakeClient:
     ) -> None:
         del on_delivery
         message = FakeMessage(topic, partition, key, value, timestamp, tuple(headers or ()))
-        if len(self._queue) >= self._cluster.queue_room:
-            raise BufferError("Local: Queue full")
+        self._require_room(message)
         if self._known_partitions is not None and partition >= self._known_partitions:
             raise KafkaException(kafka_error("_UNKNOWN_PARTITION"))
         error = self._cluster.refuse_at_produce(message)
@@ -178,6 +181,16 @@ class FakeClient:
             self.transaction = FakeTransaction(self._id, self.epoch)
             self._cluster.transactions.append(self.transaction)
         self._queue.append((callback, message))
+
+    def _require_room(self, message: FakeMessage) -> None:
+        queued = [m for _, m in self._queue]
+        size = sum(
+            len(m.record_key or b"") + len(m.record_value or b"") for m in [*queued, message]
+        )
+        if len(queued) >= self._cluster.queue_room or size > self._cluster.queue_bytes:
+            if self._cluster.empties_when_full:
+                self._deliver()
+            raise BufferError("Local: Queue full")
 
     def poll(self, timeout: float) -> int:
         """Deliver what is queued; statistics come at each poll, one for a state."""

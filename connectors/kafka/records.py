@@ -186,6 +186,12 @@ class RecordColumns:
             millis[column.is_null().to_numpy(zero_copy_only=False)] = _NOW
         return millis
 
+    def size(self, batch: pa.RecordBatch, row: int) -> int:
+        """Bytes of a record's key and value."""
+        one = batch.slice(row, 1)
+        found = (_bytes(one.column(at))[0] for at in (self.key, self.value) if at is not None)
+        return sum(len(content or b"") for content in found)
+
     def header_parts(self, batch: pa.RecordBatch) -> "HeaderParts | None":
         """Of all rows; None: no row has any.
 

@@ -90,7 +90,7 @@ class RecordSender:
             prepared = self._producing.prepare(rows, columns, partitions, self._delivery)
         except ConfigError as err:
             raise self._delivery.located(err, rows) from err
-        self._hand_over(rows, prepared)
+        self._hand_over(rows, columns, prepared)
         serve(self._client, 0, self._delivery.client_failed)
         self._check()
         self._count(rows, columns)
@@ -108,21 +108,22 @@ class RecordSender:
         for found in pc.value_counts(topics).to_pylist():
             self._records[found["values"]] += found["counts"]
 
-    def _hand_over(self, rows: pa.RecordBatch, prepared: Prepared) -> None:
-        sent = 0
+    def _hand_over(self, rows: pa.RecordBatch, columns: RecordColumns, prepared: Prepared) -> None:
+        sent, was_empty = 0, False
         while sent < rows.num_rows:
             taken, refusal = prepared.produce(sent)
             sent += taken
-            if refusal is not None:
+            if isinstance(refusal, BufferError):
+                if was_empty and not taken:
+                    raise _beyond_queue(prepared.target(sent), sent, columns.size(rows, sent))
+                was_empty = self._wait_for_room()
+            elif refusal is not None:
                 sent += self._refused(refusal, rows, prepared, sent)
 
     def _refused(
         self, refusal: Exception, rows: pa.RecordBatch, prepared: Prepared, row: int
     ) -> int:
-        """Wait, raise, or leave the record out; returns how many are left out."""
-        if isinstance(refusal, BufferError):
-            self._wait_for_room()
-            return 0
+        """Raise, try once more, or leave the record out; returns how many are left out."""
         topic, partition = prepared.target(row)
         if isinstance(refusal, KafkaException):
             if self._was_added(refusal.args[0], topic, partition):
@@ -160,10 +161,12 @@ class RecordSender:
         if self._stops_at_errors:
             self._delivery.check()
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self) -> bool:
+        """Whether the queue has become empty: then no record has to wait for another."""
         deadline = self._clock() + self._queue_full_timeout_s
         full, look_s = len(self._client), _SHORTEST_LOOK_S
-        while len(self._client) >= full:
+        # Empty already where the last records were acknowledged since the refusal.
+        while full and len(self._client) >= full:
             # Nothing wakes who waits: of records that were taken nobody is told.
             serve(self._client, look_s, self._delivery.client_failed)
             look_s = min(2 * look_s, _LONGEST_LOOK_S)
@@ -174,6 +177,17 @@ class RecordSender:
                     {"queued_records": full, "timeout_s": self._queue_full_timeout_s},
                     "Check that the brokers take records.",
                 )
+        return not len(self._client)
+
+
+def _beyond_queue(target: tuple[str, int], row: int, record_bytes: int) -> DeliveryError:
+    topic, partition = target
+    return DeliveryError(
+        "a record is larger than the producer's queue",
+        {"topic": topic, "partition": partition, "row": row, "record_bytes": record_bytes},
+        "Raise kafka.buffer.memory (queue.buffering.max.kbytes) of the sink above it, or drop or "
+        "split the record; nothing of this epoch is visible.",
+    )
 
 
 def _producing(client: Client) -> Producing:

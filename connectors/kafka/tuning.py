@@ -189,6 +189,7 @@ def write_settings(memory: TaskMemory, options: Mapping[str, object]) -> WriteSe
     Raises:
         ConfigError: the largest record that may be sent does not fit.
     """
+    _require_room_for_message(options)
     part = memory.writing_bytes
     message_kib = -(-(_given(options, _MESSAGE) or MOST_SENT_MESSAGE_BYTES) // _KIB)
     if not _given(options, _SEND_KIB) and 2 * message_kib * _KIB > part:
@@ -254,6 +255,19 @@ def batch_settings(
 def says_compression(options: Mapping[str, object]) -> bool:
     """Whether the user has chosen how a sink compresses; ``options`` by librdkafka's names."""
     return any(name in options for name in _COMPRESSION)
+
+
+def _require_room_for_message(options: Mapping[str, object]) -> None:
+    """Where the user has given both. A queue alone may be for records that are all small."""
+    queue_kib, message_bytes = _given(options, _SEND_KIB), _given(options, _MESSAGE)
+    # Of whole KiB, for Java's name of the queue is given in bytes, and rounded down.
+    if 0 < queue_kib < message_bytes // _KIB:
+        raise ConfigError(
+            "a producer's queue is smaller than the largest message of a sink",
+            {_SEND_KIB[0]: queue_kib, _MESSAGE[0]: message_bytes},
+            "Raise kafka.queue.buffering.max.kbytes (buffer.memory), or lower "
+            "kafka.message.max.bytes (max.request.size).",
+        )
 
 
 def _within(wanted: int, least: int, most: int) -> int:

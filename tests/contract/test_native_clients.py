@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka._client import KafkaError, KafkaException
+from connectors.kafka._client import KafkaError, KafkaException, make_producer
 from connectors.kafka.consumers import ConsumerPool
 from connectors.kafka.credentials import UnsecuredToken
 from connectors.kafka.delivery import DeliveryLog
@@ -27,10 +27,15 @@ from connectors.kafka.native.producing import NativeProducing
 from connectors.kafka.producing import Prepared
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.sending import flush
+from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.tuning import read_settings
 from runtime.contracts import TaskScope
-from runtime.errors import ConfigError, TransactionAbortedError, UnreachableError
+from runtime.errors import (
+    ConfigError,
+    DeliveryError,
+    TransactionAbortedError,
+    UnreachableError,
+)
 from runtime.model import BatchKey
 from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import require_native
@@ -276,6 +281,21 @@ def test_rule_1_a_full_queue_takes_a_part_and_every_report_comes_back(
     _prepared(client, DeliveryLog(SCOPE), 1)
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("hot_path", [HotPath.NATIVE, HotPath.PLAIN])
+def test_a_record_larger_than_the_queue_is_an_error_at_once(
+    library: NativeLibrary, hot_path: HotPath
+) -> None:
+    """Both clients say the same of it as of a queue that is full for a moment."""
+    config = {**QUIET, "queue.buffering.max.kbytes": 1}
+    client = (
+        NativeProducer(library, config) if hot_path is HotPath.NATIVE else make_producer(config)
+    )
+    sender = RecordSender(client, DeliveryLog(SCOPE), queue_full_timeout_s=600)
+    rows = pa.record_batch({"value": [b"x" * 5_000]})
+    with pytest.raises(DeliveryError, match=r"larger than .* queue .*row=0 record_bytes=5000"):
+        sender.send(rows, RecordColumns.of(rows.schema, "t"))
 
 
 def test_rule_1_a_flush_never_ends_before_an_error_was_seen(library: NativeLibrary) -> None:
