@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from connectors.kafka.producer_client import Client, serve
 from runtime.contracts import TaskScope
+from runtime.errors import FencedError
 
 __all__ = ["PlainProducers", "process_plain_producers"]
 
@@ -20,12 +21,22 @@ class PlainProducers:
         self._clients: dict[_Key, tuple[int, Client]] = {}
 
     def client(self, scope: TaskScope, make: Callable[[], Client]) -> Client:
-        """The client for a task; a new generation of the region gets a new one."""
+        """The client for a task; a new generation of the region gets a new one.
+
+        Raises:
+            FencedError: this process has already seen a later generation of the region.
+        """
         generation = scope.batch.generation
         with self._lock:
             known = self._clients.get(_key(scope))
             if known is not None and known[0] == generation:
                 return known[1]
+            if known is not None and known[0] > generation:
+                raise FencedError(
+                    "a newer generation of this region has run in this process",
+                    {"region": scope.batch.region, "generation": generation},
+                    "This task is of the past and must stop.",
+                )
             if known is not None:
                 _close(known[1])
             client = make()
@@ -33,11 +44,16 @@ class PlainProducers:
             return client
 
     def drop(self, scope: TaskScope) -> None:
-        """After an error: what it has not sent is thrown away, the next task gets a new client."""
+        """After an error: what it has not sent is thrown away, the next task gets a new client.
+
+        That of a later generation is left alone: the records in it are another task's.
+        """
         with self._lock:
-            known = self._clients.pop(_key(scope), None)
-        if known is not None:
-            _close(known[1])
+            known = self._clients.get(_key(scope))
+            if known is None or known[0] != scope.batch.generation:
+                return
+            del self._clients[_key(scope)]
+        _close(known[1])
 
 
 def _key(scope: TaskScope) -> _Key:

@@ -1,10 +1,15 @@
 """The writer of sinks without transactions, over a fake cluster: what reaches the broker counts."""
 
+from dataclasses import replace
+from typing import cast
+
 import pyarrow as pa
 import pytest
 
+from connectors.kafka.plain_producers import PlainProducers
+from connectors.kafka.producer_client import Client
 from connectors.kafka.writer import Guarantee, PlainWriter
-from runtime.errors import UnreachableError
+from runtime.errors import FencedError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE, letters, records, refuse_value
 
@@ -57,6 +62,35 @@ def test_no_guarantee_goes_on_behind_a_refused_record(caplog: pytest.LogCaptureF
     assert writer.pre_commit() == []
     assert [m.record_value for m in sent] == [b"b", b"c"]
     assert "records=2" in caplog.text
+
+
+def test_a_task_of_the_past_leaves_the_client_of_a_later_generation_alone() -> None:
+    """Its records are another task's: neither an abort throws them away, nor a late start."""
+    producers, cluster = PlainProducers(), FakeCluster()
+    past, present = (
+        replace(SCOPE, batch=replace(SCOPE.batch, generation=number)) for number in (3, 4)
+    )
+
+    def make() -> FakeClient:
+        return FakeClient(cluster, {})
+
+    old = producers.client(past, make)
+    new = producers.client(present, make)
+    assert new is not old
+    queue(new, b"a")
+    producers.drop(past)
+    with pytest.raises(FencedError, match="generation=3"):
+        producers.client(past, make)
+    assert len(new) == 1
+    assert producers.client(present, make) is new
+    producers.drop(present)
+    assert len(new) == 0
+    assert producers.client(present, make) is not new
+
+
+def queue(client: Client, value: bytes) -> None:
+    """A record that is not sent yet."""
+    cast(FakeClient, client).produce("out", value, None, -1, lambda *_: None, None, 0, None)
 
 
 def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[FakeMessage]]:
