@@ -309,6 +309,22 @@ def test_both_paths_name_the_record_whose_header_is_not_utf_8(
     assert told[0][1] == {"topic": topic, "partition": 1, "offset": 4}
 
 
+def test_a_record_with_more_headers_than_librdkafka_reads_is_an_error(kafka: EmbeddedKafka) -> None:
+    """And not a record without any; where nobody asks for headers it is read."""
+    most = 100_000
+    ones = [[b"a"], [b""] * most, [], [b""] * (most + 1)]
+    topic = _written(kafka, "native", [_with_header_names(ones)])
+    found = _read(kafka, "native", [_split(topic, 1, 0, 3)])["headers"]
+    assert [None if row is None else len(row) for row in found.to_pylist()] == [1, most, None]
+    whole = _split(topic, 1, 0, len(ones))
+    with pytest.raises(ConfigError, match="headers that librdkafka does not read") as caught:
+        _read(kafka, "native", [whole])
+    assert caught.value.args[1] == {"topic": topic, "partition": 1, "offset": 3}
+    assert _read(kafka, "native", [whole], include_headers=False).num_rows == len(ones)
+    # confluent-kafka tells nobody, as docs/kafka-source.md says: once it does, so can we.
+    assert _read(kafka, "plain", [whole])["headers"][3].as_py() is None
+
+
 def test_a_comparison_without_headers_goes_on_where_one_is_not_utf_8(kafka: EmbeddedKafka) -> None:
     topic = _written(kafka, "native", [_with_header_names([[b"a"], [b"\xff"]])])
     await_stable(kafka.bootstrap, topic)

@@ -50,7 +50,7 @@ typedef struct {
 
 enum { V_END, V_TOPIC, V_RKT, V_PARTITION, V_VALUE, V_KEY, V_OPAQUE, V_MSGFLAGS, V_TIMESTAMP,
        V_HEADER, V_HEADERS };
-enum { F_COPY = 0x2, ERR_FAIL = -196, ERR_INVALID_ARG = -186 };
+enum { F_COPY = 0x2, ERR_FAIL = -196, ERR_INVALID_ARG = -186, ERR_NOENT = -156 };
 
 #define FUNCTIONS(X)                                                                            \
     X(ptrdiff_t, consume_batch_queue, (rd_kafka_queue_t *, int, message_t **, size_t))          \
@@ -141,7 +141,8 @@ static int32_t topic_index(const slots_t *slots, const rd_kafka_topic_t *topic) 
 }
 
 /* One row per message. Lengths are -1 for null; `headers` may be NULL, else it gets for each
- * message its number of headers, the bytes of their names, and the bytes of their values. */
+ * message its number of headers, the bytes of their names, and the bytes of their values; a number
+ * of -1 says that it has headers which librdkafka does not take apart. */
 typedef struct {
     int32_t *errors;
     int32_t *slots;
@@ -156,8 +157,13 @@ typedef struct {
 static void measure_headers(const message_t *message, int64_t *sizes) {
     rd_kafka_headers_t *headers;
     sizes[0] = sizes[1] = sizes[2] = 0;
-    if (message->err || message_headers_(message, &headers))
+    if (message->err)
         return;
+    int error = message_headers_(message, &headers);
+    if (error) {
+        sizes[0] = error == ERR_NOENT ? 0 : -1;
+        return;
+    }
     const char *name;
     const void *value;
     size_t length;

@@ -318,6 +318,7 @@ class _NativeFetched:
         return pa.Array.from_buffers(pa.binary(), count, buffers, nulls)
 
     def _headers(self, rows: _Rows, sizes: IntArray) -> pa.Array:
+        self._refuse_unread(sizes[:, 0] < 0, rows)
         count, (entries, name_bytes, value_bytes) = len(rows), sizes.sum(axis=0).tolist()
         if not entries:
             return headers_of(count, None)
@@ -355,18 +356,29 @@ class _NativeFetched:
         )
         return headers_of(count, (bounds, list_validity, name_column, value_column))
 
+    def _refuse_unread(self, unread: BoolArray, rows: _Rows) -> None:
+        if unread.any():
+            raise ConfigError(
+                "a record has headers that librdkafka does not read",
+                self._place(rows, int(unread.argmax())),
+                "They are more than 100,000, or damaged. Read without headers.",
+            )
+
     def _refuse_other_text(self, names: pa.Array, bounds: Int32Array, rows: _Rows) -> None:
         try:
             names.validate(full=True)
         except pa.ArrowInvalid as err:
             bad = next(entry for entry, name in enumerate(names) if not _is_text(name))
             row = int(np.searchsorted(bounds, bad, side="right")) - 1
-            topic, partition = self._builder.key_at(int(rows.slots[row]))
             raise ConfigError(
                 "a record has a header whose name is not UTF-8",
-                {"topic": topic, "partition": partition, "offset": int(rows.offsets[row])},
+                self._place(rows, row),
                 "A column of strings cannot hold it as it is. Read without headers.",
             ) from err
+
+    def _place(self, rows: _Rows, row: int) -> dict[str, object]:
+        topic, partition = self._builder.key_at(int(rows.slots[row]))
+        return {"topic": topic, "partition": partition, "offset": int(rows.offsets[row])}
 
 
 def _zeroed(bits: int) -> npt.NDArray[np.uint8]:
