@@ -65,16 +65,16 @@ class _Types:
             return _PRIMITIVES[schema] if schema in _PRIMITIVES else self._known(schema, namespace)
         if not isinstance(schema, Mapping):
             return self._union(schema, namespace)
+        kind = schema["type"]
+        if kind in ("record", "enum", "fixed", "error"):
+            return self._definition(schema, kind, namespace)
         logical = _logical(schema)
         if logical is not None:
             return logical
-        kind = schema["type"]
         if kind == "array":
             return pa.list_(self.of(schema["items"], namespace))
         if kind == "map":
             return pa.map_(pa.string(), self.of(schema["values"], namespace))
-        if kind in ("record", "enum", "fixed", "error"):
-            return self._definition(schema, kind, namespace)
         return self.of(kind, namespace)
 
     def _definition(self, schema: Mapping[str, Any], kind: str, namespace: str) -> pa.DataType:
@@ -84,7 +84,7 @@ class _Types:
         if kind == "enum":
             made = pa.string()
         elif kind == "fixed":
-            made = pa.binary(schema["size"])
+            made = _logical(schema) or pa.binary(schema["size"])
         else:
             made = pa.struct(
                 [
@@ -107,7 +107,7 @@ class _Types:
         return found
 
     def _union(self, branches: Sequence[Any], namespace: str) -> pa.DataType:
-        others = [branch for branch in branches if branch != "null"]
+        others = [branch for branch in branches if not _is_null(branch)]
         if len(others) > 1:
             raise ConfigError(
                 "an Avro schema has a union of several types",
@@ -115,6 +115,10 @@ class _Types:
                 "Only unions of null and one type have a column: read others in a function.",
             )
         return self.of(others[0], namespace) if others else pa.null()
+
+
+def _is_null(branch: Any) -> bool:  # noqa: ANN401 - JSON
+    return branch == "null" or (isinstance(branch, Mapping) and branch.get("type") == "null")
 
 
 def _full_name(name: str, namespace: str) -> tuple[str, str]:
