@@ -1,11 +1,13 @@
 """Schemas of Avro: which have columns, and what is read by them."""
 
 import io
+from datetime import time
 from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pytest
 
 from connectors.kafka.serde import AvroDeserializer
 from tests.unit.test_deserializers import values
@@ -52,3 +54,38 @@ def test_a_null_may_be_written_out_in_a_union() -> None:
     schema = record(note=[{"type": "null"}, "string"], none=[{"type": "null"}])
     rows = [{"note": None, "none": None}, {"note": "a", "none": None}]
     assert values(AvroDeserializer(schema=schema), *written(schema, *rows)) == rows
+
+
+TIMES = record(
+    ms=["null", {"type": "int", "logicalType": "time-millis"}],
+    us={"type": "array", "items": {"type": "long", "logicalType": "time-micros"}},
+)
+
+
+def test_times_of_a_day_are_exact() -> None:
+    """From its first to its last unit."""
+    rows = [
+        {"ms": time(), "us": [time(), time(23, 59, 59, 999_999)]},
+        {"ms": time(23, 59, 59, 999_000), "us": []},
+        {"ms": None, "us": [time(12, 0, 0, 1)]},
+    ]
+    assert values(AvroDeserializer(schema=TIMES), *written(TIMES, *rows)) == rows
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"ms": -1, "us": []},
+        {"ms": 86_400_000, "us": []},
+        {"ms": None, "us": [0, -1]},
+        {"ms": None, "us": [86_400_000_000]},
+    ],
+    ids=str,
+)
+def test_a_time_that_no_day_has_is_an_error(bad: Any) -> None:
+    """And not a time of the day before."""
+    good = {"ms": 1, "us": [2]}
+    numbers = record(ms=["null", "int"], us={"type": "array", "items": "long"})
+    for rows in ([bad], [good, bad]):
+        with pytest.raises(pa.ArrowInvalid, match="acceptable range"):
+            values(AvroDeserializer(schema=TIMES), *written(numbers, *rows))

@@ -28,16 +28,22 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+_READ_AS_NUMBERS = ("time-millis", "time-micros")
 _MOST_DIGITS = 38
 
 Schema = str | Mapping[str, Any] | Sequence[Any]
 
 
 def plain_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """Without logical types that have no Arrow type here: their values are the plain ones."""
+    """For fastavro: without logical types whose values are to be the plain ones.
+
+    These are the ones that have no Arrow type here, and times of a day, which Arrow takes as
+    numbers: fastavro makes a time of the day before of a negative one.
+    """
     if isinstance(schema, Mapping):
         made = {name: plain_schema(value) for name, value in schema.items()}
-        if "logicalType" in schema and _logical(schema) is None:
+        logical = schema.get("logicalType")
+        if logical is not None and (logical in _READ_AS_NUMBERS or _logical(schema) is None):
             del made["logicalType"]
         return made
     if isinstance(schema, Sequence) and not isinstance(schema, str):
