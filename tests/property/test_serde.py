@@ -49,6 +49,35 @@ def test_json_comes_back_as_it_was(rows: list[dict[str, Any] | None]) -> None:
     assert JsonDeserializer(schema=ROW).deserialize(texts.cast(pa.binary())).to_pylist() == rows
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_time_with_nanoseconds_is_an_error_and_is_not_cut_off(nested: bool) -> None:
+    """Of microseconds, whatever their type, nothing is lost."""
+
+    def texts(*nanoseconds: int | None) -> list[str | None]:
+        times = pa.array(nanoseconds, pa.time64("ns"))
+        column = pa.StructArray.from_arrays([times], ["at"]) if nested else times
+        return JsonSerializer()(pa.record_batch({"value": column})).column("value").to_pylist()
+
+    (found,) = texts(1_000)
+    assert found == ('{"at":"00:00:00.000001"}' if nested else '"00:00:00.000001"')
+    assert len(texts(None, 86_399_999_999_000, None)) == 3
+    assert texts(None) == ['{"at":null}' if nested else None]
+    assert texts() == []
+    with pytest.raises(ValueError, match="nanoseconds"):
+        texts(1_000, None, 1_001)
+
+
+@pytest.mark.parametrize("year", [1, 1890, 1970])
+@pytest.mark.parametrize("zone", ["Europe/Paris", "Africa/Monrovia"])
+def test_a_moment_in_a_zone_with_seconds_comes_back_as_it_was(zone: str, year: int) -> None:
+    """ISO 8601 has no seconds in an offset; with others the zone's offset stays."""
+    kind = pa.timestamp("us", tz=zone)
+    moment = datetime.datetime(year, 6, 1, 12, tzinfo=datetime.UTC)
+    texts = JsonSerializer()(pa.record_batch({"value": pa.array([moment], kind)})).column("value")
+    (found,) = JsonDeserializer(schema=kind).deserialize(texts.cast(pa.binary())).to_pylist()
+    assert found == moment
+
+
 @pytest.mark.parametrize("value", [b"x", float("nan"), [float("inf")]], ids=repr)
 def test_what_has_no_json_fails_for_its_record(value: object) -> None:
     """And goes by the policy of the function."""

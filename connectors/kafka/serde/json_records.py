@@ -36,7 +36,7 @@ class JsonDeserializer:
     A field that is missing is null, or an error where the schema's field is not nullable. Text
     becomes no number, and a fraction no integer; a number beyond its type is an error. A record of
     nothing, of two values, or with something behind its value, is an error; one without a value (a
-    tombstone) is null.
+    tombstone) is null, and so is one that holds ``null``.
 
     A timestamp is text of ISO 8601. Where the schema's has a time zone, an offset is heeded, and
     text without one is UTC; where it has none, text with an offset (or ``Z``) is an error, as in
