@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.serde import AvroDeserializer
+from runtime.errors import ConfigError
 from tests.unit.test_deserializers import values
 
 
@@ -89,3 +90,11 @@ def test_a_time_that_no_day_has_is_an_error(bad: Any) -> None:
     for rows in ([bad], [good, bad]):
         with pytest.raises(pa.ArrowInvalid, match="acceptable range"):
             values(AvroDeserializer(schema=TIMES), *written(numbers, *rows))
+
+
+def test_an_avro_record_with_two_fields_of_one_name_is_refused() -> None:
+    """Avro has no such schema, though fastavro takes it."""
+    inner = record(a="int")
+    inner["fields"] *= 2
+    with pytest.raises(ConfigError, match=r"record=shop\.row fields=a"):
+        AvroDeserializer(schema={"type": "array", "items": inner})

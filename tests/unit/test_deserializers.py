@@ -275,6 +275,18 @@ def test_a_type_that_json_lacks_is_refused_by_its_field(kind: pa.DataType) -> No
         JsonDeserializer(schema=pa.schema([pa.field("outer", inner)]))
 
 
+def test_two_fields_of_one_name_are_refused_at_any_depth() -> None:
+    """The second would be null in every record; names that differ in case are two."""
+    two = [pa.field("id", pa.int64()), pa.field("id", pa.string())]
+    with pytest.raises(ConfigError, match=r"struct=\(the record\) fields=id"):
+        JsonDeserializer(schema=pa.schema(two))
+    nested = pa.list_(pa.struct([pa.field("rows", pa.list_(pa.struct(two)))]))
+    with pytest.raises(ConfigError, match=r"struct=\[\]\.rows\[\] fields=id"):
+        JsonDeserializer(schema=nested)
+    cased = pa.schema([("id", pa.int64()), ("ID", pa.string())])
+    assert values(JsonDeserializer(schema=cased), b'{"ID":"a"}') == [{"id": None, "ID": "a"}]
+
+
 # --- Avro -----------------------------------------------------------------------------------------
 
 AVRO: dict[str, Any] = {

@@ -55,7 +55,8 @@ def arrow_type(schema: Schema) -> pa.DataType:
     """Type of the values that a schema describes.
 
     Raises:
-        ConfigError: a union of several types, or a type that contains itself.
+        ConfigError: a union of several types, a type that contains itself, or a record with two
+            fields of one name.
     """
     return _Types().of(schema)
 
@@ -92,6 +93,7 @@ class _Types:
         elif kind == "fixed":
             made = _logical(schema) or pa.binary(schema["size"])
         else:
+            _require_distinct(name, [field["name"] for field in schema["fields"]])
             made = pa.struct(
                 [
                     pa.field(field["name"], self.of(field["type"], namespace))
@@ -121,6 +123,16 @@ class _Types:
                 "Only unions of null and one type have a column: read others in a function.",
             )
         return self.of(others[0], namespace) if others else pa.null()
+
+
+def _require_distinct(record: str, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            "an Avro schema has two fields of one name",
+            {"record": record, "fields": ",".join(twice)},
+            "Correct it: Avro has no such records.",
+        )
 
 
 def _is_null(branch: Any) -> bool:  # noqa: ANN401 - JSON

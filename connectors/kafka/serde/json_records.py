@@ -46,7 +46,8 @@ class JsonDeserializer:
         schema: an Arrow schema, for objects, or a type.
         unknown_fields: ``ignore`` fields that the schema lacks, or ``error``.
     Raises:
-        ConfigError: JSON has no such type, or the setting does not exist.
+        ConfigError: JSON has no such type, two fields of a struct have one name, or the setting
+            does not exist.
     """
 
     schema: pa.Schema | pa.DataType
@@ -154,6 +155,7 @@ def _nullable(found: pa.DataType) -> pa.DataType:
 
 def _require_supported(found: pa.DataType, path: str) -> None:
     if pa.types.is_struct(found):
+        _require_distinct(found, path)
         for field in found:
             _require_supported(field.type, f"{path}.{field.name}")
     elif pa.types.is_list(found):
@@ -164,4 +166,16 @@ def _require_supported(found: pa.DataType, path: str) -> None:
             {"field": path.lstrip(".") or "(the record)", "type": str(found)},
             "Use booleans, numbers, strings, timestamps, lists and structs; read others as "
             "strings, and cast them in a function.",
+        )
+
+
+def _require_distinct(found: pa.StructType, path: str) -> None:
+    """Of two fields of one name Arrow fills the first, and the other is always null."""
+    names = [field.name for field in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            "a schema has two fields of one name",
+            {"struct": path.lstrip(".") or "(the record)", "fields": ",".join(twice)},
+            "Give each field of a struct a name of its own.",
         )
