@@ -270,6 +270,7 @@ def _region(region: RegionRecord, names: Mapping[str, str], kinds: KindRegistry)
         "query_id": region.query_id,
         "batch_id": region.batch_id,
         "offset_log_version": region.offset_log_version,
+        "other_offsets_sha256": region.other_offsets_sha256,
         "least_watermark_ms": region.least_watermark_ms,
         "splits": [_split(split, names) for split in region.splits],
         "state": None if region.state is None else _state(region.state),

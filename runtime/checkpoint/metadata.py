@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from runtime.checkpoint.container import read_container, write_container
 from runtime.checkpoint.schema import (
-    METADATA_V3,
+    METADATA_V4,
     METADATA_VERSION,
     REPAIR_V1,
     REPAIR_VERSION,
@@ -78,7 +78,7 @@ def encode(record: CheckpointRecord) -> bytes:
             region["state"]["operators"] = [
                 {"number": number, "name": name} for number, name in source.state.operators
             ]
-    return write_container(METADATA_V3, plain, format_version=METADATA_VERSION)
+    return write_container(METADATA_V4, plain, format_version=METADATA_VERSION)
 
 
 def decode(data: bytes, *, where: Mapping[str, object] | None = None) -> CheckpointRecord:

@@ -10,12 +10,13 @@ __all__ = [
     "METADATA_V1",
     "METADATA_V2",
     "METADATA_V3",
+    "METADATA_V4",
     "METADATA_VERSION",
     "REPAIR_V1",
     "REPAIR_VERSION",
 ]
 
-METADATA_VERSION = 3
+METADATA_VERSION = 4
 """The version of ``_metadata`` that this Sluice writes, and the latest it reads."""
 
 REPAIR_VERSION = 1
@@ -99,7 +100,7 @@ _STATE_SNAPSHOT = _record(
 )
 
 
-def _regions(split_range: dict[str, Any]) -> dict[str, Any]:
+def _regions(split_range: dict[str, Any], *more: tuple[str, Any]) -> dict[str, Any]:
     return _many(
         _record(
             "RegionRecord",
@@ -115,6 +116,7 @@ def _regions(split_range: dict[str, Any]) -> dict[str, Any]:
             ("state", ["null", _STATE_SNAPSHOT]),
             ("committables", _many(_STATE_ENTRY)),
             ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
+            *more,
         )
     )
 
@@ -182,6 +184,15 @@ METADATA_V3 = _record(
     "CheckpointRecord",
     *_METADATA_FIELDS,
     ("regions", _regions(_SPLIT_RANGE_V2)),
+    ("assignment", _OPTIONAL_ASSIGNMENT),
+)
+"""``_metadata``: a `runtime.model.CheckpointRecord` whose regions have no
+``other_offsets_sha256``."""
+
+METADATA_V4 = _record(
+    "CheckpointRecord",
+    *_METADATA_FIELDS,
+    ("regions", _regions(_SPLIT_RANGE_V2, ("other_offsets_sha256", "string"))),
     ("assignment", _OPTIONAL_ASSIGNMENT),
 )
 """``_metadata``: a `runtime.model.CheckpointRecord`."""

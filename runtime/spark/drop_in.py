@@ -302,6 +302,7 @@ class DropInQueries:
                 batch_id=batch_id,
                 splits=query_logs.ranges_read(run.fs, batch_id),
                 offset_log_version=query_logs.logged_version(run.fs, batch_id),
+                other_offsets_sha256=query_logs.other_offsets_digest(run.fs, batch_id),
                 committables=message.entries,
             )
             run.coordinator.acknowledge(

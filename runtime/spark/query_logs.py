@@ -6,6 +6,7 @@ region simply gets a new directory.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "batches_beyond",
     "logged_version",
     "newest_generation",
+    "other_offsets_digest",
     "ranges_read",
     "read_offset",
     "require_ends",
@@ -77,14 +79,17 @@ def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
 
 
 def _ranges_logged(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    ours: list[tuple[SplitRange, ...]] = []
-    for line in _lines(fs.read(f"offsets/{batch_id}"))[2:]:
-        start = line.find("{")
-        try:
-            ours.append(offsets.decode(parsed_json(line[start:])).splits)
-        except (ValueError, StreamError):
-            continue  # another format's offset; the record is for people, nothing is restored by it
+    logged = map(_own, _lines(fs.read(f"offsets/{batch_id}"))[2:])
+    ours = [splits for splits in logged if splits is not None]
     return tuple(_of_source(split, at) for at, splits in enumerate(ours) for split in splits)
+
+
+def _own(line: str) -> tuple[SplitRange, ...] | None:
+    """The ranges of a source's line; None: it is another format's offset."""
+    try:
+        return offsets.decode(parsed_json(line[line.find("{") :])).splits
+    except (ValueError, StreamError):
+        return None
 
 
 def newest_generation(fs: FileSystem, location: str) -> int:
@@ -116,6 +121,15 @@ def logged_version(fs: FileSystem, batch_id: int) -> int:
     return int(number) if number.isdecimal() else 0
 
 
+def other_offsets_digest(fs: FileSystem, batch_id: int) -> str:
+    """SHA-256 of what the log says of a batch's sources that are not ours, or "" without any.
+
+    Not of the line before, which has the time of the plan.
+    """
+    others = [line for line in _lines(fs.read(f"offsets/{batch_id}"))[2:] if _own(line) is None]
+    return hashlib.sha256("\n".join(others).encode()).hexdigest() if others else ""
+
+
 def require_logged(fs: FileSystem, record: RegionRecord) -> None:
     """Refuse to run a drop-in query whose offset log is not the one that its checkpoint is about.
 
@@ -123,7 +137,8 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
     planned anew, the records of the new batch would be taken for those that are decided.
 
     Raises:
-        DamagedCheckpointError: the last decided batch is not logged, or with other ranges.
+        DamagedCheckpointError: the last decided batch is not logged, or with other ranges, of our
+            sources or of others.
     """
     if record.batch_id is None:
         return
@@ -131,6 +146,10 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
     require_ends(_ranges_logged(fs, record.batch_id), record)
     _require_on_record(ranges_read(fs, record.batch_id), record)
+    found = other_offsets_digest(fs, record.batch_id)
+    if record.other_offsets_sha256 not in ("", found):
+        path = f"offsets/{record.batch_id}"
+        raise _not_the_same(record.batch_id, {"path": path, "sources": "other formats"})
 
 
 def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:

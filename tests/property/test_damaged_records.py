@@ -42,6 +42,7 @@ _READERS: dict[str, Callable[[bytes], object]] = {
     "metadata-v1.avro": decode,
     "metadata-v2.avro": decode,
     "metadata-v3.avro": decode,
+    "metadata-v4.avro": decode,
     "repair-v1.avro": decode_repair,
 }
 _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {

@@ -20,7 +20,7 @@ from runtime.checkpoint.metadata import (
     encode_repair,
     require_known_kinds,
 )
-from runtime.checkpoint.schema import METADATA_V3, METADATA_VERSION
+from runtime.checkpoint.schema import METADATA_V4, METADATA_VERSION
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.model import Assignment, CheckpointRecord, FileReference, Redistribution, StateEntry
 from tests.checkpoint_records import committable, full_record, record
@@ -33,7 +33,13 @@ def _rewritten(version: int = METADATA_VERSION, **changes: Any) -> bytes:
     """A whole, correctly summed file, whose content a faulty or later writer chose."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields: dict[str, Any] = {**next(reader), "format_version": version, **changes}
-    return write_container(METADATA_V3, fields, format_version=version)
+    return write_container(METADATA_V4, fields, format_version=version)
+
+
+def _version_3(record: CheckpointRecord) -> CheckpointRecord:
+    """As versions before 4 have it."""
+    regions = tuple(replace(region, other_offsets_sha256="") for region in record.regions)
+    return replace(record, regions=regions)
 
 
 def _without_epoch_ends(record: CheckpointRecord) -> CheckpointRecord:
@@ -43,6 +49,7 @@ def _without_epoch_ends(record: CheckpointRecord) -> CheckpointRecord:
         regions=tuple(
             replace(
                 region,
+                other_offsets_sha256="",
                 splits=tuple(replace(split, leader_epoch_end=None) for split in region.splits),
             )
             for region in record.regions
@@ -68,13 +75,18 @@ def test_metadata_of_version_2_is_read_for_ever() -> None:
 
 def test_metadata_of_version_3_is_read_for_ever() -> None:
     """The golden file decodes to the record it was made of, in every later Sluice."""
-    assert decode((_DATA / "metadata-v3.avro").read_bytes()) == full_record()
+    assert decode((_DATA / "metadata-v3.avro").read_bytes()) == _version_3(full_record())
 
 
-def test_format_version_3_is_frozen() -> None:
-    """As long as version 3 is written, its bytes do not change: a change needs a new version."""
-    assert METADATA_VERSION == 3
-    assert encode(full_record()) == (_DATA / "metadata-v3.avro").read_bytes()
+def test_metadata_of_version_4_is_read_for_ever() -> None:
+    """The golden file decodes to the record it was made of, in every later Sluice."""
+    assert decode((_DATA / "metadata-v4.avro").read_bytes()) == full_record()
+
+
+def test_format_version_4_is_frozen() -> None:
+    """As long as version 4 is written, its bytes do not change: a change needs a new version."""
+    assert METADATA_VERSION == 4
+    assert encode(full_record()) == (_DATA / "metadata-v4.avro").read_bytes()
 
 
 def test_a_split_in_two_regions_is_damage() -> None:
@@ -105,7 +117,7 @@ def test_metadata_is_avro_that_any_tool_reads() -> None:
     fields = next(reader)
     assert next(iter(fields.items())) == ("format_version", METADATA_VERSION)
     assert fields["job_name"] == full_record().job_name
-    assert reader.metadata[VERSION_KEY] == "3"
+    assert reader.metadata[VERSION_KEY] == "4"
     assert len(reader.metadata[DIGEST_KEY]) == 64
 
 
@@ -168,8 +180,8 @@ def test_other_files_are_damage_and_say_where(data: bytes) -> None:
 
 def test_later_version_is_refused_by_number() -> None:
     """A whole file of a later format is not damage; the error says which, and what is read."""
-    with pytest.raises(UnsupportedFormatError, match=r"format version 4; this Sluice reads 1 to 3"):
-        decode(_rewritten(version=4))
+    with pytest.raises(UnsupportedFormatError, match=r"format version 5; this Sluice reads 1 to 4"):
+        decode(_rewritten(version=5))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +252,7 @@ def test_a_record_that_contradicts_its_own_format_version_is_damage() -> None:
     """Which of the two is true cannot be told, so neither is taken."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields: dict[str, Any] = {**next(reader), "format_version": 1}
-    data = write_container(METADATA_V3, fields, format_version=METADATA_VERSION)
+    data = write_container(METADATA_V4, fields, format_version=METADATA_VERSION)
     with pytest.raises(DamagedCheckpointError, match="two format versions differ"):
         decode(data)
 

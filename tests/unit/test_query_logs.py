@@ -10,7 +10,7 @@ from runtime.errors import DamagedCheckpointError
 from runtime.job import Pipeline
 from runtime.model import Barrier, RegionRecord, SplitRange
 from runtime.spark.job_graph import Region
-from runtime.spark.query_logs import ranges_read, require_logged
+from runtime.spark.query_logs import other_offsets_digest, ranges_read, require_logged
 from runtime.spark.region_start import make_ready
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
@@ -29,11 +29,14 @@ def split(start: int, end: int, *, partition: int = 0) -> SplitRange:
     )
 
 
-def logged(*batches: tuple[SplitRange, ...]) -> FakeFileSystem:
+def logged(
+    *batches: tuple[SplitRange, ...], foreign: str = FOREIGN, at_ms: int = 0
+) -> FakeFileSystem:
     """An offset log with these batches, beside a source that is not ours."""
     disk = Disk()
     for number, splits in enumerate(batches):
-        lines = ["v2", "{}", f"ours:{offset_of(splits)}", FOREIGN]
+        plan = json.dumps({"batchTimestampMs": at_ms})
+        lines = ["v2", plan, f"ours:{offset_of(splits)}", foreign]
         disk.files[f"offsets/{number}"] = "\n".join(lines).encode()
     return FakeFileSystem(disk)
 
@@ -148,3 +151,20 @@ def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> N
                 make_ready(fs, region, "at", record, generation=1)
     with pytest.raises(DamagedCheckpointError):
         make_ready(FakeFileSystem(Disk()), region, "at", record, generation=1)
+
+
+def test_rule_8_another_plan_of_a_source_that_is_not_ours_is_refused() -> None:
+    """Its positions are nowhere else: what the new plan has more would be skipped. A new plan of
+    the same offsets, at another time, is the same batch."""
+    decided = RegionRecord(
+        region="query",
+        generation=0,
+        batch_id=0,
+        splits=(split(0, 5),),
+        other_offsets_sha256=other_offsets_digest(logged((split(0, 5),)), 0),
+    )
+    require_logged(logged((split(0, 5),), at_ms=7), decided)
+    planned_anew = logged((split(0, 5),), foreign='rate:{"seconds": 8}')
+    with pytest.raises(DamagedCheckpointError, match="other formats"):
+        require_logged(planned_anew, decided)
+    require_logged(planned_anew, replace(decided, other_offsets_sha256=""))  # format 3 or older
