@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -121,6 +122,9 @@ def verify_command(
     Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
     """
     signal.signal(signal.SIGTERM, _leave)  # so that files are deleted, as after Ctrl-C
+    _require_two_sides(source, output, findings)
+    if not math.isfinite(timeout_s):
+        raise typer.BadParameter("a number of seconds", param_hint="--timeout")
     files = are_files(source) or are_files(output)
     if files and timestamps:
         raise _no_timestamps(source, output)
@@ -234,6 +238,32 @@ def _no_timestamps(source: str, output: str) -> ConfigError:
         {"input": source, "output": output},
         "Leave out --timestamps, or name two topics.",
     )
+
+
+def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
+    """Compared with itself nothing is ever lost; and what is judged is not written to."""
+    if _whole(source) == _whole(output):
+        raise ConfigError(
+            "input and output are the same",
+            {"input": source, "output": output},
+            "Name what the job reads, and what it writes.",
+        )
+    for side in (source, output):
+        written = "" if findings is None else f"{findings.resolve()}/"
+        if are_files(side) and written.startswith(_whole(side)):
+            raise ConfigError(
+                "the file of findings lies in what is compared, which it would overwrite",
+                {"findings": findings, "place": side},
+                "Write them elsewhere.",
+            )
+
+
+def _whole(side: str) -> str:
+    """A topic as it is; a path with nothing relative, and a slash behind it."""
+    if not are_files(side):
+        return side
+    local = side.removeprefix("file://")
+    return f"{Path(local).resolve()}/" if "://" not in local else f"{side.rstrip('/')}/"
 
 
 def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnection | None:
