@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -102,12 +102,23 @@ class RegionQuery:
 
     `start` and `stop` are called by the job's thread; the batch callback runs in the one thread
     in which Spark calls back into Python, one batch at a time.
+
+    Args:
+        wall_ms: the driver's wall clock, by which a split says since when it is idle.
     """
 
-    def __init__(self, spec: RegionSpec, coordinator: Coordinator, fs: FileSystem) -> None:
+    def __init__(
+        self,
+        spec: RegionSpec,
+        coordinator: Coordinator,
+        fs: FileSystem,
+        *,
+        wall_ms: Callable[[], int] = lambda: round(time.time() * 1000),
+    ) -> None:
         self._spec = spec
         self._coordinator = coordinator
         self._fs = fs
+        self._wall_ms = wall_ms
         self._state = StateDescriber(fs, spec.location) if spec.stateful else None
         self._stopping = threading.Event()
         self._operator_states = spec.operator_states  # in the last decided record
@@ -247,6 +258,8 @@ class RegionQuery:
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
         spec, tasks = self._spec, self._spec.tasks
+        # However long the batch takes, nobody looks for records meanwhile: that is no silence.
+        cut_ms = self._wall_ms()
         offset = query_logs.read_offset(self._fs, spec.location, batch_id, spec.source_name)
         barrier = offsets.decode(offset)
         batch = BatchKey(region=tasks.region, generation=barrier.generation, batch_id=batch_id)
@@ -260,7 +273,7 @@ class RegionQuery:
                 "Restart the job: the region's logs are rewound at start.",
             )
         require_other_topics(spec.functions, barrier.splits)
-        region = self._pre_commit(frame, batch, barrier)
+        region = self._pre_commit(frame, batch, barrier, cut_ms=cut_ms)
         self._coordinator.await_committed(batch)
         self._open = ()
         if spec.drops is not None:
@@ -273,7 +286,9 @@ class RegionQuery:
         if self._spec.stateful:
             frame.write.format("noop").mode("overwrite").save()
 
-    def _pre_commit(self, frame: DataFrame, batch: BatchKey, barrier: Barrier) -> RegionRecord:
+    def _pre_commit(
+        self, frame: DataFrame, batch: BatchKey, barrier: Barrier, *, cut_ms: int
+    ) -> RegionRecord:
         results, staged = self._written(frame, batch, barrier)
         by_tasks = (entry for result in results for entry in result.committables)
         by_writers = (entry for part in staged for entry in part.committables)
@@ -281,7 +296,7 @@ class RegionQuery:
             require_each_range_once(results, barrier)
         counts = self._counted(results, barrier)
         dropped = self._dropped(results, barrier)
-        splits, least_watermark_ms = self._splits_after(barrier)
+        splits, least_watermark_ms = self._splits_after(barrier, cut_ms=cut_ms)
         region = RegionRecord(
             region=batch.region,
             generation=batch.generation,
@@ -341,11 +356,12 @@ class RegionQuery:
             self._spec.drops.claim(barrier.region, barrier.checkpoint_id, dropped)
         return dropped
 
-    def _splits_after(self, barrier: Barrier) -> tuple[tuple[SplitRange, ...], int | None]:
+    def _splits_after(
+        self, barrier: Barrier, *, cut_ms: int
+    ) -> tuple[tuple[SplitRange, ...], int | None]:
         if self._spec.event_times is None:
             return barrier.splits, None
-        now_ms = round(time.time() * 1000)  # of the clock that says since when a split is idle
-        return self._spec.event_times.after_batch(barrier.splits, now_ms=now_ms)
+        return self._spec.event_times.after_batch(barrier.splits, cut_ms=cut_ms)
 
     def _written(
         self, frame: DataFrame, batch: BatchKey, barrier: Barrier

@@ -14,6 +14,7 @@ from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.contracts import AttemptRegistry, Coordinator, FrameWriter, StagedFrame, TaskScope
 from runtime.counts import decode_totals
 from runtime.errors import ConfigError, FencedError, PoisonRecordsError, StreamError
+from runtime.event_time import EventTime
 from runtime.model import (
     Acknowledgement,
     Barrier,
@@ -27,6 +28,7 @@ from runtime.model import (
 from runtime.on_error import DeadLetters
 from runtime.poison import ChainedFunction
 from runtime.service.client import CoordinatorAddress
+from runtime.spark.event_times import EventTimes
 from runtime.spark.passing import Passing
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.tasks import RegionTasks, TaskResult
@@ -58,6 +60,7 @@ class Batch:
     runs: int = 0
     noops: int = 0
     error: Exception | None = None
+    on_run: Callable[[], None] = lambda: None
     sparkSession: Session = field(default_factory=Session)
     sink_environment: dict[str, str] = field(default_factory=dict)
 
@@ -67,6 +70,7 @@ class Batch:
 
     def collect(self) -> list[list[bytes]]:
         self.runs += 1
+        self.on_run()
         if self.error is not None:
             raise self.error
         return [[pickle.dumps(result)] for result in self.results]
@@ -140,7 +144,7 @@ class CountingWriter:
 class Answers:
     """An accumulator that no task adds to."""
 
-    value: list[TaskResult] = field(default_factory=list)
+    value: Any = field(default_factory=list)
 
 
 @dataclass
@@ -208,7 +212,9 @@ class World:
         files: CountingWriter | None = None,
         restored: tuple[StateEntry, ...] = (),
         functions: tuple[ChainedFunction, ...] = (),
+        event_times: EventTimes | None = None,
     ) -> None:
+        self.now_ms = 0
         self.disk = Disk()
         self.coordinator = Decisions()
         self.frame = Frame()
@@ -230,9 +236,12 @@ class World:
             passing=None if files is None else Passing(columns=None, answers=cast(Any, Answers())),
             operator_states=restored,
             functions=functions,
+            event_times=event_times,
         )
         fs = FakeFileSystem(self.disk, uri="file:///checkpoints")
-        self.query = RegionQuery(spec, cast(Coordinator, self.coordinator), fs)
+        self.query = RegionQuery(
+            spec, cast(Coordinator, self.coordinator), fs, wall_ms=lambda: self.now_ms
+        )
         self.query.start(cast(DataFrame, self.frame))
 
     def batch(
@@ -243,12 +252,17 @@ class World:
         initial: bool = False,
         results: tuple[TaskResult, ...] = (TaskResult(),),
         error: Exception | None = None,
+        lasts_ms: int = 0,
     ) -> Batch:
         """Spark logs the offset, then calls back."""
         offset = json.dumps(offsets.encode(given, initial=initial))
         entry = f"v2\n{{}}\nsource_s:{offset}"
         self.disk.files[f"{LOCATION}/offsets/{batch_id}"] = entry.encode()
-        made = Batch(results=results, error=error)
+
+        def on_run() -> None:
+            self.now_ms += lasts_ms
+
+        made = Batch(results=results, error=error, on_run=on_run)
         self.frame.callback(cast(DataFrame, made), batch_id)
         return made
 
@@ -411,6 +425,24 @@ def totals(world: World) -> RecordCounts:
     (entry,) = world.coordinator.region.operator_states
     assert entry.operator_id == "id-parse"
     return decode_totals(entry)
+
+
+@pytest.mark.parametrize(("silent_ms", "expected"), [(0, 5), (59_999, 5), (60_000, 7)])
+@pytest.mark.parametrize("lasts_ms", [1_000, 61_000])
+def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
+    silent_ms: int, expected: int, lasts_ms: int
+) -> None:
+    """While a long batch runs nobody looks for records."""
+    told = EventTimes(settings=EventTime(idle_timeout_ms=60_000), told=cast(Any, Answers(value={})))
+    world = World(event_times=told)
+    world.now_ms = 1_000_000
+    busy = replace(split(3, 5), watermark_ms=7)
+    empty = replace(
+        split(9, 9), partition=1, watermark_ms=5, idle_since_ms=world.now_ms - silent_ms
+    )
+    world.batch(1, replace(barrier(), splits=(busy, empty)), lasts_ms=lasts_ms)
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.least_watermark_ms == expected
 
 
 def test_counts_of_the_tasks_travel_with_the_acknowledgement() -> None:
