@@ -131,6 +131,7 @@ class MarkedSink:
                 )
                 for region in self.regions
             ],
+            checkpoint_id=self.checkpoint_id,
         )
         self.marker.round()
 

@@ -133,10 +133,12 @@ class FileSinkCoordinator:
             )
         return SweepReport(aborted=self._sweeper.sweep(view))  # what is left hides nothing
 
-    def _published(self, regions: Sequence[RegionProgress], timeout_s: float) -> None:
+    def _published(
+        self, checkpoint_id: int, regions: Sequence[RegionProgress], timeout_s: float
+    ) -> None:
         if self._marked is not None:
             run, operator_id = self._marked
-            run.published(operator_id, regions, timeout_s=timeout_s)
+            run.published(operator_id, regions, checkpoint_id=checkpoint_id, timeout_s=timeout_s)
 
     def renew(self) -> None:
         """See `SinkCoordinator.renew`: there is no record to renew."""

@@ -77,12 +77,40 @@ def test_an_idle_region_holds_nothing_back_and_silence_alone_marks_nothing() -> 
     """While nobody is live, time stands still."""
     sink = MarkedSink(by_time(idle_timeout_s=10.0), regions=("main", "other"))
     sink.epoch({"main": [hour(0), hour(1)]}, main=HOUR_MS + 1)
-    sink.pass_s(9.0)
+    sink.pass_s(10.0)
     sink.epoch({"main": [hour(1)]})
     assert sink.told == []
-    sink.pass_s(1.0)
+    sink.epoch({"main": [hour(1)]})
     assert sink.told == [(hour(0), False)]
     sink.pass_s(1_000.0)
+    assert sink.told == [(hour(0), False)]
+
+
+def test_a_region_is_silent_as_long_as_epochs_have_seen_no_records_of_it() -> None:
+    """No epoch is decided for a while: then nobody has looked whether there are any."""
+    sink = MarkedSink(by_time(idle_timeout_s=60.0), regions=("a", "b"))
+    sink.epoch({"a": [hour(0)], "b": [hour(0)]}, a=HOUR_MS // 2, b=HOUR_MS // 2)
+    sink.pass_s(50.0)
+    sink.epoch({"b": [hour(1)]}, b=2 * HOUR_MS)
+    sink.pass_s(11.0)
+    assert sink.told == []
+    sink.epoch({"a": [hour(0)]}, a=HOUR_MS // 2 + 1)
+    sink.epoch({"b": [hour(1)]})
+    assert sink.told == []
+
+
+def test_a_long_batch_of_another_region_makes_none_silent() -> None:
+    """Who had nothing at the cut is not asked again before the decision, told once or twice."""
+    sink = MarkedSink(by_time(idle_timeout_s=60.0), regions=("a", "b"))
+    sink.epoch({"a": [hour(0)], "b": [hour(0)]}, a=HOUR_MS // 2, b=HOUR_MS // 2)
+    sink.stage("b", hour(1))
+    sink.watermarks["b"] = 2 * HOUR_MS
+    sink.pass_s(61.0)
+    sink.decide()
+    for _ in range(2):
+        sink.tell()
+        assert sink.told == []
+    sink.epoch({"b": [hour(1)]})
     assert sink.told == [(hour(0), False)]
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.partition_commit.state import PartitionState, after_batch, state_in
@@ -21,13 +21,40 @@ __all__ = ["PartitionLedger"]
 _REMEMBERED = 64
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Silence:
+    """For how long a region has had no records, as far as its cuts have seen.
+
+    A decision comes long after its cuts where another region's batch is long, and nobody looks for
+    records meanwhile. The cut of one that is completed comes behind the one before was told: so
+    far at least there was nothing.
+
+    Attributes:
+        since_s: clock when it last had records.
+        told_s: clock when it was told of ``checkpoint_id``, which it has completed.
+        seen_s: how long it was silent up to the cut of that.
+    """
+
+    since_s: float
+    told_s: float
+    checkpoint_id: int
+    seen_s: float = 0.0
+
+    def after(self, checkpoint_id: int, *, now_s: float) -> "_Silence":
+        """One more checkpoint is completed without records; or is told of again."""
+        if checkpoint_id == self.checkpoint_id:
+            return self
+        seen_s = self.told_s - self.since_s
+        return replace(self, told_s=now_s, checkpoint_id=checkpoint_id, seen_s=seen_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Region:
     state: PartitionState | None
     is_completed: bool
     has_splits: bool
     watermark_ms: int | None
-    moved_at_s: float  # when it last had records
+    silence: _Silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +193,16 @@ class PartitionLedger:
         with self._lock:
             self._unheard.add(operator_id)
 
-    def published(self, operator_id: str, regions: Sequence[RegionProgress]) -> None:
+    def published(
+        self, operator_id: str, regions: Sequence[RegionProgress], *, checkpoint_id: int
+    ) -> None:
         """A decision's files are published: these are all regions that write by the operator."""
         with self._lock:
             self._unheard.discard(operator_id)
             self._forget_gone(operator_id, {region.region for region in regions})
             for region in regions:
                 state = state_in(region.operator_states, target=self._target)
-                self._learn(region, state)
+                self._learn(region, state, checkpoint_id)
                 staged = self._staged.get(region.region)
                 if staged and state and state.checkpoint_id >= staged.checkpoint_id:
                     del self._staged[region.region]
@@ -186,20 +215,27 @@ class PartitionLedger:
             self._staged.pop(name, None)
         self._writers[operator_id] = names
 
-    def _learn(self, told: RegionProgress, state: PartitionState | None) -> None:
-        name = told.region
+    def _learn(
+        self, told: RegionProgress, state: PartitionState | None, checkpoint_id: int
+    ) -> None:
+        name, now_s = told.region, self._clock()
         known = self._regions.get(name)
-        has_moved = (
+        if (
             known is None
             or known.watermark_ms != told.least_watermark_ms
             or (known.state != state and state is not None and state.has_rows)
-        )
+        ):
+            silence = _Silence(since_s=now_s, told_s=now_s, checkpoint_id=checkpoint_id)
+        elif told.is_completed:
+            silence = known.silence.after(checkpoint_id, now_s=now_s)
+        else:
+            silence = known.silence
         self._regions[name] = _Region(
             state=state,
             is_completed=told.is_completed,
             has_splits=told.has_splits,
             watermark_ms=told.least_watermark_ms,
-            moved_at_s=self._clock() if known is None or has_moved else known.moved_at_s,
+            silence=silence,
         )
         if state is not None:
             self._restore_marks(name, state)
@@ -250,8 +286,7 @@ class PartitionLedger:
 
     def _view(self, region: _Region) -> RegionView:
         timeout_s = self._commit.idle_timeout_s
-        silent_s = self._clock() - region.moved_at_s
-        is_silent = timeout_s is not None and silent_s >= timeout_s
+        is_silent = timeout_s is not None and region.silence.seen_s >= timeout_s
         return RegionView(
             state=region.state,
             is_completed=region.is_completed,

@@ -68,10 +68,15 @@ class MarkedRun:
         self.ledger.expect(operator_id)
 
     def published(
-        self, operator_id: str, regions: Sequence[RegionProgress], *, timeout_s: float
+        self,
+        operator_id: str,
+        regions: Sequence[RegionProgress],
+        *,
+        checkpoint_id: int,
+        timeout_s: float,
     ) -> None:
         """A decision's files are published: mark what is due, and wait for it a moment."""
-        self.ledger.published(operator_id, regions)
+        self.ledger.published(operator_id, regions, checkpoint_id=checkpoint_id)
         self._marker.look(timeout_s=min(timeout_s, _WAIT_S))
 
     def leave(self, operator_id: str) -> None:
@@ -158,11 +163,12 @@ class MarkingCommitter:
 
     Args:
         inner: publishes the files.
-        told: takes the regions' progress, and a time-out; returns at once where a policy fails.
+        told: takes the checkpoint's id, the regions' progress, and a time-out; returns at once
+            where a policy fails.
     """
 
     def __init__(
-        self, inner: Committer, told: Callable[[Sequence[RegionProgress], float], object]
+        self, inner: Committer, told: Callable[[int, Sequence[RegionProgress], float], object]
     ) -> None:
         self._inner = inner
         self._told = told
@@ -185,6 +191,5 @@ class MarkingCommitter:
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
         """See `runtime.contracts.RegionFollower`."""
-        del checkpoint_id
-        self._told(regions, timeout_s)
+        self._told(checkpoint_id, regions, timeout_s)
         return _TOLD
