@@ -39,6 +39,8 @@ class MarkedSink:
         regions: its regions.
         success_files: partitions that the store has as marked.
         refuses: policies fail while it is set.
+        loses_answers: they do their work while it is set, and fail all the same.
+        tried: partitions that policies were asked to mark, whatever came of it.
         marks: what policies were told, in order; of all runs.
         watermarks: by region.
         target: of the present run.
@@ -50,6 +52,8 @@ class MarkedSink:
     now_ms: int = 0
     now_s: float = 0.0
     refuses: bool = False
+    loses_answers: bool = False
+    tried: set[str] = field(default_factory=set)
     marks: list[PartitionMark] = field(default_factory=list)
     success_files: set[str] = field(default_factory=set)
     watermarks: dict[str, int | None] = field(default_factory=dict)
@@ -83,11 +87,14 @@ class MarkedSink:
 
     def _policy(self) -> RunPolicy:
         def run(mark: PartitionMark) -> None:
+            self.tried.add(mark.partition)
             if self.refuses:
                 raise OSError("not now")
             self.marks.append(mark)
             if self.commit.has_success_file:
                 self.success_files.add(mark.partition)
+            if self.loses_answers:
+                raise TimeoutError("no answer")
 
         return run
 

@@ -52,7 +52,7 @@ class Marks(RuleBasedStateMachine):
             self.sink.stage(region, *paths)
         except LateRecordsError:
             assert self.sink.commit.stops_at_late
-            assert any(mark.partition in paths for mark in self.sink.marks)
+            assert self.sink.tried & paths
             self.kill()
             return
         self.waiting[region] = paths
@@ -74,10 +74,10 @@ class Marks(RuleBasedStateMachine):
         """The clock goes on."""
         self.look(lambda: self.sink.pass_s(seconds))
 
-    @rule(refuses=st.booleans())
-    def refuse(self, refuses: bool) -> None:
-        """Policies fail from here on, or work again."""
-        self.sink.refuses = refuses
+    @rule(refuses=st.booleans(), loses_answers=st.booleans())
+    def refuse(self, refuses: bool, loses_answers: bool) -> None:
+        """Policies fail from here on, before their work or behind it, or work again."""
+        self.sink.refuses, self.sink.loses_answers = refuses, loses_answers
 
     @rule()
     def kill(self) -> None:
@@ -121,7 +121,7 @@ class Marks(RuleBasedStateMachine):
         if not hasattr(self, "published"):
             return
         sink = self.sink
-        sink.refuses = False
+        sink.refuses = sink.loses_answers = False
         for region in _REGIONS:
             sink.stage(region)
             sink.watermarks[region] = 100 * HOUR_MS

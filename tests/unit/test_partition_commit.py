@@ -259,14 +259,28 @@ def test_a_partition_whose_mark_is_forgotten_is_late_by_its_time() -> None:
     assert (hour(3), True) in sink.told
 
 
-def test_rows_for_a_partition_that_was_not_marked_yet_are_not_late() -> None:
-    """Its policy fails: readers were told nothing."""
-    sink = MarkedSink(by_time(on_late="error"), refuses=True)
+def test_rows_for_a_partition_whose_mark_may_have_been_made_stop_the_job() -> None:
+    """Its policy failed behind its work, as where the answer alone is lost."""
+    sink = MarkedSink(by_time(on_late="error"), loses_answers=True)
     sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
-    sink.epoch({"main": [hour(0)]})
-    sink.refuses = False
-    sink.pass_s(60.0)
     assert sink.told == [(hour(0), False)]
+    with pytest.raises(LateRecordsError, match="hour=0"):
+        sink.stage("main", hour(0))
+    sink.start()
+    with pytest.raises(LateRecordsError, match="hour=0"):
+        sink.stage("main", hour(0))
+
+
+def test_a_mark_whose_answer_was_lost_is_made_again_as_late_where_rows_came() -> None:
+    """Under another key; without such rows it is the same mark."""
+    sink = MarkedSink(by_time(), loses_answers=True)
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    sink.pass_s(60.0)
+    assert len({mark.key for mark in sink.marks}) == 1 < len(sink.marks)
+    before, sink.loses_answers = len(sink.marks), False
+    sink.epoch({"main": [hour(0)]})
+    assert sink.told[before:] == [(hour(0), True)]
+    assert sink.marks[-1].key != sink.marks[0].key
 
 
 # --- policies that fail, runs that die -----------------------------------------------------------

@@ -179,7 +179,7 @@ class PartitionLedger:
 
     def _late_error(self, late: Collection[str]) -> LateRecordsError:
         return LateRecordsError(
-            "records came for partitions that readers were told are complete",
+            "records came for partitions that readers were told are complete, or may have been",
             {"partitions": ",".join(sorted(late)[:5]), "count": len(late)},
             "Nothing of their epoch is visible, and nothing is lost. Start with "
             "on_late='re-mark' to write them and mark these partitions again, or with a function "
@@ -295,17 +295,16 @@ class PartitionLedger:
         )
 
     def begin(self, due: DuePartition) -> bool:
-        """Before the first policy runs; False when files of it have been staged since."""
+        """Before the first policy runs; False when files of it have been staged since.
+
+        Rows that come from here on are late: of a policy that fails nobody knows whether readers
+        were told, and its answer alone was lost.
+        """
         with self._lock:
             if any(due.path in staged.paths for staged in self._staged.values()):
                 return False
             self._begun.add(due.path)
             return True
-
-    def undo(self, due: DuePartition) -> None:
-        """Nobody was told anything: rows that come now are not late."""
-        with self._lock:
-            self._begun.discard(due.path)
 
     def finish(self, due: DuePartition) -> None:
         """Every policy has run."""

@@ -136,7 +136,7 @@ class PartitionMarker:
             try:
                 run(mark)
             except Exception as err:  # noqa: BLE001 - a user's function, too, may raise anything
-                self._put_off(due, trouble, name, err)
+                self._put_off(due.path, trouble, name, err)
                 return
             trouble.done.add(place)
         failpoint("after-partition-mark")
@@ -150,15 +150,13 @@ class PartitionMarker:
             mark.is_late,
         )
 
-    def _put_off(self, due: DuePartition, trouble: _Trouble, policy: str, err: Exception) -> None:
-        if not trouble.done:
-            self._ledger.undo(due)
+    def _put_off(self, path: str, trouble: _Trouble, policy: str, err: Exception) -> None:
         trouble.again_at_s = self._clock() + trouble.pause_s
         log.warning(
             "partition is not marked yet: target=%s partition=%s policy=%s again_in_s=%.0f "
             "error=%s",
             self._target,
-            due.path,
+            path,
             policy,
             trouble.pause_s,
             err,
