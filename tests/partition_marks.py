@@ -124,6 +124,11 @@ class MarkedSink:
 
     def tell(self) -> None:
         """The coordinator tells what the last decision says; the marker looks."""
+        self.tell_ledger()
+        self.marker.round()
+
+    def tell_ledger(self) -> None:
+        """The coordinator tells; the marker is busy."""
         self.ledger.published(
             "op",
             [
@@ -140,7 +145,6 @@ class MarkedSink:
             ],
             checkpoint_id=self.checkpoint_id,
         )
-        self.marker.round()
 
     def epoch(self, written: Mapping[str, Collection[str]], **watermarks: int | None) -> None:
         """All of a checkpoint: these regions write, and come to these watermarks."""

@@ -167,6 +167,23 @@ def test_a_partition_with_staged_or_held_files_is_not_complete() -> None:
     assert sink.told == [(hour(0), False)]
 
 
+@pytest.mark.parametrize("held", [[hour(0)], []])
+def test_a_partition_whose_files_came_since_it_was_due_is_not_begun(held: list[str]) -> None:
+    """Another one's webhook hung meanwhile: these files are published, or held, by then."""
+    sink = MarkedSink(by_time())
+    sink.stage("main", hour(0))
+    sink.watermarks["main"] = 2 * HOUR_MS
+    sink.decide()
+    sink.tell_ledger()
+    (due,) = sink.ledger.due()
+    sink.stage("main", hour(0), held=held)
+    assert not sink.ledger.begin(due)
+    sink.decide()
+    sink.tell_ledger()
+    assert not sink.ledger.begin(due)
+    assert [sink.ledger.begin(one) for one in sink.ledger.due()] == [True] * (not held)
+
+
 # --- process time -------------------------------------------------------------------------------
 
 

@@ -271,18 +271,22 @@ class PartitionLedger:
     def due(self) -> list[DuePartition]:
         """The partitions that are to be marked now."""
         with self._lock:
-            if self._unheard:
-                return []
-            views = {name: self._view(region) for name, region in self._regions.items()}
-            self._watermark_ms = passed_ms(views.values(), before_ms=self._watermark_ms)
-            return due_partitions(
-                self._commit,
-                views,
-                marked=self._marked,
-                staged={path for staged in self._staged.values() for path in staged.paths},
-                watermark_ms=self._watermark_ms,
-                now_ms=self._wall_ms(),
-            )
+            return self._due()
+
+    def _due(self, path: str | None = None) -> list[DuePartition]:
+        """Of all partitions, or of one."""
+        if self._unheard:
+            return []
+        views = {name: self._view(region) for name, region in self._regions.items()}
+        self._watermark_ms = passed_ms(views.values(), before_ms=self._watermark_ms)
+        return due_partitions(
+            self._commit,
+            views if path is None else {name: view.only(path) for name, view in views.items()},
+            marked=self._marked,
+            staged={path for staged in self._staged.values() for path in staged.paths},
+            watermark_ms=self._watermark_ms,
+            now_ms=self._wall_ms(),
+        )
 
     def _view(self, region: _Region) -> RegionView:
         timeout_s = self._commit.idle_timeout_s
@@ -295,13 +299,15 @@ class PartitionLedger:
         )
 
     def begin(self, due: DuePartition) -> bool:
-        """Before the first policy runs; False when files of it have been staged since.
+        """Before the first policy runs; False when it is not due any more, as it was told by `due`.
+
+        Files of it may have been staged since, or are even published or held.
 
         Rows that come from here on are late: of a policy that fails nobody knows whether readers
         were told, and its answer alone was lost.
         """
         with self._lock:
-            if any(due.path in staged.paths for staged in self._staged.values()):
+            if due not in self._due(due.path):
                 return False
             self._begun.add(due.path)
             return True

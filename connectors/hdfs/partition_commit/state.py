@@ -68,6 +68,10 @@ class PartitionState:
         """Whether the batch itself had any."""
         return any(one.checkpoint_id == self.checkpoint_id for one in self.opened.values())
 
+    def only(self, path: str) -> "PartitionState":
+        """Without what it says of other partitions."""
+        return replace(self, opened={path: self.opened[path]} if path in self.opened else {})
+
     def unmarked(self, region: str, marked: Marked) -> dict[str, OpenPartition]:
         """The region's partitions with files that no mark has told of."""
         return {

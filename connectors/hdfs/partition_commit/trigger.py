@@ -5,7 +5,7 @@ nothing, and neither does the end of a bounded run: a later run may go on with t
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.partition_commit.state import Marked, OpenPartition, PartitionState
@@ -34,6 +34,10 @@ class RegionView:
     def is_live(self) -> bool:
         """Whether partitions wait for it."""
         return not self.is_completed or not self.is_idle
+
+    def only(self, path: str) -> "RegionView":
+        """As if it had written into one partition."""
+        return replace(self, state=None if self.state is None else self.state.only(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
