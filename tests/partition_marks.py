@@ -98,9 +98,19 @@ class MarkedSink:
 
         return run
 
-    def stage(self, region: str, *paths: str, held: Collection[str] = ()) -> None:
-        """A batch of the region, up to its acknowledgement."""
-        checkpoint_id = next(self._ids)
+    def cut(self) -> int:
+        """The checkpoint that a region's next batch is cut for."""
+        return next(self._ids)
+
+    def stage(
+        self,
+        region: str,
+        *paths: str,
+        held: Collection[str] = (),
+        checkpoint_id: int | None = None,
+    ) -> None:
+        """A batch of the region, up to its acknowledgement; cut just now, or long ago."""
+        checkpoint_id = self.cut() if checkpoint_id is None else checkpoint_id
         strangers = self.ledger.strangers(paths)
         state = self.ledger.stage(
             region,

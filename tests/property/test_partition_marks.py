@@ -42,6 +42,7 @@ class Marks(RuleBasedStateMachine):
         self.reached: dict[str, int] = dict.fromkeys(_REGIONS, 0)
         self.published: dict[str, int] = {}  # how many marks there were at the newest file
         self.waiting: dict[str, set[str]] = {}
+        self.cuts: dict[str, int] = {}
         self.decisions = 0
 
     @rule(region=_region, hours=_HOURS, passed=st.integers(0, 2))
@@ -49,7 +50,7 @@ class Marks(RuleBasedStateMachine):
         """A batch is staged; nothing of it is stopped unless it is late, and that an error."""
         paths = {hour(number) for number in hours}
         try:
-            self.sink.stage(region, *paths)
+            self.sink.stage(region, *paths, checkpoint_id=self.cuts.pop(region, None))
         except LateRecordsError:
             assert self.sink.commit.stops_at_late
             assert self.sink.tried & paths
@@ -57,6 +58,15 @@ class Marks(RuleBasedStateMachine):
             return
         self.waiting[region] = paths
         self.reached[region] += passed * HOUR_MS // 2
+
+    @rule(region=_region, other=_region, hours=_HOURS, passed=st.integers(0, 4))
+    def overtake(self, region: str, other: str, hours: set[int], passed: int) -> None:
+        """A batch takes long: others are decided, and marked, between its cut and its staging."""
+        self.cuts[region] = self.sink.cut()
+        self.write(other, hours, passed)
+        self.decide(set())
+        self.wait(3600.0)
+        self.write(region, hours, passed)
 
     @rule(carried=st.sets(_region))
     def decide(self, carried: set[str]) -> None:
@@ -74,15 +84,17 @@ class Marks(RuleBasedStateMachine):
         """The clock goes on."""
         self.look(lambda: self.sink.pass_s(seconds))
 
-    @rule(refuses=st.booleans(), loses_answers=st.booleans())
-    def refuse(self, refuses: bool, loses_answers: bool) -> None:
-        """Policies fail from here on, before their work or behind it, or work again."""
-        self.sink.refuses, self.sink.loses_answers = refuses, loses_answers
+    @rule(fails=st.sampled_from(["before its work", "behind its work", "never"]))
+    def fail(self, fails: str) -> None:
+        """Policies do from here on."""
+        self.sink.refuses = fails == "before its work"
+        self.sink.loses_answers = fails == "behind its work"
 
     @rule()
     def kill(self) -> None:
         """The next run begins with the records, and the store."""
         self.waiting.clear()
+        self.cuts.clear()
         for region in _REGIONS:
             self.reached[region] = self.sink.watermarks[region] or 0
         self.sink.start()
@@ -132,6 +144,9 @@ class Marks(RuleBasedStateMachine):
             known = [mark for mark in sink.marks[:before] if mark.partition == path]
             since = [mark for mark in sink.marks[before:] if mark.partition == path]
             assert since, path
+            sequences = {mark.key: mark.sequence for mark in known + since}
+            assert all(sequences[mark.key] == mark.sequence for mark in known + since)
+            assert list(sequences.values()) == sorted(set(sequences.values()))
             assert not {mark.key for mark in since} & {mark.key for mark in known}
             assert all(mark.is_late for mark in since if known and sink.commit.has_success_file)
 

@@ -238,6 +238,20 @@ def test_late_files_are_published_and_the_partition_is_marked_again() -> None:
     assert second.key != first.key
 
 
+def test_the_number_of_a_mark_grows_though_its_batch_was_cut_for_an_older_checkpoint() -> None:
+    """Which was decided without that region, and so were others, whose files were told of."""
+    sink = MarkedSink(by_time(), regions=("a", "b"))
+    sink.epoch({"a": [hour(0)]}, a=2 * HOUR_MS, b=2 * HOUR_MS)
+    cut = sink.cut()
+    sink.epoch({"a": [hour(0)]})
+    sink.stage("b", hour(0), checkpoint_id=cut)
+    sink.decide()
+    sink.tell()
+    sequences = [mark.sequence for mark in sink.marks]
+    assert len(sequences) == 3
+    assert sequences == sorted(set(sequences))
+
+
 @pytest.mark.parametrize("policies", [["success-file"], [lambda mark: None]])
 def test_late_rows_stop_the_job_before_their_epoch_is_acknowledged(policies: Any) -> None:
     """Where late files are an error; also after a restart, and it would come again each time."""

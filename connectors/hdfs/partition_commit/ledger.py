@@ -99,6 +99,7 @@ class PartitionLedger:
         self._writers: dict[str, set[str]] = {}  # regions by operator
         self._staged: dict[str, _Staged] = {}
         self._marked: dict[str, dict[str, int]] = {}
+        self._told_id = 0  # of the last decision that was told
         self._unheard: set[str] = set()
         self._restored: set[str] = set()  # regions whose marks by earlier runs are known
         self._seen: set[str] = set()  # written by this run, and not marked since
@@ -135,10 +136,14 @@ class PartitionLedger:
             held: partitions with files that the batch's decision does not publish.
             accepted: partitions whose rows earlier decisions hold: no error any more, however late.
             found_marked: of `strangers`, those that the store says are marked.
+            checkpoint_id: that the batch was cut for.
         Raises:
             LateRecordsError: rows came for what is marked, or being marked, and that is an error.
         """
         with self._lock:
+            # That one may be decided without it, and marks tell of later ones meanwhile. Whatever
+            # they tell of is decided, and this batch is not: a mark of it has a higher number.
+            checkpoint_id = max(checkpoint_id, self._told_id + 1)
             previous = self._mine(previous)
             if previous is not None:
                 self._restore_marks(region, previous)
@@ -198,6 +203,7 @@ class PartitionLedger:
     ) -> None:
         """A decision's files are published: these are all regions that write by the operator."""
         with self._lock:
+            self._told_id = max(self._told_id, checkpoint_id)
             self._unheard.discard(operator_id)
             self._forget_gone(operator_id, {region.region for region in regions})
             for region in regions:

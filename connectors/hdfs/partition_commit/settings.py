@@ -40,7 +40,8 @@ class PartitionMark:
         target: URI of the directory that the sink writes.
         partition: directory below it, such as ``dt=2026-01-01/hour=07``.
         values: by partition column, as text; None for null and for an empty text.
-        sequence: checkpoint id of the newest file; grows when the partition is marked again.
+        sequence: the first checkpoint that the newest file can have joined; grows when the
+            partition is marked again.
         is_late: whether it was marked before, or was already past when its files came.
         key: the same for each repetition of one mark, and for no other.
     """

@@ -33,7 +33,7 @@ class OpenPartition:
     Attributes:
         path: relative to the target.
         first_seen_ms: when the region first wrote into it; the driver's wall clock.
-        checkpoint_id: that its newest file was expected to join; grows from batch to batch.
+        checkpoint_id: the first that its newest file can join; grows from batch to batch.
         is_late: it was marked, or forgotten, before these files came.
         is_held: files of it are staged and no decision has published them yet.
     """
@@ -50,7 +50,7 @@ class PartitionState:
     """A region's partitions after one of its batches.
 
     Attributes:
-        checkpoint_id: that the batch was expected to join.
+        checkpoint_id: the first that the batch can join.
         opened: by path.
         marked: what this run's marks had told of by then; the newest ones only.
         forgotten_ms: the latest time of a partition that ``marked`` has no more, if it has one.
