@@ -89,8 +89,8 @@ class MarkingSink:
         self.marks = PartitionMarks(self.commit, target=target, open_file_system=opened)
         self.coordinator = FileSinkCoordinator(target, opened, marks=self.marks)
         self.coordinator.claim(CONTEXT, timeout_s=1.0)
-        inner = FileFrameWriter(target=target, saver=_Saver(), open_file_system=opened)
-        self.writer = self.marks.writer(inner)
+        self.inner = FileFrameWriter(target=target, saver=_Saver(), open_file_system=opened)
+        self.writer = self.marks.writer(self.inner)
 
     def write(self, *paths: str) -> StagedFrame:
         """A batch, up to its acknowledgement."""

@@ -71,6 +71,8 @@ class FileSinkCoordinator:
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`; the file system's own client bounds each look."""
         del timeout_s
+        if self._marks is not None:
+            self._marks.require_free()
         if self._fs.length_bytes(self._name) is not None:
             raise ConfigError(
                 "the target of a file sink is a file",

@@ -297,3 +297,27 @@ def test_a_sink_of_two_pipelines_marks_when_both_have_been_heard(
         assert sink.marked == expected
     for run in (sink.coordinator, other):
         run.close()
+
+
+def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Disk) -> None:
+    """They would mark each other's partitions. The next run of a job, behind its end, may have it,
+    and so may another job."""
+    sink = sink_of(PartitionCommit())
+    other = FileSinkCoordinator(
+        f"{PARENT}/orders", lambda uri: FakeFileSystem(disk, uri=uri), marks=sink.marks
+    )
+    context = replace(CONTEXT, leader_session_id="another")
+    with pytest.raises(ConfigError, match="two jobs"):
+        other.check(timeout_s=1.0)
+    with pytest.raises(ConfigError, match="two jobs"):
+        other.claim(context, timeout_s=1.0)
+    sink.decide(sink.write("dt=1"))
+    assert sink.marked == ["dt=1"]
+    sink.coordinator.close()
+    other.check(timeout_s=1.0)
+    other.claim(context, timeout_s=1.0)
+    sink.coordinator, sink.states = other, ()
+    sink.writer = sink.marks.writer(sink.inner)
+    sink.decide(sink.write("dt=2"))
+    assert sink.marked == ["dt=1", "dt=2"]
+    other.close()

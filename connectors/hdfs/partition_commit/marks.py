@@ -22,7 +22,7 @@ from runtime.contracts import (
     RegionProgress,
     SinkContext,
 )
-from runtime.errors import IllegalTransitionError
+from runtime.errors import ConfigError, IllegalTransitionError
 from runtime.model import StateEntry
 from runtime.storage.file_system import FileSystem
 from runtime.storage.looks import close_quietly
@@ -79,6 +79,12 @@ class MarkedRun:
         self.ledger.published(operator_id, regions, checkpoint_id=checkpoint_id)
         self._marker.look(timeout_s=min(timeout_s, _WAIT_S))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no operator of it is left."""
+        with self._lock:
+            return not self._operators
+
     def leave(self, operator_id: str) -> None:
         """The last one out marks what is due, within a bound."""
         with self._lock:
@@ -114,16 +120,36 @@ class PartitionMarks:
         self._commit = commit
         self._target = target
         self._open = open_file_system
+        self._lock = threading.Lock()
         self._run: MarkedRun | None = None
 
-    def begin(self, context: SinkContext) -> MarkedRun:
-        """An operator of this sink is the job's own from here on: what is due is marked."""
-        if self._run is None or self._run.session != context.leader_session_id:
-            self._run = MarkedRun(
-                self._commit, target=self._target, open_file_system=self._open, context=context
+    def require_free(self) -> None:
+        """Asked before a run begins.
+
+        Raises:
+            ConfigError: another one is under way, whose partitions would be taken for this one's.
+        """
+        if self._run is not None and not self._run.is_over:
+            raise ConfigError(
+                "one object of a file sink with partition commit stands in two jobs that run",
+                {"path": self._target},
+                "Make an HdfsSink for each Job; or stop the other one first.",
             )
-        self._run.join(context.operator_id)
-        return self._run
+
+    def begin(self, context: SinkContext) -> MarkedRun:
+        """An operator of this sink is the job's own from here on: what is due is marked.
+
+        Raises:
+            ConfigError: see `require_free`.
+        """
+        with self._lock:
+            if self._run is None or self._run.session != context.leader_session_id:
+                self.require_free()
+                self._run = MarkedRun(
+                    self._commit, target=self._target, open_file_system=self._open, context=context
+                )
+            self._run.join(context.operator_id)
+            return self._run
 
     @property
     def run(self) -> MarkedRun:
