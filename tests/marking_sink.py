@@ -8,7 +8,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from connectors.hdfs import PartitionCommit
@@ -17,9 +17,11 @@ from connectors.hdfs.coordination import FileSinkCoordinator
 from connectors.hdfs.frame_writer import FileFrameWriter, SavedFrame, StagingDirectory
 from connectors.hdfs.partition_commit import marks
 from connectors.hdfs.partition_commit.marks import PartitionMarks
+from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import (
     CommitOutcome,
     Frame,
+    PublishOutcome,
     RegionFollower,
     RegionProgress,
     RegisteredAttempt,
@@ -30,6 +32,7 @@ from runtime.contracts import (
 from runtime.model import BatchKey, RegionStatus, StateEntry
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
+from tests.checkpoint_records import record
 from tests.waiting import PATIENCE_S
 
 __all__ = ["CONTEXT", "MarkingSink"]
@@ -88,9 +91,21 @@ class MarkingSink:
         target, opened = f"{self.parent}/orders", self.opened
         self.marks = PartitionMarks(self.commit, target=target, open_file_system=opened)
         self.coordinator = FileSinkCoordinator(target, opened, marks=self.marks)
-        self.coordinator.claim(CONTEXT, timeout_s=1.0)
+        self.seal(CONTEXT.leader_session_id)
+        self.coordinator.claim(self.context, timeout_s=1.0)
         self.inner = FileFrameWriter(target=target, saver=_Saver(), open_file_system=opened)
         self.writer = self.marks.writer(self.inner)
+
+    @property
+    def context(self) -> SinkContext:
+        """Of this sink."""
+        return replace(CONTEXT, checkpoint_uri=f"{self.parent}/checkpoint")
+
+    def seal(self, session: str) -> None:
+        """A start does, before it claims anything."""
+        store = CheckpointStore(self.opened(self.context.checkpoint_uri))
+        sealed = record(len(store.places()), leader_session_id=session)
+        assert store.publish(sealed, timeout_s=1.0) is PublishOutcome.OURS
 
     def write(self, *paths: str) -> StagedFrame:
         """A batch, up to its acknowledgement."""

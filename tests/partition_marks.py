@@ -1,7 +1,7 @@
 """Partition commit without Spark: regions write and publish, a run is killed and begun again."""
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from connectors.hdfs.partition_commit.ledger import PartitionLedger
@@ -40,6 +40,7 @@ class MarkedSink:
         success_files: partitions that the store has as marked.
         refuses: policies fail while it is set.
         loses_answers: they do their work while it is set, and fail all the same.
+        is_newest_run: see `PartitionMarker`; of the present run.
         tried: partitions that policies were asked to mark, whatever came of it.
         marks: what policies were told, in order; of all runs.
         watermarks: by region.
@@ -53,6 +54,7 @@ class MarkedSink:
     now_s: float = 0.0
     refuses: bool = False
     loses_answers: bool = False
+    is_newest_run: Callable[[], bool] = lambda: True
     tried: set[str] = field(default_factory=set)
     marks: list[PartitionMark] = field(default_factory=list)
     success_files: set[str] = field(default_factory=set)
@@ -83,6 +85,7 @@ class MarkedSink:
             context=CONTEXT,
             target=self.target,
             clock=lambda: self.now_s,
+            is_newest_run=lambda: self.is_newest_run(),
         )
 
     def _policy(self) -> RunPolicy:

@@ -8,7 +8,9 @@ from runtime.contracts import MetadataStore
 from runtime.errors import FencedError
 from runtime.model import Verdict
 
-__all__ = ["is_settled", "is_taken_over", "taken_over"]
+__all__ = ["has_last_record", "is_settled", "is_taken_over", "taken_over"]
+
+_LOOKS = 3
 
 
 def is_settled(store: MetadataStore, checkpoint_id: int) -> bool:
@@ -35,6 +37,21 @@ def is_taken_over(store: MetadataStore, *, session: str, last: int) -> bool:
     while record is not None and record.leader_session_id == session:
         record = store.read(record.checkpoint_id + 1)
     return record is not None
+
+
+def has_last_record(store: MetadataStore, *, session: str) -> bool:
+    """Whether the last record of all is this session's, which has sealed: it is the newest run.
+
+    For whoever does not know the session's own records. A run behind it has sealed above them, and
+    the last record is never deleted. The directory is listed. False also where none is found to be
+    the last: the directory is not there now, or others go on too fast to look.
+    """
+    for _ in range(_LOOKS):
+        places = store.places()
+        record = store.read(places[-1]) if places else None
+        if record is not None:  # else it was retired since it was listed: there is a newer one
+            return record.leader_session_id == session
+    return False
 
 
 def taken_over(checkpoint_id: int) -> FencedError:

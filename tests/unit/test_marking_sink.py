@@ -36,7 +36,7 @@ from runtime.failpoints import VARIABLE
 from runtime.model import Redistribution, RegionStatus, StateEntry
 from runtime.storage.opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem
-from tests.marking_sink import CONTEXT, MarkingSink
+from tests.marking_sink import MarkingSink
 from tests.waiting import PATIENCE_S, wait_for
 
 PARENT = "fake:///data"
@@ -284,7 +284,7 @@ def test_a_sink_of_two_pipelines_marks_when_both_have_been_heard(
     other = FileSinkCoordinator(
         f"{PARENT}/orders", lambda uri: FakeFileSystem(disk, uri=uri), marks=sink.marks
     )
-    other.claim(replace(CONTEXT, operator_id="other"), timeout_s=1.0)
+    other.claim(replace(sink.context, operator_id="other"), timeout_s=1.0)
     sink.decide(sink.write("dt=1970-01-01"), watermark_ms=10**9)
     assert sink.marked == []
     committer = other.committer
@@ -306,7 +306,7 @@ def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Di
     other = FileSinkCoordinator(
         f"{PARENT}/orders", lambda uri: FakeFileSystem(disk, uri=uri), marks=sink.marks
     )
-    context = replace(CONTEXT, leader_session_id="another")
+    context = replace(sink.context, leader_session_id="another")
     with pytest.raises(ConfigError, match="two jobs"):
         other.check(timeout_s=1.0)
     with pytest.raises(ConfigError, match="two jobs"):
@@ -315,9 +315,22 @@ def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Di
     assert sink.marked == ["dt=1"]
     sink.coordinator.close()
     other.check(timeout_s=1.0)
+    sink.seal("another")
     other.claim(context, timeout_s=1.0)
     sink.coordinator, sink.states = other, ()
     sink.writer = sink.marks.writer(sink.inner)
     sink.decide(sink.write("dt=2"))
     assert sink.marked == ["dt=1", "dt=2"]
     other.close()
+
+
+def test_a_run_behind_which_another_one_has_sealed_marks_nothing(sink_of: SinkOf) -> None:
+    """It was stopped for long, say, and its marker wakes up first."""
+    first = sink_of(PartitionCommit())
+    staged = first.write("dt=1")
+    second = sink_of(PartitionCommit())
+    second.seal("another")
+    first.decide(staged)
+    first.coordinator.close()
+    second.coordinator.close()
+    assert first.marked == []

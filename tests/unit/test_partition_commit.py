@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ from connectors.hdfs.partition_commit.state import (
     encode_state,
 )
 from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.errors import DamagedCheckpointError, LateRecordsError, UnsupportedFormatError
+from runtime.checkpoint.store import CheckpointStore
+from runtime.checkpoint.succession import has_last_record
+from runtime.errors import (
+    DamagedCheckpointError,
+    LateRecordsError,
+    StorageUnreachableError,
+    UnsupportedFormatError,
+)
+from tests.checkpoint_records import record
+from tests.fake_file_system import Disk, FakeFileSystem
 from tests.partition_marks import HOUR_MS, MarkedSink, hour
 
 VERSION_1 = Path(__file__).parent.parent / "data" / "open-partitions-v1.json"
@@ -350,6 +360,49 @@ def test_policies_that_have_run_are_not_run_again_by_a_retry() -> None:
     sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
     sink.pass_s(5.0)
     assert ran == ["first", "second"]
+
+
+def test_a_run_that_was_taken_over_marks_nothing() -> None:
+    """It was stopped for long, and wakes up behind the seal of the run that marks now."""
+    disk = Disk()
+    first, second = (MarkedSink(by_time(), regions=("main", "other")) for _ in range(2))
+    for place, (sink, session) in enumerate([(first, "first"), (second, "second")]):
+        store = CheckpointStore(FakeFileSystem(disk))
+        store.publish(record(place, leader_session_id=session), timeout_s=1.0)
+        sink.is_newest_run = partial(has_last_record, store, session=session)
+        sink.stage("main", hour(0))
+        sink.watermarks |= {"main": 2 * HOUR_MS, "other": 2 * HOUR_MS}
+        sink.decide()
+        sink.tell_ledger()
+    for sink in (first, second):
+        sink.pass_s(100.0)
+    assert (first.told, second.told) == ([], [(hour(0), False)])
+
+
+def test_marks_wait_for_a_store_that_does_not_tell_who_is_the_newest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Which is seen in the log; and where nothing is due nobody asks."""
+    answers: list[bool | Exception] = [True, StorageUnreachableError("no answer", {}, "Wait.")]
+    sink = MarkedSink(by_time())
+
+    def ask() -> bool:
+        answer = answers.pop()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    sink.is_newest_run = ask
+    sink.epoch({"main": [hour(0)]}, main=0)
+    assert len(answers) == 2
+    with caplog.at_level(logging.WARNING):
+        sink.epoch({}, main=2 * HOUR_MS)
+    assert (sink.told, len(answers)) == ([], 1)
+    assert "no answer" in caplog.text
+    sink.pass_s(0.5)
+    assert len(answers) == 1
+    sink.pass_s(60.0)
+    assert sink.told == [(hour(0), False)]
 
 
 def test_a_run_that_was_killed_before_a_mark_leaves_it_to_the_next() -> None:

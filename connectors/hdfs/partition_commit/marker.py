@@ -4,7 +4,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from connectors.hdfs.partition_commit.ledger import PartitionLedger
@@ -25,19 +25,32 @@ _MAX_RETRY_S = 60.0
 
 
 @dataclass(slots=True)
+class _Pause:
+    """Before something that failed is tried again; each one is longer."""
+
+    length_s: float = _RETRY_S
+    until_s: float = float("-inf")
+
+    def begin(self, now_s: float) -> float:
+        """It has failed. Returns for how long it rests, in seconds."""
+        length_s, self.length_s = self.length_s, min(2 * self.length_s, _MAX_RETRY_S)
+        self.until_s = now_s + length_s
+        return length_s
+
+
+@dataclass(slots=True)
 class _Trouble:
     """A mark whose policies have not all run.
 
     Attributes:
         key: of the mark.
         done: policies that have, by place.
-        pause_s, again_at_s: when it is tried again.
+        pause: before the others are tried again.
     """
 
     key: str
     done: set[int] = field(default_factory=set)
-    pause_s: float = _RETRY_S
-    again_at_s: float = float("-inf")
+    pause: _Pause = field(default_factory=_Pause)
 
 
 class PartitionMarker:
@@ -51,6 +64,8 @@ class PartitionMarker:
         policies: by name, in order.
         context: of the sink.
         target: URI of the directory that the sink writes.
+        is_newest_run: whether no other run has taken over the job; it may fail. Asked before each
+            round of marks: a process that was stopped for long wakes up in this thread, too.
     """
 
     def __init__(
@@ -61,12 +76,15 @@ class PartitionMarker:
         context: SinkContext,
         target: str,
         clock: Clock = time.monotonic,
+        is_newest_run: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._policies = policies
         self._context = context
         self._target = target
         self._clock = clock
+        self._is_newest_run = is_newest_run
+        self._rest = _Pause()
         self._troubles: dict[str, _Trouble] = {}
         self._warned = False
         self._condition = threading.Condition()
@@ -121,14 +139,39 @@ class PartitionMarker:
         due = self._ledger.due()
         keys = {self._mark(one).key for one in due}
         self._troubles = {path: t for path, t in self._troubles.items() if t.key in keys}
-        for one in due:
-            self._try(one)
+        ready = [one for one in due if self._is_ready(one)]
+        if ready and self._may_mark():
+            for one in ready:
+                self._try(one)
+
+    def _is_ready(self, due: DuePartition) -> bool:
+        trouble = self._troubles.get(due.path)
+        return trouble is None or self._clock() >= trouble.pause.until_s
+
+    def _may_mark(self) -> bool:
+        if self._clock() < self._rest.until_s:
+            return False
+        why = "another run has taken over this job"
+        try:
+            if self._is_newest_run():
+                self._rest = _Pause()
+                return True
+        except Exception as err:  # noqa: BLE001 - whatever a client raises, it is no answer
+            why = str(err)
+        rest_s = self._rest.begin(self._clock())
+        log.warning(
+            "partitions are not marked by this run: target=%s again_in_s=%.0f error=%s",
+            self._target,
+            rest_s,
+            why,
+        )
+        return False
 
     def _try(self, due: DuePartition) -> None:
+        if not self._ledger.begin(due):
+            return
         mark = self._mark(due)
         trouble = self._troubles.setdefault(due.path, _Trouble(key=mark.key))
-        if self._clock() < trouble.again_at_s or not self._ledger.begin(due):
-            return
         failpoint("before-partition-mark")
         for place, (name, run) in enumerate(self._policies):
             if place in trouble.done:
@@ -151,17 +194,16 @@ class PartitionMarker:
         )
 
     def _put_off(self, path: str, trouble: _Trouble, policy: str, err: Exception) -> None:
-        trouble.again_at_s = self._clock() + trouble.pause_s
+        pause_s = trouble.pause.begin(self._clock())
         log.warning(
             "partition is not marked yet: target=%s partition=%s policy=%s again_in_s=%.0f "
             "error=%s",
             self._target,
             path,
             policy,
-            trouble.pause_s,
+            pause_s,
             err,
         )
-        trouble.pause_s = min(2 * trouble.pause_s, _MAX_RETRY_S)
 
     def _warn_without_watermark(self) -> None:
         is_waiting = self._ledger.is_waiting_for_a_watermark and self._ledger.has_open

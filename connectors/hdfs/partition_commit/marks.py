@@ -14,6 +14,8 @@ from connectors.hdfs.partition_commit.marker import PartitionMarker
 from connectors.hdfs.partition_commit.policies import policies_of
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.staging import split_target
+from runtime.checkpoint.store import CheckpointStore
+from runtime.checkpoint.succession import has_last_record
 from runtime.contracts import (
     CommitOutcome,
     CommitReport,
@@ -55,10 +57,17 @@ class MarkedRun:
         self._parent, _ = split_target(target)
         self._open = open_file_system
         self._opened: FileSystem | None = None
+        self._checkpoint_uri = context.checkpoint_uri
+        self._records: CheckpointStore | None = None  # the marker's own: one thread has a store
         self._lock = threading.Lock()
         self._operators: set[str] = set()
-        policies = policies_of(commit, self.file_system)
-        self._marker = PartitionMarker(self.ledger, policies, context=context, target=target)
+        self._marker = PartitionMarker(
+            self.ledger,
+            policies_of(commit, self.file_system),
+            context=context,
+            target=target,
+            is_newest_run=self._is_newest,
+        )
         self._marker.start()
 
     def join(self, operator_id: str) -> None:
@@ -96,6 +105,14 @@ class MarkedRun:
             if self._opened is not None:
                 close_quietly(self._opened)
                 self._opened = None
+            if self._records is not None:
+                close_quietly(self._records.fs)
+                self._records = None
+
+    def _is_newest(self) -> bool:
+        if self._records is None:
+            self._records = CheckpointStore(self._open(self._checkpoint_uri))
+        return has_last_record(self._records, session=self.session)
 
     def file_system(self) -> FileSystem:
         """Rooted at the target's parent: one client for the marker and all writers of a run."""
