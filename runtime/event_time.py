@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from runtime.errors import ConfigError
 from runtime.model import SplitRange
 
-__all__ = ["EventTime", "advanced", "least_watermark_ms"]
+__all__ = ["EventTime", "advanced", "least_of", "least_watermark_ms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,11 @@ def least_watermark_ms(
     """
     every = list(splits)
     live = [split for split in every if settings.is_live(split, now_ms=now_ms)] or every
-    marks = [split.watermark_ms for split in live]
+    return least_of(split.watermark_ms for split in live)
+
+
+def least_of(watermarks_ms: Iterable[int | None]) -> int | None:
+    """What all of them have passed; None: one has no watermark yet, or there is none at all."""
+    marks = list(watermarks_ms)
     known = [mark for mark in marks if mark is not None]
     return min(known, default=None) if len(known) == len(marks) else None

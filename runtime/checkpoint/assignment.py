@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from runtime.errors import DamagedCheckpointError, IllegalTransitionError
+from runtime.event_time import least_of
 from runtime.model import Assignment, CheckpointRecord, RegionRecord, SplitKey, SplitRange
 
 __all__ = [
@@ -128,7 +129,10 @@ def _with_own(
     come = own - {split.key for split in stay}
     if not come and len(stay) == len(region.splits):
         return region
-    return replace(region, splits=stay + tuple(standing[key].at_end() for key in sorted(come)))
+    new = tuple(standing[key].at_end() for key in sorted(come))
+    # Nobody may think that the region has passed a time which one of its splits has not.
+    least_ms = least_of([region.least_watermark_ms, *(split.watermark_ms for split in new)])
+    return replace(region, splits=stay + new, least_watermark_ms=least_ms)
 
 
 def _require_whole(

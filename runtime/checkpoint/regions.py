@@ -1,7 +1,7 @@
 """What the coordinator's core knows about one region: its life, its positions, what is decided."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint.pacing import Pace
@@ -11,6 +11,7 @@ from runtime.checkpoint.quiet import QuietTime
 from runtime.counts import COUNTS_KIND
 from runtime.drops import DROPS_KIND
 from runtime.errors import FencedError, IllegalTransitionError, WrongJobError
+from runtime.event_time import least_of
 from runtime.failover.attempt_history import AttemptHistory
 from runtime.failover.restart_strategies import Restarts
 from runtime.model import (
@@ -214,25 +215,23 @@ class RegionState:
     def record_with(self, ack: Acknowledgement | None) -> RegionRecord:
         """The region as the next decided record has it; without a batch it stays as it was."""
         if ack is None:
-            return replace(
-                self.record,
+            return self._with_new_splits(
+                replace(
+                    self.record, status=RegionStatus.COMPLETED, carried_from=None, committables=()
+                )
+            )
+        read = tuple(replace(split, set_back_from=None) for split in ack.region.splits)
+        return self._with_new_splits(
+            replace(
+                ack.region,
+                region=ack.batch.region,
+                generation=ack.batch.generation,
+                batch_id=ack.batch.batch_id,
                 status=RegionStatus.COMPLETED,
                 carried_from=None,
-                committables=(),
-                splits=self._with_discovered(),
-            )
-        covered = {split.key for split in ack.region.splits}
-        others = [split.at_end() for split in self.record.splits if split.key not in covered]
-        others += [split for key, split in self.discovered.items() if key not in covered]
-        read = tuple(replace(split, set_back_from=None) for split in ack.region.splits)
-        return replace(
-            ack.region,
-            region=ack.batch.region,
-            generation=ack.batch.generation,
-            batch_id=ack.batch.batch_id,
-            status=RegionStatus.COMPLETED,
-            carried_from=None,
-            splits=read + tuple(others),
+                splits=read,
+            ),
+            [split.at_end() for split in self.record.splits],
         )
 
     def carried_record(self) -> RegionRecord:
@@ -241,18 +240,26 @@ class RegionState:
         New splits are on record where they begin, for retention may move that place, and a run
         that asked for it again would skip what it took (rule 9).
         """
-        return replace(
-            self.record,
-            status=RegionStatus.CARRIED,
-            carried_from=self.completed_in,
-            committables=(),
-            splits=self._with_discovered(),
+        return self._with_new_splits(
+            replace(
+                self.record,
+                status=RegionStatus.CARRIED,
+                carried_from=self.completed_in,
+                committables=(),
+            )
         )
 
-    def _with_discovered(self) -> tuple[SplitRange, ...]:
-        known = {split.key for split in self.record.splits}
-        return self.record.splits + tuple(
-            split for key, split in self.discovered.items() if key not in known
+    def _with_new_splits(
+        self, record: RegionRecord, standing: Sequence[SplitRange] = ()
+    ) -> RegionRecord:
+        """With what its batch has not read: of ``standing``, and of what was discovered since."""
+        known = {split.key for split in record.splits}
+        others = [split for split in standing if split.key not in known]
+        others += [split for key, split in self.discovered.items() if key not in known]
+        # Nobody may think that the region has passed a time which one of its splits has not.
+        marks = [record.least_watermark_ms, *(split.watermark_ms for split in others)]
+        return replace(
+            record, splits=record.splits + tuple(others), least_watermark_ms=least_of(marks)
         )
 
     def decided(

@@ -13,6 +13,7 @@ from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.counts import COUNTS_KIND
 from runtime.drops import DROPS_KIND
 from runtime.errors import WrongJobError
+from runtime.event_time import least_of
 from runtime.model import (
     Assignment,
     CheckpointRecord,
@@ -148,10 +149,8 @@ def _with_splits(region: RegionRecord, splits: tuple[SplitRange, ...]) -> Region
     if mine.keys() == {split.key for split in splits}:
         return region
     own = tuple(mine.get(split.key, split.at_end()) for split in splits)
-    marks = [split.watermark_ms for split in own]
-    known = [mark for mark in marks if mark is not None]
     # Nobody may think that the region has passed a time which one of its splits has not.
-    least_ms = min(known, default=None) if len(known) == len(marks) else None
+    least_ms = least_of(split.watermark_ms for split in own)
     return replace(region, splits=own, least_watermark_ms=least_ms)
 
 

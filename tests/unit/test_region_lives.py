@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from runtime.checkpoint.assignment import hand_over
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -23,15 +24,24 @@ from runtime.checkpoint.messages import (
     StepFailed,
     StopAsked,
 )
+from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.plan import RegionPlan
-from runtime.checkpoint.regions import Fate
+from runtime.checkpoint.regions import Fate, RegionState
 from runtime.contracts import OpenWork, RegionRegistration
 from runtime.errors import (
     DeliveryError,
     FencedError,
     WrongJobError,
 )
-from runtime.model import BatchKey, CheckpointKind, Verdict
+from runtime.model import (
+    Acknowledgement,
+    Assignment,
+    BatchKey,
+    CheckpointKind,
+    RegionRecord,
+    SplitKey,
+    Verdict,
+)
 from tests.core_driver import FAST, TWO, CoreDriver, committable, split
 
 # --- failures and new lives -----------------------------------------------------------------------
@@ -240,6 +250,31 @@ def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
     driver.poll(0, region="side")
     regions = driver.seen(Publish)[0].regions
     assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1]]
+
+
+def test_a_region_has_passed_nothing_that_a_split_found_since_its_cut_has_not() -> None:
+    """Nobody has seen a record of it yet, whatever the batch says of the region's others."""
+    (old, new), plan = (split(0, 0, 4), split(7, 0, 0)), TWO[0]
+    known = RegionRecord(region="main", generation=0, splits=(old,), least_watermark_ms=7)
+    region = RegionState(plan=plan, generation=0, record=known, pace=Pace(limit=10))
+    batch = BatchKey(region="main", generation=0, batch_id=1)
+    read = dataclasses.replace(known, batch_id=1, splits=(split(0, 4, 9),), least_watermark_ms=9)
+    ack = Acknowledgement(batch=batch, checkpoint_id=1, region=read)
+    for discovered, expected in (({}, [9, 7, 7]), ({new.key: new}, [None, None, None])):
+        region.discovered = discovered
+        records = (region.record_with(ack), region.record_with(None), region.carried_record())
+        assert [each.least_watermark_ms for each in records] == expected
+        assert all(len(each.splits) == 1 + len(discovered) for each in records)
+
+
+def test_a_region_has_passed_nothing_that_a_split_given_to_it_has_not() -> None:
+    """With the decision that gives it, before any batch of it."""
+    given, kept = dataclasses.replace(split(1, 0, 4), watermark_ms=3), split(0, 0, 4)
+    main = RegionRecord(region="main", generation=0, splits=(kept,), least_watermark_ms=7)
+    side = RegionRecord(region="side", generation=0, splits=(given,), least_watermark_ms=3)
+    owners = {"main": frozenset({kept.key, given.key}), "side": frozenset[SplitKey]()}
+    taker, _ = hand_over((main, side), Assignment(version=2, regions=owners))
+    assert taker.least_watermark_ms == 3
 
 
 def test_a_cut_that_knows_nothing_of_a_new_split_does_not_end_a_bounded_job() -> None:
