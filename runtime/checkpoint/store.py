@@ -11,6 +11,7 @@
                      .{name}.{session}.{random}.tmp   half-made; never read
     _seals                          which places hold a seal (`runtime.checkpoint.seal_list`)
     _leader                         where the coordinator is (`runtime.checkpoint.leader`)
+    .{name}.{random}.tmp            half-made likewise (`runtime.checkpoint.leftovers`)
 """
 
 import json
@@ -28,6 +29,7 @@ from runtime.checkpoint.acceptance import (
     encode_unsettled,
 )
 from runtime.checkpoint.known_places import METADATA, KnownPlaces, place_name
+from runtime.checkpoint.leftovers import Leftovers
 from runtime.checkpoint.metadata import Repair, decode, decode_repair, encode, encode_repair
 from runtime.checkpoint.placing import Placing, session_text
 from runtime.checkpoint.retention import PlaceFacts, indispensable, retirable
@@ -119,6 +121,7 @@ class CheckpointStore:
             read=self.read,
             has_mark=lambda place, name: fs.exists(_path(place, name)),
         )
+        self._leftovers = Leftovers(fs, clock=clock)
         self._has_published = False
         self._uncleaned_session: str | None = None
         self._open_answers: set[str] = set()  # files that may have landed, or may land yet
@@ -350,9 +353,12 @@ class CheckpointStore:
     def retire(self, checkpoint_ids: Collection[int]) -> None:
         """Delete retired places; refuses an unfinished decision and every seal (rule 29).
 
-        The first call after this store has published also cleans up behind crashed sessions.
+        A store that has published also cleans up behind crashed sessions: at the first call what
+        lies in the places, now and then what lies beside them.
         """
         self._clean_once()
+        if self._has_published:
+            self._leftovers.look()
         wanted = set(checkpoint_ids)
         if not wanted:
             return

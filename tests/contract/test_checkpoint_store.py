@@ -356,6 +356,27 @@ def test_a_new_session_cleans_up_behind_a_crashed_one(store: CheckpointStore) ->
     assert successor.places() == [0, 1, 2]
 
 
+def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it(
+    fs: FileSystem,
+) -> None:
+    """Another run, also a newer one, may have made what was not there an hour ago."""
+    now_s = [0.0]
+    store = CheckpointStore(fs, clock=lambda: now_s[0])
+    _publish(store, record(0))
+    store.remember_seals()
+    FileLeaderStore(fs).announce(Leader(leader_session_id="s", address="a", generation=0))
+    old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_seals", "_leader"))
+    fs.write_temporary(old, b"half")
+    others = {entry.name for entry in fs.entries("")} - {old}
+    store.retire([])
+    for passed_s, made, left in ((3599.0, new, {old, new}), (1.0, "", {new}), (3600.0, "", set())):
+        now_s[0] += passed_s
+        if made:
+            fs.write_temporary(made, b"half")
+        store.retire([])
+        assert {entry.name for entry in fs.entries("")} - others == left
+
+
 def test_clean_removes_what_a_paused_writer_left_in_a_retired_place(store: CheckpointStore) -> None:
     """It made the directory anew to publish there, and was refused: nothing stands in it."""
     _publish(store, *(record(number) for number in range(3)))
