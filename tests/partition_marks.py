@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from connectors.hdfs.partition_commit.ledger import PartitionLedger
 from connectors.hdfs.partition_commit.marker import PartitionMarker
@@ -12,7 +13,7 @@ from connectors.hdfs.partition_commit.state import encode_state, state_in
 from runtime.contracts import RegionProgress, SinkContext
 from runtime.model import RegionStatus, StateEntry
 
-__all__ = ["HOUR_MS", "MarkedSink", "hour"]
+__all__ = ["HOUR_MS", "MarkedSink", "by_time", "hour"]
 
 HOUR_MS = 3_600_000
 TARGET = "fake:///data/orders"
@@ -28,6 +29,18 @@ CONTEXT = SinkContext(
 def hour(number: int) -> str:
     """An hourly partition, counted from 1970."""
     return f"dt=1970-01-01/hour={number}"
+
+
+def by_time(**changes: Any) -> PartitionCommit:
+    """Hourly partitions, marked an hour after they begin."""
+    return PartitionCommit(
+        **{
+            "trigger": "partition-time",
+            "delay_s": 3600.0,
+            "timestamp_pattern": "$dt $hour:00:00",
+            **changes,
+        }
+    )
 
 
 @dataclass(slots=True)

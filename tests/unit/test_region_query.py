@@ -218,13 +218,7 @@ class World:
         self.disk = Disk()
         self.coordinator = Decisions()
         self.frame = Frame()
-        tasks = RegionTasks(
-            address=ADDRESS,
-            job_uid="j",
-            region="main",
-            generation=3,
-            factories={},
-        )
+        tasks = RegionTasks(address=ADDRESS, job_uid="j", region="main", generation=3, factories={})
         spec = RegionSpec(
             tasks=tasks,
             location=LOCATION,
@@ -258,13 +252,12 @@ class World:
         offset = json.dumps(offsets.encode(given, initial=initial))
         entry = f"v2\n{{}}\nsource_s:{offset}"
         self.disk.files[f"{LOCATION}/offsets/{batch_id}"] = entry.encode()
-
-        def on_run() -> None:
-            self.now_ms += lasts_ms
-
-        made = Batch(results=results, error=error, on_run=on_run)
+        made = Batch(results=results, error=error, on_run=lambda: self._pass(lasts_ms))
         self.frame.callback(cast(DataFrame, made), batch_id)
         return made
+
+    def _pass(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
 
 
 KEY = BatchKey(region="main", generation=3, batch_id=1)
