@@ -297,7 +297,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
         )
     if book.settings.handler.is_regional and is_past(ack.decide_by_s, now_s):
         region.held = ack  # its life ends, and throws it away
-        rulings.end_grown_old(book, ack.batch.region, now_s)
+        rulings.end_grown_old(book, checkpoint, ack, now_s)
         return
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from runtime.checkpoint.causes import region_grown_old
 from runtime.checkpoint.handlers import Alignment, Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -22,11 +23,11 @@ from runtime.checkpoint.regions import RegionState
 from runtime.checkpoint.silence import Silence
 from runtime.checkpoint.states import Event, State
 from runtime.contracts import OpenWork
-from runtime.errors import CheckpointFailedError, FencedError
+from runtime.errors import FencedError
 from runtime.model import Assignment, BatchKey, CheckpointKind, StateEntry
 from runtime.moments import is_past
 
-__all__ = ["Book", "grown_old_error"]
+__all__ = ["Book"]
 
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
 _LATE_SHARE = 0.25  # of an interval; a barrier that was cut later begins a new row of them
@@ -54,6 +55,7 @@ class Book:
             the clock of ``silence``.
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
+        failed_beside: the lives that ran when the last of them was counted, by region.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
             the last checkpoint; None before the first.
         untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
@@ -81,6 +83,7 @@ class Book:
     awaited: dict[tuple[int, State], float] = field(default_factory=dict)
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
+    failed_beside: dict[str, int] = field(default_factory=dict)
     last_barrier_s: float | None = None
     last_end_s: float | None = None
     untold: TellPositions | None = None
@@ -214,7 +217,7 @@ class Book:
         for name, region in self.regions.items():
             if region.held is not None and is_past(region.decide_by_s, now_s):
                 # It would take the others' epochs of this checkpoint along.
-                self.close_region(name, grown_old_error(name), now_s, fence=None)
+                self.close_region(name, region_grown_old(name), now_s, fence=None)
             elif region.held is not None:
                 checkpoint.acks[name] = region.held
                 checkpoint.decide_by(region.decide_by_s)
@@ -379,16 +382,23 @@ class Book:
         ruling = self.settings.handler.rule(alignment, timeout_s=self.settings.timeout_s)
         return ruling is Ruling.DECIDE
 
+    def count_failure(self) -> None:
+        """One more in a row."""
+        self.failures += 1
+        self.failed_beside = {name: found.generation for name, found in self.regions.items()}
+
+    def ran_at_last_failure(self, region: str, generation: int) -> bool:
+        """Whether this life of a region is one of those that ran when a failure was last counted.
+
+        A lost executor, or a pause of the driver, ends all of them, one after the other: once.
+        """
+        return self.failed_beside.get(region) == generation
+
+    def tolerate_anew(self) -> None:
+        """Failures from here on are the first in a row."""
+        self.failures = 0
+        self.failed_beside = {}
+
     def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:
         if batches:
             self.out.append(FailBatches(batches=batches, error=error))
-
-
-def grown_old_error(region: str) -> CheckpointFailedError:
-    """What ends a region whose epoch came too late to be decided."""
-    return CheckpointFailedError(
-        "an epoch grew old before its decision: its broker may soon end a transaction of it",
-        {"region": region},
-        "Nothing of it is visible, and it is read again. Raise transactionTimeout, or lower the "
-        "records per epoch or the interval.",
-    )

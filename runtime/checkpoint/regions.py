@@ -132,6 +132,11 @@ class RegionState:
         keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
 
+    @property
+    def has_decided(self) -> bool:
+        """Whether something of the region's present life is decided."""
+        return self.record.batch_id is not None and self.record.generation == self.generation
+
     def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:
         """Whether a sink has something to do though there is nothing to cut."""
         return self.again_s is not None and (is_last or now_s >= self.again_s)

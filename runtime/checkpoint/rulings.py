@@ -2,7 +2,17 @@
 
 from collections.abc import Sequence
 
-from runtime.checkpoint.book import Book, grown_old_error
+from runtime.checkpoint.book import Book
+from runtime.checkpoint.causes import (
+    given_up,
+    grown_old,
+    never_asked,
+    region_grown_old,
+    stopped,
+    stopped_asking,
+    timed_out,
+    too_many,
+)
 from runtime.checkpoint.handlers import Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -13,26 +23,22 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.parking import end_or_park, fence, may_park
 from runtime.checkpoint.pending import ABORTABLE, PendingCheckpoint
-from runtime.checkpoint.regions import RegionState, region_of
+from runtime.checkpoint.regions import region_of
 from runtime.checkpoint.states import Event, State
 from runtime.contracts import FailureReason
 from runtime.errors import (
     CheckpointFailedError,
     FencedError,
-    RegionGivenUpError,
     RestartCommandedError,
     StorageUnreachableError,
-    StreamError,
 )
-from runtime.failed_tasks import in_short
-from runtime.model import CheckpointKind
+from runtime.model import Acknowledgement, CheckpointKind
 from runtime.moments import is_past
 
 __all__ = [
     "drive_restart",
     "end_grown_old",
     "end_silent",
-    "grown_old",
     "region_failed",
     "region_registered",
     "restart_asked",
@@ -160,7 +166,11 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         if name not in checkpoint.acks and region.is_open
     ]
     grew_old = is_past(checkpoint.decide_by_s, now_s)
-    error = grown_old(checkpoint, missing) if grew_old else _timed_out(book, checkpoint, missing)
+    error = (
+        grown_old(checkpoint, missing)
+        if grew_old
+        else timed_out(checkpoint, missing, timeout_s=book.settings.timeout_s)
+    )
     # A late one has its barrier from an older checkpoint: an abort alone would leave it as it is.
     late = [
         name
@@ -173,9 +183,12 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     for name in missing:
         if name in checkpoint.barriers or name in late:
             book.regions[name].pace.expired()
+    has_waited = any(_has_waited(book, checkpoint, ack) for ack in checkpoint.acks.values())
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in stuck:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
+    if has_waited:
+        return
     # Where work grew old, who got no barrier is not to blame for that.
     slow = [
         name
@@ -183,6 +196,24 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         if name not in checkpoint.carried and (not grew_old or name in checkpoint.barriers)
     ]
     _blame(book, checkpoint, error, now_s, slow=slow or _too_old(checkpoint, now_s))
+
+
+def _has_waited(
+    book: Book, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
+) -> bool:
+    """Whether a region's work grew old before its barrier came, while another region was away.
+
+    Nobody is to blame for that: whoever was away has paid for it, and a region that had to wait as
+    long for its own next life would make the next one's work grow old.
+    """
+    if checkpoint is None or checkpoint.barrier_s is None or ack is None:
+        return False
+    has_come_back = any(found.is_open and not found.has_decided for found in book.regions.values())
+    return (
+        has_come_back
+        and book.regions[ack.batch.region].has_decided
+        and is_past(ack.decide_by_s, checkpoint.barrier_s)
+    )
 
 
 def _too_old(checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
@@ -216,58 +247,18 @@ def _blame(
             _ask_strategy(book, name, error, now_s, is_blamed=bool(slow))
 
 
-def _timed_out(
-    book: Book, checkpoint: PendingCheckpoint, missing: Sequence[str]
-) -> CheckpointFailedError:
-    return CheckpointFailedError(
-        "the checkpoint expired: not every region acknowledged in time",
-        {
-            "checkpoint_id": checkpoint.checkpoint_id,
-            "timeout_s": book.settings.timeout_s,
-            "missing": ",".join(missing),
-        },
-        "It is read again. Raise the timeout, or lower the records per epoch.",
-    )
-
-
-def grown_old(checkpoint: PendingCheckpoint, missing: Sequence[str]) -> CheckpointFailedError:
-    """The error for a checkpoint that was not decided while it was safe."""
-    return CheckpointFailedError(
-        "the checkpoint grew old before its decision: a broker may soon end a transaction of it",
-        {"checkpoint_id": checkpoint.checkpoint_id, "missing": ",".join(missing)},
-        "Nothing of it is visible, and it is read again. Raise transactionTimeout, or lower the "
-        "records per epoch or the interval.",
-    )
-
-
 def _count_failure(
     book: Book, error: BaseException, now_s: float, *, blamed: Sequence[str]
 ) -> None:
     if isinstance(error, StorageUnreachableError):
         return  # an outage: the engine waits, and how long
-    book.failures += 1
+    book.count_failure()
     if book.failures > book.settings.tolerable_failures:
         if not may_park(book, blamed):
-            error = _too_many(book, blamed, error)
-        book.failures = 0  # those that are left begin anew
+            tolerable = book.settings.tolerable_failures
+            error = too_many(book.failures, tolerable, blamed, error)
+        book.tolerate_anew()  # those that are left begin anew
         end_or_park(book, blamed, error, now_s)
-
-
-def _too_many(book: Book, blamed: Sequence[str], cause: BaseException) -> RegionGivenUpError:
-    error = RegionGivenUpError(
-        "the job has ended: it failed more often in a row than it tolerates",
-        {
-            "failures": book.failures,
-            "tolerable_failures": book.settings.tolerable_failures,
-            "regions": ",".join(blamed),
-            "cause": in_short(cause),
-        },
-        "Nothing undecided became visible. Remove the cause and start the job again. A function "
-        "that raised is to be corrected, or may leave such records out: on_error= of map_batches "
-        "(docs/poison-records.md).",
-    )
-    error.__cause__ = cause
-    return error
 
 
 def _ask_strategy(
@@ -279,27 +270,11 @@ def _ask_strategy(
         return  # an outage: the engine waits, and how long
     after = strategy.after_failure(region.restarts, now_s, draw=book.draw())
     if after is None:
-        end_or_park(book, [name] if is_blamed else (), _given_up(book, name, error), now_s)
+        end_or_park(book, [name] if is_blamed else (), given_up(region, strategy, error), now_s)
         return
     region.restarts = after
     if not region.is_open:
         region.begins_s = after.due_s
-
-
-def _given_up(book: Book, name: str, cause: BaseException) -> RegionGivenUpError:
-    error = RegionGivenUpError(
-        "a region failed more often than its restart strategy allows",
-        {
-            "region": name,
-            "attempts": book.regions[name].history.count,
-            "strategy": str(book.settings.restart_strategy),
-            "cause": in_short(cause),
-        },
-        "Nothing undecided became visible. Remove the cause and start the job, or the "
-        "parked region, again.",
-    )
-    error.__cause__ = cause
-    return error
 
 
 # --- regions that fail and come back ------------------------------------------------------------
@@ -328,15 +303,20 @@ def region_failed(book: Book, event: RegionFailed, now_s: float) -> None:
         _end_life(book, event.region, event.error, now_s)
     if book.settings.restart_strategy is not None:
         _ask_strategy(book, event.region, event.error, now_s)
-    elif not is_shown:
+    elif not is_shown and not book.ran_at_last_failure(event.region, event.generation):
         _count_failure(book, event.error, now_s, blamed=[event.region])
 
 
-def end_grown_old(book: Book, name: str, now_s: float) -> None:
+def end_grown_old(
+    book: Book, checkpoint: PendingCheckpoint | None, ack: Acknowledgement, now_s: float
+) -> None:
     """A region has acknowledged what may be lost already. In a checkpoint it would take the others'
     epochs along, so it alone reads again, like one whose task has failed."""
-    region = book.regions[name]
-    error = grown_old_error(name)
+    name, region = ack.batch.region, book.regions[ack.batch.region]
+    error = region_grown_old(name)
+    if _has_waited(book, checkpoint, ack):
+        _end_alone(book, name, error, now_s)
+        return
     failed = RegionFailed(region=name, generation=region.generation, error=error)
     region_failed(book, failed, now_s)
 
@@ -349,39 +329,11 @@ def end_silent(book: Book, now_s: float) -> None:
         return
     timeout_s = book.settings.timeout_s
     silence_s, start_s = max(timeout_s, _SHORTEST_SILENCE_S), max(timeout_s, _SHORTEST_START_S)
-    found = {
-        name: _stopped_asking(book.regions[name], silence_s) for name in book.silent(silence_s)
-    }
-    found |= {name: _never_asked(book.regions[name], start_s) for name in book.never_asked(start_s)}
+    found = {name: stopped_asking(book.regions[name], silence_s) for name in book.silent(silence_s)}
+    found |= {name: never_asked(book.regions[name], start_s) for name in book.never_asked(start_s)}
     for name, error in found.items():
         life = book.regions[name].generation
         region_failed(book, RegionFailed(region=name, generation=life, error=error), now_s)
-
-
-def _stopped_asking(region: RegionState, limit_s: float) -> StreamError:
-    return StreamError(
-        "the query of a region has stopped asking for its next batch",
-        {"region": region.plan.name, "generation": region.generation, "silent_s": limit_s},
-        "Its thread hangs between two batches, as on a file system that does not answer, or "
-        "its driver cannot reach the coordinator. The region begins again at the last "
-        "checkpoint, as often as the job tolerates.",
-    )
-
-
-def _never_asked(region: RegionState, limit_s: float) -> StreamError:
-    return StreamError(
-        "the query of a region was started and has never asked for a batch",
-        {
-            "region": region.plan.name,
-            "generation": region.generation,
-            "waited_s": limit_s * (2 if region.plan.stateful else 1),
-            **({"address": region.asks_at} if region.asks_at else {}),
-        },
-        "Can its source runner, a Python process beside Spark's driver, reach the coordinator? "
-        "Job(host=...) must be an address at which the driver's machine answers itself, too, with "
-        "no firewall between; raise timeout_s where a start merely takes longer. The region begins "
-        "again at the last checkpoint, as often as the job tolerates.",
-    )
 
 
 def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
@@ -390,9 +342,9 @@ def restart_asked(book: Book, event: RestartAsked, now_s: float) -> None:
     if book.is_over:
         raise book.error or FencedError("the job has ended", {}, "Start it again for more.")
     if region.is_open and book.settings.handler.is_regional:
-        _end_alone(book, event.region, _stopped(event.region), now_s)
+        _end_alone(book, event.region, stopped(event.region), now_s)
     elif region.is_open:
-        _end_life(book, event.region, _stopped(event.region), now_s)
+        _end_life(book, event.region, stopped(event.region), now_s)
     region.restart_asked = True
     book.restless.setdefault(event.region)
 
@@ -434,18 +386,12 @@ def _end_alone(book: Book, name: str, error: BaseException, now_s: float) -> Non
 
 def _end_life(book: Book, name: str, cause: BaseException, now_s: float) -> None:
     book.close_region(name, cause, now_s, fence=None)
-    error = _stopped(name)
+    error = stopped(name)
     first = next((p for p in book.pending.values() if p.state in ABORTABLE), None)
     if first is not None:
         book.abort(first, Event.REGION_FAILED, error, now_s)
     book.close_region(name, error, now_s, fence=None if first is None else first.checkpoint_id)
     book.cancel_waiting(name, error)
-
-
-def _stopped(name: str) -> FencedError:
-    return FencedError(
-        "the region is being stopped", {"region": name}, "Its open range is read again."
-    )
 
 
 def drive_restart(book: Book, name: str, now_s: float) -> None:

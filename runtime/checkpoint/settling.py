@@ -11,6 +11,7 @@ from runtime.checkpoint.aftercare import (
 )
 from runtime.checkpoint.assignment import Move, extended, hand_over, moved
 from runtime.checkpoint.book import Book
+from runtime.checkpoint.causes import grown_old
 from runtime.checkpoint.failpoints import RegionalStep
 from runtime.checkpoint.losses import lost_by_region
 from runtime.checkpoint.lost_slices import end_if_unknown, lose, repair_failed
@@ -153,7 +154,7 @@ def _decide_again(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> No
         _publish(book, checkpoint, Verdict.DECIDED)
         return
     book.move(checkpoint, Event.GREW_OLD, now_s)
-    checkpoint.reason = str(rulings.grown_old(checkpoint, ()))
+    checkpoint.reason = str(grown_old(checkpoint, ()))
     _publish(book, checkpoint, Verdict.ABORTED)
 
 
@@ -217,7 +218,7 @@ def published(book: Book, event: Published, now_s: float) -> None:
         rulings.withdrawn(book, checkpoint, now_s)
         return
     book.move(checkpoint, Event.METADATA_DURABLE, now_s)
-    book.failures = 0
+    book.tolerate_anew()
     book.last_decided = event.checkpoint_id
     book.assignment = checkpoint.assignment or book.assignment
     handed_over = hand_over(checkpoint.regions, book.assignment)
