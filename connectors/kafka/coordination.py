@@ -32,6 +32,7 @@ _OWNER_CALL_S = 10.0
 _USUAL_MAXIMUM_S = 900.0  # Kafka's, which producers take where the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
 _REPEATED_SWEEP_S = 2.0
+_MOST_ORPHANS = 10_000  # as many as a coordinator itself remembers
 
 
 class OpenOwnerStore(Protocol):
@@ -173,11 +174,14 @@ class KafkaSinkCoordinator:
         return SweepReport(aborted=result.aborted, is_complete=is_complete)
 
     def _with_unfinished(self, view: SweepView) -> SweepView:
-        """``view``, and the orphans of a sweep that could not see every broker."""
+        """``view``, and the orphans of a sweep that could not see every broker.
+
+        Most of them are committed long since; what is forgotten the brokers end by time-out.
+        """
         if self._unfinished is None:
             return view
         kept = dict.fromkeys((*self._unfinished.orphans, *view.orphans))
-        return replace(view, orphans=tuple(kept))
+        return replace(view, orphans=tuple(kept)[-_MOST_ORPHANS:])
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""

@@ -4,6 +4,7 @@ Runs where a producer is made: in an executor's background thread.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +38,8 @@ _BATCH_BYTES = 1_000_000
 _DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
 _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 _BATCH_OVERHEAD_BYTES = 512
+_WITHIN_S = 14.0  # a broker that hangs is fenced after 9 s, Kafka's default
+_PAUSE_S = 0.5
 
 _DEFAULTS: Mapping[str, Any] = {
     # librdkafka's producer, unlike its consumer, lets the broker create whatever it asks about: a
@@ -69,23 +72,57 @@ class ClusterLimits:
     partitions: int | None = None
     answered: bool = True
 
+    @property
+    def is_silence(self) -> bool:
+        """Whether nobody has told anything; what may not be read is an answer."""
+        return not self.answered and self.transaction_timeout_s is None and self.batch_bytes is None
+
 
 class LimitsOnce:
     """Limits as the cluster has told them; asked for again until it has. Executor, any thread.
 
-    A broker that was slow for one producer must not leave every later one without the limits:
-    they would make batches that the topic does not take.
+    A broker that was slow for one producer must not leave every later one without the limits: they
+    would make batches that the topic does not take. Nor is a producer made while nothing is known:
+    what it then asks for may be refused for good, which would end the job.
+
+    Args:
+        ask: see `describe_limits`.
+        within_s: somebody waits for the producer; by then a broker that hangs is out of the cluster.
     """
 
-    def __init__(self, ask: Callable[[], ClusterLimits]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], ClusterLimits],
+        *,
+        within_s: float = _WITHIN_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._ask = ask
+        self._within_s = within_s
+        self._clock = clock
+        self._sleep = sleep
         self._known: ClusterLimits | None = None
 
     def __call__(self) -> ClusterLimits:
-        """What is known now."""
+        """What is known now.
+
+        Raises:
+            UnreachableError: nobody has told anything in time.
+        """
         if self._known is not None:
             return self._known
+        until_s = self._clock() + self._within_s
         found = self._ask()
+        while found.is_silence:
+            if self._clock() >= until_s:
+                raise UnreachableError(
+                    "the cluster does not tell which transactions and batches it accepts",
+                    {"asked_s": self._within_s},
+                    "Is a broker of it away? It is asked again.",
+                )
+            self._sleep(_PAUSE_S)  # a refusal may come at once
+            found = self._ask()
         if found.answered:
             self._known = found
         return found

@@ -16,8 +16,9 @@ from connectors.kafka.producer_settings import (
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
 from connectors.kafka.tuning import write_settings
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, UnreachableError
 from runtime.task_memory import TaskMemory
+from tests.fakes import ManualClock
 
 CANARY = "canary-55-secret"
 
@@ -268,10 +269,26 @@ def test_records_without_a_key_do_not_stay_with_a_partition_for_longer_than_befo
 
 def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:
     """Without them every later epoch of the worker would make batches that its topic refuses."""
-    told = ClusterLimits(batch_bytes=1000)
-    answers = [ClusterLimits(answered=False), told, ClusterLimits()]
+    told = ClusterLimits(batch_bytes=1000, partitions=4)
+    half = ClusterLimits(batch_bytes=1000, answered=False)
+    answers = [half, told, ClusterLimits()]
     limits = LimitsOnce(lambda: answers.pop(0))
-    assert [limits() for _ in range(3)] == [ClusterLimits(answered=False), told, told]
+    assert [limits() for _ in range(3)] == [half, told, told]
+
+
+def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() -> None:
+    """It would ask for 15 minutes, and for batches of 1 MB: where either is refused the job would
+    end for good, for a broker that was slow once."""
+    clock = ManualClock()
+    silence, told = ClusterLimits(answered=False), ClusterLimits(transaction_timeout_s=60.0)
+    answers = [silence, silence, told]
+    limits = LimitsOnce(lambda: answers.pop(0), clock=clock, sleep=clock.advance)
+    assert limits() == told
+    limits = LimitsOnce(lambda: silence, within_s=3.0, clock=clock, sleep=clock.advance)
+    with pytest.raises(UnreachableError, match="which transactions and batches it accepts"):
+        limits()
+    may_not = LimitsOnce(ClusterLimits, clock=clock)
+    assert may_not() == ClusterLimits(), "what may not be read is an answer"
 
 
 def test_each_guarantee_has_its_own_acknowledgements() -> None:

@@ -90,6 +90,29 @@ def test_rule_28_an_orphan_is_not_forgotten_while_its_broker_is_away() -> None:
     assert identity in harness.broker.discarded
 
 
+def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
+    """While a broker is away for hours every attempt of the job would be kept, and read at each
+    renewal; nearly all of them are committed long since."""
+    harness = FakeHarness(2)
+    coordinator = _coordinator(harness)
+    _hide(harness.wire, _leave_open(harness, generation=2))
+    attempts = [
+        RegisteredAttempt(
+            batch=BatchKey(region="main", generation=2, batch_id=number),
+            operator_id="sink-1",
+            resource=f"{harness.prefix}|{number}|0",
+        )
+        for number in range(25)
+    ]
+    with patch("connectors.kafka.coordination._MOST_ORPHANS", 10):
+        for at in range(0, 25, 5):
+            view = dataclasses.replace(VIEW, orphans=tuple(attempts[at : at + 5]))
+            coordinator.sweep(view, timeout_s=0.1)
+    kept = coordinator._unfinished
+    assert kept is not None
+    assert kept.orphans == tuple(attempts[-10:])
+
+
 def test_rule_22_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
     """That one repeats what an earlier one left, as the renewal would have."""
     harness = FakeHarness(2)
