@@ -87,7 +87,7 @@ class LimitsOnce:
 
     Args:
         ask: see `describe_limits`.
-        within_s: somebody waits for the producer; by then a broker that hangs is out of the cluster.
+        within_s: somebody waits for the producer; by then a broker that hangs is fenced.
     """
 
     def __init__(

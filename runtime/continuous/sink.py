@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits, TasksFirst
 from runtime.contracts import Committer, SinkContext, SinkCoordinator, SweepReport, SweepView
+from runtime.errors import ConfigError
 
 __all__ = ["ContinuousSink"]
+
+_SHARE = 3  # of a transaction's life, until its barrier
 
 
 class ContinuousSink:
@@ -17,20 +20,43 @@ class ContinuousSink:
         sink: of the connector.
         commits: that tasks are asked for.
         lost_timeout: of the job; told by `check` what the sink allows.
+        between_barriers_s: the job's interval, or its pause between checkpoints if that is longer.
     """
 
     def __init__(
-        self, sink: SinkCoordinator, commits: NativeCommits, lost_timeout: LostTimeout
+        self,
+        sink: SinkCoordinator,
+        commits: NativeCommits,
+        lost_timeout: LostTimeout,
+        *,
+        between_barriers_s: float = 0.0,
     ) -> None:
         self._sink = sink
         self._lost_timeout = lost_timeout
+        self._between_barriers_s = between_barriers_s
         self.committer: Committer = TasksFirst(lambda: sink.committer, commits)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """See `SinkCoordinator.check`; ConfigError also as `LostTimeout.allow`."""
+        """See `SinkCoordinator.check`.
+
+        Raises:
+            ConfigError: also as `LostTimeout.allow`; or a transaction would be too old at its
+                barrier, and read again for ever.
+        """
         facts = self._sink.check(timeout_s=timeout_s)
         if "transaction_timeout_s" in facts:
-            self._lost_timeout.allow(float(facts["transaction_timeout_s"]))
+            lives_s = float(facts["transaction_timeout_s"])
+            self._lost_timeout.allow(lives_s)
+            if self._between_barriers_s > lives_s / _SHARE:
+                raise ConfigError(
+                    "a continuous task's transaction would be too old at its barrier",
+                    {
+                        "between_barriers_s": self._between_barriers_s,
+                        "transaction_timeout_s": lives_s,
+                    },
+                    "Keep interval_s and min_pause_s below a third of the transaction timeout "
+                    "(transactionTimeout, or the broker's maximum), or use engine='micro-batch'.",
+                )
         return facts
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:

@@ -186,9 +186,7 @@ class ContinuousLife:
         """Whether Spark runs the task, or waits for a core that may soon be free (rule 18)."""
         if self._error is None:
             self._error = self._given_up()
-            if self._error is not None:
-                return False
-        return self._thread.is_alive()
+        return self._error is None and self._thread.is_alive()
 
     def _given_up(self) -> StreamError | None:
         pulse, region = self._book.pulse, self._chain.tasks.region

@@ -4,8 +4,9 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from runtime.checkpoint.commands import JobCommands
 from runtime.checkpoint.coordinator import BarrierCoordinator
@@ -86,7 +87,13 @@ def run_job(job: Job) -> JobResult:
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
         commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
         sources = {i: source.enumerator(i) for i, source in _sources(regions).items()}
-        sinks = _coordinators(regions, layout.continuous, commits, lost_timeout)
+        by_tasks = partial(
+            ContinuousSink,
+            commits=commits,
+            lost_timeout=lost_timeout,
+            between_barriers_s=_between_barriers_s(job),
+        )
+        sinks = _coordinators(regions, layout.continuous, by_tasks)
         coordinator = BarrierCoordinator(
             job_plan(
                 job.name,
@@ -136,16 +143,16 @@ def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
 def _coordinators(
     regions: Sequence[Region],
     continuous: Collection[str],
-    commits: NativeCommits,
-    lost_timeout: LostTimeout,
+    by_tasks: Callable[[SinkCoordinator], SinkCoordinator],
 ) -> dict[str, SinkCoordinator]:
     """The driver's side of every sink; continuous tasks commit what they have written."""
-    by_tasks = {i for region in regions if region.name in continuous for i in region.sinks}
+    theirs = {i for region in regions if region.name in continuous for i in region.sinks}
     made = {i: sink.coordinator() for i, sink in _sinks(regions).items()}
-    return {
-        i: ContinuousSink(each, commits, lost_timeout) if i in by_tasks else each
-        for i, each in made.items()
-    }
+    return {i: by_tasks(each) if i in theirs else each for i, each in made.items()}
+
+
+def _between_barriers_s(job: Job) -> float:
+    return max(job.settings.interval_s or 0.0, job.settings.min_pause_s)
 
 
 def _sources(regions: Sequence[Region]) -> dict[str, Source]:
@@ -207,7 +214,7 @@ def _continuous(job: Job, regions: Sequence[Region]) -> frozenset[str]:
         job.engine,
         regions,
         slots=task_slots(job.spark, wanted=len(regions)),
-        interval_s=job.settings.interval_s or 0.0,
+        interval_s=_between_barriers_s(job),
         is_approximate=job.recovery is Recovery.APPROXIMATE,
     )
 

@@ -109,6 +109,7 @@ def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiti
     assert isinstance(found.error, MissingRequirementError)
     assert "does not begin [region=main waited_s=120]" in str(found.error)
     assert "are all of them taken" in str(found.error)
+    assert waiting.state() is LifeState.ENDED, "and who did not hear it hears it again"
 
 
 def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> None:

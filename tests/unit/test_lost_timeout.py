@@ -50,7 +50,7 @@ def test_the_start_check_of_a_sink_refuses_it_by_what_its_cluster_allows() -> No
     limit_s = harness.wire.cluster(timeout_s=1).max_transaction_timeout_s
     assert limit_s is not None
 
-    def checked(asked_s: float | None) -> float:
+    def checked(asked_s: float | None, *, between_barriers_s: float = 1.0) -> float:
         chosen = LostTimeout(asked_s)
         sink = KafkaSinkCoordinator(
             KafkaConnection(bootstrap_servers="fake:1"),
@@ -59,10 +59,14 @@ def test_the_start_check_of_a_sink_refuses_it_by_what_its_cluster_allows() -> No
             topics=(),
             connect=lambda _: harness.wire,
         )
-        ContinuousSink(sink, NativeCommits(), chosen).check(timeout_s=1)
+        made = ContinuousSink(sink, NativeCommits(), chosen, between_barriers_s=between_barriers_s)
+        made.check(timeout_s=1)
         return chosen.seconds
 
     assert checked(None) < limit_s / 2
     assert checked(limit_s / 2 - 1) == limit_s / 2 - 1
     with pytest.raises(ConfigError, match="outlive"):
         checked(limit_s / 2)
+    assert checked(None, between_barriers_s=limit_s / 3) < limit_s / 2
+    with pytest.raises(ConfigError, match="too old at its barrier"):
+        checked(None, between_barriers_s=limit_s / 3 + 1)
