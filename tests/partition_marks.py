@@ -51,7 +51,7 @@ class MarkedSink:
         commit: what the user asked for.
         regions: its regions.
         success_files: partitions that the store has as marked.
-        refuses: policies fail while it is set.
+        refuses: policies fail while it is set, with ``refusal``: nobody knows what came of it.
         loses_answers: they do their work while it is set, and fail all the same.
         is_newest_run: see `PartitionMarker`; of the present run.
         tried: partitions that policies were asked to mark, whatever came of it.
@@ -66,6 +66,7 @@ class MarkedSink:
     now_ms: int = 0
     now_s: float = 0.0
     refuses: bool = False
+    refusal: Exception = field(default_factory=lambda: OSError("not now"))
     loses_answers: bool = False
     is_newest_run: Callable[[], bool] = lambda: True
     tried: set[str] = field(default_factory=set)
@@ -105,7 +106,7 @@ class MarkedSink:
         def run(mark: PartitionMark) -> None:
             self.tried.add(mark.partition)
             if self.refuses:
-                raise OSError("not now")
+                raise self.refusal
             self.marks.append(mark)
             if self.commit.has_success_file:
                 self.success_files.add(mark.partition)

@@ -179,7 +179,7 @@ class SourceOptions:
             include_headers=given.read("includeHeaders", _flag, False),
             fail_on_data_loss=given.read("failOnDataLoss", _flag, True),
             group_id=group_id,
-            group_id_prefix=given.read("groupIdPrefix", str, "sluice"),
+            group_id_prefix=given.read("groupIdPrefix", _sendable, "sluice"),
             commit_group_offsets=given.read("commitGroupOffsets", _flag, True),
             no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
             discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, None),
@@ -384,6 +384,12 @@ def _whole(value: str) -> int:
     if not value.isdecimal() or len(value) > _MOST_DIGITS:
         raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
     return int(value)
+
+
+def _sendable(value: str) -> str:
+    if not is_sendable(value):
+        raise ValueError("a name without null characters")
+    return value
 
 
 def _positive(value: str) -> int:

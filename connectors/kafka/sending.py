@@ -115,7 +115,7 @@ class RecordSender:
             sent += taken
             if isinstance(refusal, BufferError):
                 if was_empty and not taken:
-                    raise _beyond_queue(prepared.target(sent), sent, columns.size(rows, sent))
+                    sent += self._beyond_queue(rows, columns, prepared, sent)
                 was_empty = self._wait_for_room()
             elif refusal is not None:
                 sent += self._refused(refusal, rows, prepared, sent)
@@ -139,6 +139,23 @@ class RecordSender:
             {"topic": topic, "partition": partition, "row": row, "reason": refusal},
             "Correct the record; nothing of this epoch is visible.",
         ) from refusal
+
+    def _beyond_queue(
+        self, rows: pa.RecordBatch, columns: RecordColumns, prepared: Prepared, row: int
+    ) -> int:
+        """Raise, or leave out a record that is larger than the whole queue."""
+        topic, partition = prepared.target(row)
+        if self._stops_at_errors:
+            where = {"topic": topic, "partition": partition, "row": row}
+            raise DeliveryError(
+                "a record is larger than the producer's queue",
+                {**where, "record_bytes": columns.size(rows, row)},
+                "Raise kafka.buffer.memory (queue.buffering.max.kbytes) of the sink above it, or "
+                "drop or split the record.",
+            )
+        error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "it is larger than the producer's queue")
+        self._delivery.refused(error, topic=topic, partition=partition, rows=rows, row=row)
+        return 1
 
     def _was_added(self, error: KafkaError, topic: str, partition: int) -> bool:
         """Whether the partition exists, and the client did not know it: asked once for each.
@@ -178,16 +195,6 @@ class RecordSender:
                     "Check that the brokers take records.",
                 )
         return not len(self._client)
-
-
-def _beyond_queue(target: tuple[str, int], row: int, record_bytes: int) -> DeliveryError:
-    topic, partition = target
-    return DeliveryError(
-        "a record is larger than the producer's queue",
-        {"topic": topic, "partition": partition, "row": row, "record_bytes": record_bytes},
-        "Raise kafka.buffer.memory (queue.buffering.max.kbytes) of the sink above it, or drop or "
-        "split the record; nothing of this epoch is visible.",
-    )
 
 
 def _producing(client: Client) -> Producing:

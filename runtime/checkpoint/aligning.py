@@ -200,9 +200,9 @@ def _give_barrier(
     region = book.regions[event.region]
     # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
     # nothing tells that it has reached the end. What a state gives when the watermark has passed
-    # the last records comes in the batch behind theirs.
-    has_more = region.plan.follows or (region.plan.stateful and not _is_empty(event))
-    is_last = event.finished and not has_more
+    # the last records comes in the batch behind theirs, at once.
+    region.owes_a_batch = event.finished and region.plan.stateful and not _is_empty(event)
+    is_last = event.finished and not (region.plan.follows or region.owes_a_batch)
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,

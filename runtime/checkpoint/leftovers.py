@@ -1,11 +1,15 @@
 """Half-made files at the top of a checkpoint directory, whose writers were killed."""
 
+import logging
 import re
 
 from runtime.contracts import Clock
+from runtime.errors import AuthenticationError, StorageError
 from runtime.storage.file_system import FileSystem
 
 __all__ = ["Leftovers"]
+
+log = logging.getLogger(__name__)
 
 _HALF_MADE = re.compile(r"\._[a-z]+\.[0-9a-f]{32}\.tmp")  # as `FileSystem.replace` names them
 _INTERVAL_S = 3600.0
@@ -32,13 +36,16 @@ class Leftovers:
     def look(self) -> None:
         """Delete what the last look has found, too; does nothing within an hour of it.
 
-        Raises:
-            StorageError, AuthenticationError: as the file system does.
+        What cannot be deleted, as a file of somebody else, stays: nothing depends on it.
         """
         now_s = self._clock()
         if now_s < self._due_s:
             return
-        found = frozenset(self._fs.names("", _HALF_MADE))
-        for name in sorted(found & self._found):
-            self._fs.delete(name)
-        self._found, self._due_s = found - self._found, now_s + _INTERVAL_S
+        self._due_s = now_s + _INTERVAL_S
+        try:
+            found = frozenset(self._fs.names("", _HALF_MADE))
+            for name in sorted(found & self._found):
+                self._fs.delete(name)
+            self._found = found
+        except (StorageError, AuthenticationError) as err:
+            log.warning("half-made files are left: uri=%s error=%s", self._fs.uri, err)

@@ -63,6 +63,7 @@ class RegionState:
         is_starting: its life is not the first one, and has not asked for a barrier yet.
         asks_at: the address at which its life asks, as far as it has said so.
         finished: bounded sources have reached their ends with the last cut.
+        owes_a_batch: they have, and what its state gives behind that is still to come.
         is_written: bounded sources have, with what is decided; also when its life is over.
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
@@ -101,6 +102,7 @@ class RegionState:
     is_starting: bool = False
     asks_at: str = ""
     finished: bool = False
+    owes_a_batch: bool = False
     is_written: bool = False
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
     cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
@@ -173,7 +175,10 @@ class RegionState:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def is_behind(self, settings: CheckpointSettings) -> bool:
-        """Whether our own limit, not the user's, left records behind at the last cut."""
+        """Whether our own limit, not the user's, left records behind at the last cut; or there are
+        none any more, and its state has more to give."""
+        if self.owes_a_batch:
+            return True
         if self.plan.max_records is not None or self.rate is not None or self.plan.follows:
             return False
         return settings.pace_epochs and self.pace.is_behind
@@ -300,7 +305,7 @@ class RegionState:
         held, self.held = self.held, None
         if held is not None:
             self.discarded.append(held)
-        self.is_open = self.is_starting = self.finished = False
+        self.is_open = self.is_starting = self.finished = self.owes_a_batch = False
         self.late = None
         if self.rate is not None:
             self.rate.given_up()

@@ -269,12 +269,14 @@ class CoordinatorClient:
                 last = _error_of(response)
                 if last is not None and not repeats_errors:
                     raise last
-                reason = f"HTTP {response.status}"
+                reason = f"HTTP {response.status}" if last is None else str(last)
             except urllib3.exceptions.HTTPError as err:
                 reason = type(err).__name__
                 self._require_leadership()
             if time.monotonic() + pause_s >= deadline:
-                raise last or UnreachableError(
+                if isinstance(last, UnreachableError):
+                    raise last
+                raise UnreachableError(
                     "the coordinator did not answer",
                     {"address": self._address.address, "path": path, "reason": reason},
                     "Does the driver process still run, and can this host reach it?",

@@ -29,6 +29,7 @@ from runtime.service.server import CoordinatorService
 from runtime.spark import query_logs
 from runtime.spark.active_queries import ActiveQuery, find_query
 from runtime.storage.file_system import FileSystem
+from runtime.storage.looks import close_quietly
 from runtime.storage.opening import open_file_system
 
 __all__ = ["DropInQueries", "DropInSinkMaker"]
@@ -280,9 +281,14 @@ class DropInQueries:
 
     def _file_system(self, uri: str) -> FileSystem:
         """Opened once: on hdfs each has a client of its own, and every batch asks three times."""
-        if uri not in self._file_systems:
-            self._file_systems[uri] = open_file_system(uri, self._jvm)
-        return self._file_systems[uri]
+        known = self._file_systems.get(uri)
+        if known is not None:
+            return known
+        made = open_file_system(uri, self._jvm)
+        kept = self._file_systems.setdefault(uri, made)
+        if kept is not made:  # two starts at once
+            close_quietly(made)
+        return kept
 
     @property
     def _jvm(self) -> Any:  # noqa: ANN401 - py4j's view

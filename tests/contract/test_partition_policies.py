@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from connectors.hdfs import PartitionCommit, PartitionMark, Webhook
-from connectors.hdfs.partition_commit.policies import policies_of
-from runtime.errors import UnreachableError
+from connectors.hdfs.partition_commit.policies import MarkRefusedError, policies_of
+from runtime.errors import StorageError, UnreachableError
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
-from tests.fake_file_system import Disk, FakeFileSystem
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 MARK = PartitionMark(
     job_name="orders",
@@ -66,6 +66,20 @@ def test_a_success_file_that_is_there_is_left_alone_unless_files_were_late(fs: F
     for _ in range(2):
         run(PartitionCommit(), fs, replace(MARK, is_late=True))
         assert fs.read(SUCCESS) == b""
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_refused"),
+    [(Fault.REFUSED, True), (Fault.LATE, True), (Fault.ANSWER_LOST, False)],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_success_file_that_is_not_there_was_refused(
+    fault: Fault, is_refused: bool, is_late: bool
+) -> None:
+    """Of one that is made anew nobody can tell, and of one that came behind a lost answer."""
+    fs = FakeFileSystem(Disk(), uri="fake:///data", fault=lambda _: fault)
+    with pytest.raises(StorageError if is_late or not is_refused else MarkRefusedError):
+        run(PartitionCommit(), fs, replace(MARK, is_late=is_late))
 
 
 def test_the_success_file_may_have_another_name(fs: FileSystem) -> None:
@@ -151,9 +165,10 @@ def test_a_webhook_is_told_which_partition_and_by_which_key(server: Server) -> N
 def test_any_answer_but_a_good_one_is_no_mark(server: Server, status: int) -> None:
     """Also a redirect: the secret in a header is for this server alone."""
     server.answers = [status]
-    with pytest.raises(UnreachableError, match=f"status={status}"):
+    with pytest.raises(UnreachableError, match=f"status={status}") as caught:
         posted(server)
     assert len(server.seen) == 1
+    assert isinstance(caught.value, MarkRefusedError) == (status == 400)
 
 
 def test_a_server_that_is_not_there_is_no_mark_and_no_secret_is_said() -> None:
@@ -161,5 +176,6 @@ def test_a_server_that_is_not_there_is_no_mark_and_no_secret_is_said() -> None:
     hook = Webhook("http://127.0.0.1:9/hook?token=secret", timeout_s=2.0)
     with pytest.raises(UnreachableError) as caught:
         run(PartitionCommit(policies=[hook]), FakeFileSystem(Disk()))
+    assert isinstance(caught.value, MarkRefusedError), "nobody was told"
     assert "secret" not in str(caught.value)
     assert "secret" not in repr(hook)

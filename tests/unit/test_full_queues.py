@@ -16,10 +16,11 @@ from tests.fake_producer import FakeClient, FakeCluster, FakeMessage
 from tests.unit.test_kafka_writer import SCOPE
 
 
-def sender(cluster: FakeCluster) -> RecordSender:
+def sender(cluster: FakeCluster, *, stops_at_errors: bool = True) -> RecordSender:
     return RecordSender(
         FakeClient(cluster, {}),
         DeliveryLog(SCOPE),
+        stops_at_errors=stops_at_errors,
         queue_full_timeout_s=180.0,
         clock=itertools.count().__next__,  # a second at each look
     )
@@ -55,6 +56,18 @@ def test_a_record_that_an_empty_queue_does_not_take_is_an_error_at_once(
     said = f"topic=out.*row={before} record_bytes=13.*kafka.buffer.memory"
     with pytest.raises(DeliveryError, match=said):
         send(cluster, batch)
+
+
+def test_where_nothing_is_promised_such_a_record_is_left_out_and_the_others_are_written() -> None:
+    """As one that the broker refuses; else the task failed again and again."""
+    seen: list[FakeMessage] = []
+    cluster = FakeCluster(
+        refuse=lambda message: seen.append(message), queue_bytes=10, empties_when_full=True
+    )
+    batch = pa.record_batch({"value": [b"one", b"x" * 20, b"two"]})
+    made = sender(cluster, stops_at_errors=False)
+    made.send(batch, RecordColumns.of(batch.schema, "out"))
+    assert [message.record_value for message in seen] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(("queue_kib", "message_bytes"), [(1023, 1 << 20), (9_764, 10_000_000)])

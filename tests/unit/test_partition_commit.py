@@ -8,6 +8,7 @@ import pytest
 
 from connectors.hdfs import PartitionCommit
 from connectors.hdfs._kinds import OPEN_PARTITIONS
+from connectors.hdfs.partition_commit.policies import MarkRefusedError
 from connectors.hdfs.partition_commit.state import (
     OpenPartition,
     PartitionState,
@@ -23,6 +24,8 @@ from runtime.errors import (
 from tests.partition_marks import HOUR_MS, MarkedSink, by_time, hour
 
 VERSION_1 = Path(__file__).parent.parent / "data" / "open-partitions-v1.json"
+
+REFUSED = MarkRefusedError("nobody listens", {}, "It is tried again.")
 
 
 # --- partition time -----------------------------------------------------------------------------
@@ -289,6 +292,19 @@ def test_rows_for_a_partition_whose_mark_may_have_been_made_stop_the_job() -> No
     with pytest.raises(LateRecordsError, match="hour=0"):
         sink.stage("main", hour(0))
     sink.start()
+    with pytest.raises(LateRecordsError, match="hour=0"):
+        sink.stage("main", hour(0))
+
+
+def test_rows_for_a_partition_whose_mark_was_refused_are_taken() -> None:
+    """Nobody has been told; until one of several tries may have told somebody."""
+    sink = MarkedSink(by_time(on_late="error"), refuses=True, refusal=REFUSED)
+    sink.epoch({"main": [hour(0)]}, main=2 * HOUR_MS)
+    sink.epoch({"main": [hour(0)]})
+    sink.refusal = OSError("no answer")
+    sink.pass_s(60.0)
+    sink.refusal = REFUSED
+    sink.pass_s(60.0)
     with pytest.raises(LateRecordsError, match="hour=0"):
         sink.stage("main", hour(0))
 

@@ -318,6 +318,12 @@ class PartitionLedger:
             self._begun.add(due.path)
             return True
 
+    def undo(self, path: str) -> None:
+        """No policy has told anybody. The store is asked once more before rows are taken."""
+        with self._lock:
+            self._begun.discard(path)
+            self._seen.discard(path)
+
     def finish(self, due: DuePartition) -> None:
         """Every policy has run."""
         with self._lock:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from connectors.hdfs.partition_commit.ledger import PartitionLedger
 from connectors.hdfs.partition_commit.partition_time import values_of
-from connectors.hdfs.partition_commit.policies import RunPolicy
+from connectors.hdfs.partition_commit.policies import MarkRefusedError, RunPolicy
 from connectors.hdfs.partition_commit.settings import PartitionMark
 from connectors.hdfs.partition_commit.trigger import DuePartition
 from runtime.contracts import Clock, SinkContext
@@ -20,6 +20,7 @@ __all__ = ["PartitionMarker"]
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5  # process time and idle time-outs pass without anybody saying so
+_NEWEST_S = 1.0  # so long an answer is taken for the next marks, too
 _RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
 
@@ -45,10 +46,12 @@ class _Trouble:
     Attributes:
         key: of the mark.
         done: policies that have, by place.
+        may_be_told: somebody, by one of those or by one whose answer was lost.
         pause: before the others are tried again.
     """
 
     key: str
+    may_be_told: bool = False
     done: set[int] = field(default_factory=set)
     pause: _Pause = field(default_factory=_Pause)
 
@@ -64,8 +67,9 @@ class PartitionMarker:
         policies: by name, in order.
         context: of the sink.
         target: URI of the directory that the sink writes.
-        is_newest_run: whether no other run has taken over the job; it may fail. Asked before each
-            round of marks: a process that was stopped for long wakes up in this thread, too.
+        is_newest_run: whether no other run has taken over the job; it may fail. Asked before marks,
+            a second before them at the most: a process that was stopped for long wakes up in this
+            thread, too.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class PartitionMarker:
         self._clock = clock
         self._is_newest_run = is_newest_run
         self._rest = _Pause()
+        self._newest_until_s = float("-inf")
         self._troubles: dict[str, _Trouble] = {}
         self._warned = False
         self._condition = threading.Condition()
@@ -139,10 +144,10 @@ class PartitionMarker:
         due = self._ledger.due()
         keys = {self._mark(one).key for one in due}
         self._troubles = {path: t for path, t in self._troubles.items() if t.key in keys}
-        ready = [one for one in due if self._is_ready(one)]
-        if ready and self._may_mark():
-            for one in ready:
-                self._try(one)
+        for one in filter(self._is_ready, due):
+            if not self._may_mark():
+                return
+            self._try(one)
 
     def _is_ready(self, due: DuePartition) -> bool:
         trouble = self._troubles.get(due.path)
@@ -151,10 +156,14 @@ class PartitionMarker:
     def _may_mark(self) -> bool:
         if self._clock() < self._rest.until_s:
             return False
+        if self._clock() < self._newest_until_s:
+            return True
         why = "another run has taken over this job"
         try:
+            asked_s = self._clock()
             if self._is_newest_run():
                 self._rest = _Pause()
+                self._newest_until_s = asked_s + _NEWEST_S
                 return True
         except Exception as err:  # noqa: BLE001 - whatever a client raises, it is no answer
             why = str(err)
@@ -179,8 +188,10 @@ class PartitionMarker:
             try:
                 run(mark)
             except Exception as err:  # noqa: BLE001 - a user's function, too, may raise anything
+                trouble.may_be_told |= not isinstance(err, MarkRefusedError)
                 self._put_off(due.path, trouble, name, err)
                 return
+            trouble.may_be_told = True
             trouble.done.add(place)
         failpoint("after-partition-mark")
         self._ledger.finish(due)
@@ -194,6 +205,8 @@ class PartitionMarker:
         )
 
     def _put_off(self, path: str, trouble: _Trouble, policy: str, err: Exception) -> None:
+        if not trouble.may_be_told:
+            self._ledger.undo(path)
         pause_s = trouble.pause.begin(self._clock())
         log.warning(
             "partition is not marked yet: target=%s partition=%s policy=%s again_in_s=%.0f "

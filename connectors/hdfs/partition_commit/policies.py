@@ -7,13 +7,20 @@ from typing import TypeAlias
 import urllib3
 
 from connectors.hdfs.partition_commit.settings import PartitionCommit, PartitionMark, Webhook
-from runtime.errors import UnreachableError
+from runtime.errors import StorageError, UnreachableError
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["RunPolicy", "policies_of", "post", "write_success_file"]
+__all__ = ["MarkRefusedError", "RunPolicy", "policies_of", "post", "write_success_file"]
 
 RunPolicy: TypeAlias = Callable[[PartitionMark], object]
-"""Runs one policy; any error means that it has to be run again."""
+"""Runs one policy; any error means that it has to be run again, and all but `MarkRefusedError` that
+nobody knows whether readers have been told."""
+
+_PERHAPS_TAKEN = frozenset({408, 409, 425, 429})  # of the answers that say no
+
+
+class MarkRefusedError(UnreachableError):
+    """A policy could not be run, and has told nobody."""
 
 
 def policies_of(
@@ -39,17 +46,31 @@ def _policy(
 
 
 def write_success_file(fs: FileSystem, name: str, mark: PartitionMark) -> None:
-    """An empty file in the partition; made anew, with a new time, where the partition was late."""
+    """An empty file in the partition; made anew, with a new time, where the partition was late.
+
+    Raises:
+        MarkRefusedError: it is not there. What a lost answer lets appear later, the next rows find.
+        StorageError: nobody knows.
+    """
     directory = mark.target.rpartition("/")[2]
     path = f"{directory}/{mark.partition}/{name}"
-    if mark.is_late or fs.length_bytes(path) is None:
+    if not mark.is_late and fs.length_bytes(path) is not None:
+        return
+    try:
         fs.replace(path, b"")
+    except StorageError as err:
+        if mark.is_late or fs.length_bytes(path) is not None:
+            raise
+        raise MarkRefusedError(
+            "a success file was not written", {"path": path, "error": err}, "It is tried again."
+        ) from err
 
 
 def post(webhook: Webhook, mark: PartitionMark) -> None:
     """Send the mark.
 
     Raises:
+        MarkRefusedError: nobody listens, or the answer is a plain no.
         UnreachableError: no answer, or another one than 200 to 299.
     """
     with urllib3.PoolManager(retries=False, timeout=webhook.timeout_s) as pool:
@@ -66,13 +87,18 @@ def post(webhook: Webhook, mark: PartitionMark) -> None:
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as err:
-            raise UnreachableError(
+            has_asked = not isinstance(
+                err,
+                urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError,
+            )
+            raise (UnreachableError if has_asked else MarkRefusedError)(
                 "a webhook did not answer",
                 {"webhook": webhook.place, "error": type(err).__name__},
                 "It is asked again.",
             ) from None  # the cause names the whole address
     if not 200 <= answer.status < 300:
-        raise UnreachableError(
+        is_no = 400 <= answer.status < 500 and answer.status not in _PERHAPS_TAKEN
+        raise (MarkRefusedError if is_no else UnreachableError)(
             "a webhook refused a mark",
             {"webhook": webhook.place, "status": answer.status},
             "It is asked again.",
