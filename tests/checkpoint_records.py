@@ -59,7 +59,7 @@ def record(checkpoint_id: int = 1, **changes: Any) -> CheckpointRecord:
 
 
 def full_record() -> CheckpointRecord:
-    """Every field of every value is set; what the golden file of format version 3 holds."""
+    """Every field of every value is set; what the golden file of format version 4 holds."""
     source, sink = "a" * 32, "b" * 32
     split = SplitRange(
         source_id=source,

@@ -260,19 +260,21 @@ class BarrierCoordinator:
             if self._stopped:
                 return
             self._stopped = True
-            self.cancel()
-            if self._watch is not None:
-                self._watch.stop(timeout_s=_JOIN_S)
-            if self._threads is not None:
-                self._threads.stop()
-            self._owners.stop(timeout_s=_JOIN_S)
-            self._listeners.stop(timeout_s=_JOIN_S)
-            closes = [each.close for each in self._sinks.values()]
-            for close in (*closes, *(each.close for each in self._sources.values())):
-                try:
-                    close()
-                except Exception:  # a stop goes on with the others
-                    log.exception("a connection was not closed")
+            try:
+                self.cancel()
+                if self._watch is not None:
+                    self._watch.stop(timeout_s=_JOIN_S)
+                if self._threads is not None:
+                    self._threads.stop()
+                self._owners.stop(timeout_s=_JOIN_S)
+                self._listeners.stop(timeout_s=_JOIN_S)
+            finally:
+                closes = [each.close for each in self._sinks.values()]
+                for close in (*closes, *(each.close for each in self._sources.values())):
+                    try:
+                        close()
+                    except Exception:  # a stop goes on with the others
+                        log.exception("a connection was not closed")
 
     def __enter__(self) -> Self:
         return self

@@ -222,12 +222,15 @@ def plan(
             {"kinds": ", ".join(unknown)},
             f"Choose from {', '.join(KINDS)}.",
         )
-    targets = {
-        name: [target for target in kind.targets if target not in without]
+    allowed = [
+        name
         for name, kind in KINDS.items()
-        if (not kinds or name in kinds)
-        and (may_lose or not kind.takes_records)
-        and (may_lapse or not kind.outlasts)
+        if (may_lose or not kind.takes_records) and (may_lapse or not kind.outlasts)
+    ]
+    targets = {
+        name: [target for target in KINDS[name].targets if target not in without]
+        for name in allowed
+        if not kinds or name in kinds
     }
     names = [name for name in targets if targets[name]]
     if not names:
@@ -236,7 +239,13 @@ def plan(
             {"kinds": ", ".join(kinds), "without": ", ".join(without)},
             "Name a kind that has a target in this run.",
         )
-    dice = random.Random(seed)  # not for secrets
+    return _drawn(random.Random(seed), {name: targets[name] for name in names}, count, gap_s)
+
+
+def _drawn(
+    dice: random.Random, targets: Mapping[str, Sequence[str]], count: int, gap_s: float
+) -> Sequence[PlannedFault]:
+    names = list(targets)
     weights = [KINDS[name].weight for name in names]
     planned = []
     for _ in range(count):

@@ -99,12 +99,7 @@ def run_round(
         journal.write(entry_of_round)
     if wrong:
         raise BedFailureError(f"round {made.seed}: {wrong}")
-    again = f", {repairs} decisions written again" if repairs else ""
-    gone = f" ({verdict.taken} gone from the input, {verdict.taken_read} of them read before)"
-    say(
-        f"round {made.seed}: {done} faults, {verdict.records} records"
-        f"{gone if verdict.taken else ''}{again}, nothing lost, doubled or reordered"
-    )
+    say(f"round {made.seed}: {done} faults, {_good(verdict, repairs)}")
 
 
 @dataclass(slots=True)
@@ -171,6 +166,15 @@ def _line(entry: FaultEntry) -> str:
         f"  {entry.number}: {entry.kind} of {entry.name} for {entry.hold_s:.1f} s{beside}: outage "
         f"{entry.outage_s:.1f} s, healed to checkpoint {entry.checkpoint_s:.1f} s, to visible "
         f"{entry.visible_s:.1f} s{more}"
+    )
+
+
+def _good(verdict: RoundVerdict, repairs: int) -> str:
+    again = f", {repairs} decisions written again" if repairs else ""
+    gone = f" ({verdict.taken} gone from the input, {verdict.taken_read} of them read before)"
+    return (
+        f"{verdict.records} records{gone if verdict.taken else ''}{again}, nothing lost, doubled "
+        "or reordered"
     )
 
 

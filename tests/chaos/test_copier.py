@@ -84,7 +84,7 @@ class Report:
 
     Attributes:
         bounces: what was bounced, in order.
-        checkpoints: decided, at most so many of which had records.
+        checkpoints: number of the last place, seals and aborted ones among them.
     """
 
     engine: str
@@ -203,7 +203,7 @@ class Copy:
         assert verdict.is_clean, str(verdict)
 
     def checkpoints(self) -> int:
-        """The newest place of a decision: places count up from 1."""
+        """The number of the last place, whatever lies there."""
         return max(open_store(str(self._checkpoint)).places())
 
     def close(self) -> None:

@@ -1,0 +1,38 @@
+"""What ``sluice verify`` refuses before it reads anything: it would be true always, or do harm."""
+
+from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tests.unit.test_verify_command import app, run, written
+
+
+def test_what_is_compared_with_itself_is_refused(tmp_path: Path) -> None:
+    """It is exactly once, always."""
+    source = written(tmp_path / "in", ["a"])
+    for output in (source, f"{source}/", f"file://{source}", f"{source}/../in"):
+        result = CliRunner().invoke(app, ["--input", source, "--output", output])
+        assert "input and output are the same" in str(result.exception)
+    result = CliRunner().invoke(app, ["--input", "t", "--output", "t", "--bootstrap", "b:1"])
+    assert "input and output are the same" in str(result.exception)
+
+
+def test_findings_do_not_overwrite_what_they_are_about(tmp_path: Path) -> None:
+    """The file is emptied before anything is read."""
+    source = written(tmp_path / "in", ["a"])
+    part = tmp_path / "in" / "part.json"
+    for findings in (part, tmp_path / "in" / "new", tmp_path / "out" / ".." / "in" / "part.json"):
+        result = run_again(tmp_path, source, str(findings))
+        assert "lies in what is compared" in str(result.exception)
+    assert part.read_text("utf-8") == '{"value": "a"}\n'
+
+
+def run_again(tmp_path: Path, source: str, findings: str) -> Result:
+    output = str(tmp_path / "out")
+    arguments = ["--input", source, "--output", output, "--findings", findings]
+    return CliRunner().invoke(app, arguments)
+
+
+def test_a_time_that_is_no_number_is_wrong_usage(tmp_path: Path) -> None:
+    assert run(tmp_path, ["a"], ["a"], "--timeout", "nan").exit_code == 2
