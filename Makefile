@@ -47,7 +47,8 @@ $(STAMP): pyproject.toml $(wildcard connectors/kafka/native/*.c)
 	    echo "Sluice needs Java 17 or newer, and found '$${banner:-none}': install it (Debian: openjdk-17-jdk-headless), or let JAVA_HOME name one." >&2
 	    exit 1
 	fi
-	if [[ ! -x $(BIN)/python ]] && ! answer=$$("$$python" -m venv $(VENV) 2>&1); then
+	# Where that was interrupted it goes on.
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1 && ! answer=$$("$$python" -m venv $(VENV) 2>&1); then
 	    rm -rf $(VENV)
 	    echo "Python's venv module does not work: install it (Debian: python3-venv). It said: $$(tail -n 3 <<<"$$answer" | xargs -0)" >&2
 	    exit 1
@@ -102,21 +103,21 @@ HOURS ?= 1
 PIPELINE ?=
 
 chaos: setup ## FAULTS=n faults at random (SEED=s, TOGETHER=k at a time) on brokers, HDFS, Spark and a job in containers; root, a Docker engine
-	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
+	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
 	$(BIN)/python -m tests.bed chaos --faults $(FAULTS) --together $(TOGETHER) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(KINDS),--kinds $(KINDS))
 
 chaos-slice: setup ## what CI runs of that bed: what it does to containers, and a round of three faults; minutes
-	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
+	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
 	SLUICE_CHAOS=long SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q -rs tests/containers -m slice
 
 soak: setup ## HOURS=h of load on that bed with a fault a minute; memory, handles, threads and ids must stay flat
-	@SLUICE=$(abspath $(BIN))/sluice tests/bed/images.sh
+	@SLUICE="$(CURDIR)/$(BIN)/sluice" tests/bed/images.sh
 	$(BIN)/python -m tests.bed soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(PIPELINE),--pipeline $(PIPELINE))
 
 # Preloaded into brokers as well, whose JVM has signal handlers of its own. Python never frees all.
 FUZZ ?= long
 test-asan: setup ## the native hot path under AddressSanitizer; needs a C compiler; FUZZ=short without its many examples
-	@library=$$(ls connectors/kafka/native/_hot_path.*.so)
+	@library=$$($(BIN)/python -c 'from connectors.kafka.native.library import built_file; print(built_file())')
 	mv "$$library" "$$library.kept"
 	trap 'mv "$$library.kept" "$$library"' EXIT
 	cc -g -O1 -Wall -Wextra -Werror -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -shared -fPIC \
@@ -132,7 +133,7 @@ mutants: setup ## each rule of the protocol broken on purpose: some test must no
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 coverage: setup ## make test and test-more with the lines and branches that they run counted
-	@export COVERAGE_FILE=$(CURDIR)/build/coverage/data
+	@export COVERAGE_FILE="$(CURDIR)/build/coverage/data"
 	run="$(BIN)/python -m coverage"
 	rm -rf build/coverage
 	mkdir -p build/coverage

@@ -6,7 +6,9 @@ a function (one command). Connectors add theirs that way; `runtime` never import
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -49,8 +51,21 @@ def build_app(commands: Iterable[EntryPoint]) -> typer.Typer:
     return app
 
 
-def _root() -> None:
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"sluice {metadata.version('sluice')}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version),
+    ] = False,
+) -> None:
     """Exactly-once Kafka connectors for Spark."""
+    del version
 
 
 def _load(command: EntryPoint) -> typer.Typer | Callable[..., None]:

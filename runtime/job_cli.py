@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from runtime.checkpoint.inspection import look_at
-from runtime.checkpoint.opening import command_store, split_place
-from runtime.errors import UnreachableError
+from runtime.checkpoint.opening import DROP_IN, command_store, split_place
+from runtime.errors import ConfigError, UnreachableError
 from runtime.failover import view_of_record
 from runtime.service.client import CoordinatorClient
 from runtime.service.command_file import command_address
@@ -119,9 +119,18 @@ def _running(path: str) -> Iterator[CoordinatorClient]:
 
     Raises:
         UnreachableError: none does.
+        ConfigError: it is a drop-in query's.
         AuthenticationError: it is another user's.
     """
     with command_store(split_place(path)[0]) as store:
+        below = f"/{DROP_IN}"
+        if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
+            raise ConfigError(
+                "this is a query with a drop-in sink, which is Spark's to watch and to stop",
+                {"path": path},
+                "See query.lastProgress and Spark's own pages; what it has decided, "
+                "`sluice checkpoint list` shows.",
+            )
         address = command_address(store.fs)
     with CoordinatorClient(address, deadline_s=_ANSWER_S) as client:
         try:

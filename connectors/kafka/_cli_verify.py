@@ -294,6 +294,12 @@ def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
         console.print("reordered: at most so many; more --memory-mib counts them exactly")
     if verdict.unordered:
         console.print(f"order not judged: {verdict.unordered:,} records with equal contents")
+    if 0 < verdict.expected == verdict.lost and 0 < verdict.found == verdict.unexpected:
+        console.print(
+            "nothing that was found is what was expected: is --map missing or another one (spaces, "
+            "base64, key, partition)?",
+            style="yellow",
+        )
     for line in bounds.lines(plan.identity):
         console.print(line, style="yellow", markup=False)
     if not verdict.expected:

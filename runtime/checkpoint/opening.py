@@ -8,10 +8,10 @@ from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.errors import ConfigError
 from runtime.storage.opening import needs_jvm
 
-__all__ = ["command_store", "split_place"]
+__all__ = ["DROP_IN", "command_store", "split_place"]
 
 _PLACE = re.compile(r"(?P<uri>.*?)/?chk-(?P<id>\d{12,})(?:/_metadata)?/*")
-_DROP_IN = "sluice"
+DROP_IN = "sluice"
 
 
 def split_place(path: str) -> tuple[str, int | None]:
@@ -38,7 +38,7 @@ def command_store(uri: str) -> Iterator[CheckpointStore]:
             from runtime.spark.jvm import hadoop_jvm  # only here: a file: path needs no Java
 
             jvm = stack.enter_context(hadoop_jvm())
-        for place in (uri, f"{uri.rstrip('/')}/{_DROP_IN}"):
+        for place in (uri, f"{uri.rstrip('/')}/{DROP_IN}"):
             store = open_store(place, jvm)
             if store.places():
                 yield store

@@ -27,7 +27,7 @@ SILENT = "-Xlog:cds*=off -Xlog:class+path*=off"
 """Java options against complaints about an archive that does not fit."""
 
 _MAKE_S = 900.0
-_KEPT = 2  # for two Javas, or two environments, that are used in turn
+_KEPT = 4  # for Javas, or environments, that are used in turn
 _PACKAGES = Path(__file__).parents[2]
 
 
@@ -95,7 +95,10 @@ def find_archive() -> Path | None:
     """The whole archive for a session made by this process now, if there is one. No errors."""
     try:
         classes = SparkClasses.of_this_process()
-        return _find(classes) if classes.is_shareable else None
+        found = _find(classes) if classes.is_shareable else None
+        if found is not None:
+            os.utime(found)  # in use, so others are dropped before it
+        return found
     except (OSError, MissingRequirementError):
         return None
 

@@ -1,7 +1,7 @@
 """The frame of the command line: registration, errors, exit codes."""
 
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 
 import click
 import pytest
@@ -127,3 +127,11 @@ def _commands(
     yield path, command
     for name, each in getattr(command, "commands", {}).items():
         yield from _commands(each, *path, name)
+
+
+def test_the_version_is_told_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is what checkpoints have on record."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert not caught.value.code
+    assert capsys.readouterr().out == f"sluice {version('sluice')}\n"

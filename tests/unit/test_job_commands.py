@@ -215,6 +215,15 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
             client.restart([], timeout_s=60.0)
 
 
+def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
+    """No waiting would help."""
+    open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
+    with pytest.raises(ConfigError, match="a query with a drop-in sink"):
+        run("status", str(tmp_path))
+    with pytest.raises(UnreachableError, match="no job runs"):
+        run("status", str(tmp_path / "sluice"))
+
+
 def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
     """Also one that was killed, and left its file."""
     open_store(str(tmp_path)).publish(record(0), timeout_s=60)

@@ -426,6 +426,13 @@ def test_two_empty_sides_are_an_error_that_names_both(
         assert name in str(result.exception)
 
 
+def test_where_no_record_fits_it_asks_for_the_mapping(tmp_path: Path) -> None:
+    """It looks like a catastrophe, and is most often that."""
+    result = run(tmp_path, ["a", "b"], ["a!", "b!"])
+    assert result.exit_code == 3
+    assert "is --map missing" in result.stdout
+
+
 def test_a_mapping_that_leaves_out_every_record_is_not_exactly_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
