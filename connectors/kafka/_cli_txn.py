@@ -86,7 +86,10 @@ def list_transactions(
                 {"transactions": [_as_json(line) for line in shown], "missing": job.missing}
             )
             return
-        _print_lines(shown)
+        if shown:
+            _print_lines(shown)
+        else:
+            typer.echo("no transaction waits for its end; --all shows the others")
         for place in job.missing:
             typer.echo(f"not seen: {place} did not answer", err=True)
 

@@ -127,7 +127,7 @@ class TransactionLine:
     def verdict(self) -> str:
         """What is certain, in a word."""
         if self.named is None:
-            return "open, no decision names it" if self.is_open else "no decision names it"
+            return "open, no decision names it" if self.is_open else "idle"
         judgement = judge(self.named.handle.identity, self.described)
         if judgement.open:
             return "open"

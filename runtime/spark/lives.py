@@ -18,6 +18,7 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
+from runtime.failed_tasks import in_short
 from runtime.spark.outages import Outages
 
 __all__ = ["RegionLives"]
@@ -189,7 +190,8 @@ class RegionLives:
             "region restarted: region=%s generation=%d why=%s",
             watched.life.region,
             restarted.generation,
-            watched.why,
+            # The traceback was told when it failed.
+            in_short(watched.why) if isinstance(watched.why, BaseException) else watched.why,
         )
         life = RegionLife(
             generation=restarted.generation,
