@@ -8,7 +8,7 @@ import pytest
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.history import EndWatch, await_readable, topic_ends
 from runtime.embedded.program import Program
-from tests.chaos.programs import COPY
+from tests.chaos.programs import COPY, MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.waiting import wait_for
 
@@ -69,6 +69,28 @@ def test_workers_that_die_again_and_again_lose_nothing(
         assert program.exit_code is None, program.log_tail()
         program.kill()
         scenario.finish()
+
+
+@pytest.mark.extended
+def test_tasks_that_die_at_once_are_one_failure(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Five continuous ones, as with their executor, behind a decision: no checkpoint goes with
+    them, and the job tolerates three failures in a row."""
+    environment = {"ENGINE": "continuous", "REGIONS": "5"}
+    setting = Setting(partitions=5, interval_s=3.0, master="local[6]", environment=environment)
+    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        program = start_and_see(scenario)
+        for times in (1, 2):
+            scenario.observer.await_total(scenario.observer.total + 1, timeout_s=START_S)
+            for worker in program.workers():
+                worker.kill()
+
+            def have_begun_again(lives: int = 5 * times) -> bool:
+                assert program.exit_code is None, program.log_tail()
+                return program.log().count("region restarted") >= lives
+
+            wait_for(have_begun_again, what="new lives")
+            wait_for(lambda: is_progressing(scenario), what="progress")
+        scenario.finish_running(program)
 
 
 def is_progressing(scenario: Scenario) -> bool:
