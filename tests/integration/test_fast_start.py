@@ -162,3 +162,10 @@ def test_a_sitecustomize_of_the_users_own_is_run(tmp_path: Path) -> None:
     """Ours stands in front of it."""
     (tmp_path / "sitecustomize.py").write_text("import smtplib\n", "utf-8")
     assert "import 'smtplib'" in _prepared(tmp_path, "-m", "pyspark.find_spark_home")
+
+
+def test_the_daemon_itself_is_not_loaded_before_it_runs(tmp_path: Path) -> None:
+    """Python warns of that at each start, as of something unpredictable."""
+    said = _prepared(tmp_path, "-m", "runtime.spark.python_daemon", "pyspark.worker")
+    assert "import 'pyspark.worker'" in said
+    assert "RuntimeWarning" not in said

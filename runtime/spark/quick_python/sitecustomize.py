@@ -19,6 +19,8 @@ def _run_the_users_own() -> None:
 
 
 def _prepare() -> None:
+    if "runtime.spark.python_daemon" in sys.orig_argv:
+        return  # it prepares itself, and Python warns of a program that is loaded already
     try:
         from runtime.spark.python_daemon import prepare
     except ImportError:
