@@ -12,6 +12,7 @@ from typing import Any
 from connectors.kafka._client import (
     AdminClient,
     ConfigResource,
+    KafkaError,
     KafkaException,
     ResourceType,
     TopicCollection,
@@ -19,10 +20,11 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.client_options import Role
+from connectors.kafka.log_ins import LASTING_S
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import MOST_SENT_MESSAGE_BYTES, WriteSettings, batch_settings
-from runtime.errors import UnreachableError
+from runtime.errors import AuthenticationError, UnreachableError
 
 __all__ = [
     "ClusterLimits",
@@ -38,7 +40,7 @@ _BATCH_BYTES = 1_000_000
 _DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
 _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 _BATCH_OVERHEAD_BYTES = 512
-_WITHIN_S = 14.0  # a broker that hangs is fenced after 9 s, Kafka's default
+_WITHIN_S = LASTING_S  # a broker that hangs is fenced after 9 s, Kafka's default
 _PAUSE_S = 0.5
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -65,12 +67,14 @@ class ClusterLimits:
             again.
         partitions: of all topics that are written to.
         answered: False when the cluster did not say all: asking again may tell.
+        refusal: no broker answers, and one has refused the log-in, perhaps for the moment.
     """
 
     transaction_timeout_s: float | None = None
     batch_bytes: int | None = None
     partitions: int | None = None
     answered: bool = True
+    refusal: AuthenticationError | None = None
 
     @property
     def is_silence(self) -> bool:
@@ -109,6 +113,7 @@ class LimitsOnce:
 
         Raises:
             UnreachableError: nobody has told anything in time.
+            AuthenticationError: a log-in is refused, all that time.
         """
         if self._known is not None:
             return self._known
@@ -116,7 +121,7 @@ class LimitsOnce:
         found = self._ask()
         while found.is_silence:
             if self._clock() >= until_s:
-                raise UnreachableError(
+                raise found.refusal or UnreachableError(
                     "the cluster does not tell which transactions and batches it accepts",
                     {"asked_s": self._within_s},
                     "Is a broker of it away? It is asked again.",
@@ -131,12 +136,18 @@ class LimitsOnce:
 def describe_limits(
     connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
 ) -> ClusterLimits:
-    """Ask the cluster. Never raises: what cannot be read is None, and the producer itself fails
-    with the reason where there is a real one.
-    """
+    """Ask the cluster. Never raises: what cannot be read is None."""
+    told: list[KafkaError] = []
+    admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": told.append})
     try:
-        admin = make_admin(connection.librdkafka(Role.ADMIN))
         brokers = admin.list_topics(topic="", timeout=timeout_s).brokers
+    except KafkaException as err:
+        admin.poll(0)  # why, the client says there
+        log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
+        reasons = (translate(each) for each in told)
+        refusals = (each for each in reasons if isinstance(each, AuthenticationError))
+        return ClusterLimits(answered=False, refusal=next(refusals, None))
+    try:
         found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
         timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
         written = _describe(admin, ResourceType.TOPIC, topics, timeout_s)

@@ -326,9 +326,11 @@ def test_a_record_with_more_headers_than_librdkafka_reads_is_an_error(kafka: Emb
 
 
 def test_a_comparison_without_headers_goes_on_where_one_is_not_utf_8(kafka: EmbeddedKafka) -> None:
-    topic = _written(kafka, "native", [_with_header_names([[b"a"], [b"\xff"]])])
-    await_stable(kafka.bootstrap, topic)
-    places = ["--input", topic, "--output", topic, "--bootstrap-servers", kafka.bootstrap]
+    records = [_with_header_names([[b"a"], [b"\xff"]])]
+    topic, copy = (_written(kafka, "native", records) for _ in range(2))
+    for each in (topic, copy):
+        await_stable(kafka.bootstrap, each)
+    places = ["--input", topic, "--output", copy, "--bootstrap-servers", kafka.bootstrap]
     refused = CliRunner().invoke(_verify, places)
     assert isinstance(refused.exception, ConfigError)
     result = CliRunner().invoke(_verify, [*places, "--ignore-headers"])
