@@ -63,6 +63,7 @@ class FakeFileSystem:
     Args:
         disk: shared with other processes.
         fault: asked before each step that writes, with the step's name.
+        is_unreadable: asked before each look at what there is, with its name.
         turn: called before each step; a scheduler lets others go first there.
     """
 
@@ -72,21 +73,23 @@ class FakeFileSystem:
         *,
         uri: str = "fake:///checkpoints",
         fault: Callable[[str], Fault] = lambda _: Fault.NONE,
+        is_unreadable: Callable[[str], bool] = lambda _: False,
         turn: Callable[[], None] = lambda: None,
     ) -> None:
         self.uri = uri
         self._disk = disk
         self._fault = fault
+        self._is_unreadable = is_unreadable
         self._turn = turn
 
     def read(self, path: str) -> bytes | None:
         """See `FileSystem.read`."""
-        self._turn()
+        self._look("read")
         return self._disk.files.get(path)
 
     def entries(self, path: str) -> list[Entry]:
         """See `FileSystem.entries`."""
-        self._turn()
+        self._look("entries")
         prefix = f"{path}/" if path else ""
         found: dict[str, Entry] = {}
         for each, data in list(self._disk.files.items()):
@@ -102,7 +105,7 @@ class FakeFileSystem:
 
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
-        self._turn()
+        self._look("exists")
         return any(each == path or each.startswith(f"{path}/") for each in list(self._disk.files))
 
     def write_temporary(self, path: str, data: bytes) -> None:
@@ -130,7 +133,7 @@ class FakeFileSystem:
 
     def length_bytes(self, path: str) -> int | None:
         """See `FileSystem.length_bytes`."""
-        self._turn()
+        self._look("length_bytes")
         data = self._disk.files.get(path)
         return None if data is None else len(data)
 
@@ -163,6 +166,11 @@ class FakeFileSystem:
 
     def close(self) -> None:
         """See `FileSystem.close`."""
+
+    def _look(self, name: str) -> None:
+        self._turn()
+        if self._is_unreadable(name):
+            raise StorageError("a simulated fault", {"step": name}, "Look again.")
 
     def _step(
         self,

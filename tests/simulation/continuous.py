@@ -470,15 +470,20 @@ class ContinuousLife:
 
     def fail(self, error: BaseException, *, permanent: bool = False) -> None:
         """It is given up; its task may go on, and may still ask."""
-        self.orphan()
-        self.dead = True
-        if self._world.roll(0.5):
-            self._book.stop()
+        self.end()
         self._process.tell(
             RegionFailed(
                 region=self.region, generation=self.generation, error=error, permanent=permanent
             )
         )
+
+    def end(self) -> None:
+        """See `tests.simulation.spark.Life.end`."""
+        self.orphan()
+        self.dead = True
+        if self._world.roll(0.5):
+            self._book.stop()
+        self._process.watch.fails(self.region, self.generation)
 
     def orphan(self) -> None:
         """Its driver is gone, or does not count on it any more."""

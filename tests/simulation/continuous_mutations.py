@@ -95,8 +95,8 @@ CONTINUOUS_MUTATIONS: Mapping[
     ),
     "free ids that are undecided": (
         free_ids_that_are_undecided,
-        {**_TASKS, "max_concurrent": 2, "unreached": 0.3, "refused": 0.3},
-        "a decision names an aborted one",
+        {**_TASKS, "max_concurrent": 2, "unreached": 0.4, "refused": 0.4, "lost_answer": 0.2},
+        "an id is used again before the committed mark",
     ),
     "go on behind an epoch that is given up": (
         go_on_behind_an_epoch_that_is_given_up,

@@ -50,7 +50,10 @@ def open_files(world: "World") -> FakeFileSystem:
             return world.random.choice((Fault.CRASH_BEFORE, Fault.CRASH_DURING, Fault.CRASH_AFTER))
         return Fault.NONE
 
-    return FakeFileSystem(world.shelf, uri=_PARENT, fault=fault)
+    def is_unreadable(step: str) -> bool:
+        return world.fault(profile.unread, f"the file system fails to answer {step}")
+
+    return FakeFileSystem(world.shelf, uri=_PARENT, fault=fault, is_unreadable=is_unreadable)
 
 
 def make_file_sink(world: "World", fs: FakeFileSystem) -> FileSinkCoordinator:

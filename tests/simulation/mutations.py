@@ -38,6 +38,7 @@ from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker
 from tests.fake_store import FakeStore
 from tests.simulation.loss_mutations import LOSS_MUTATIONS
+from tests.simulation.run_mutations import RUN_MUTATIONS
 from tests.simulation.split_mutations import SPLIT_MUTATIONS
 
 __all__ = ["MUTATIONS", "Mutation"]
@@ -349,6 +350,7 @@ _INVISIBLE = "not everything is visible in the end"
 MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     **SPLIT_MUTATIONS,
     **LOSS_MUTATIONS,
+    **RUN_MUTATIONS,
     "sweep before the seal": (sweep_before_the_seal, _STARTS, _ABORTED),
     "no seal": (no_seal, _STARTS, "a place is published before the one below"),
     "overwrite a place": (overwrite_a_place, _STARTS, _TWO_RECORDS),
@@ -423,6 +425,19 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     "carry beyond the limit": (
         carry_beyond_the_limit,
         {"regional": True, "regions": 3, "fail_region": 0.03},
+        "more regions are carried than the limit",
+    ),
+    "carry beyond the limit beside parked regions": (
+        carry_beyond_the_limit,
+        {
+            "regions": 4,
+            "partitions": 5,
+            "park": True,
+            "regional": True,
+            "fail_region": 0.03,
+            "steps": 200,
+            **_LONG_RUNS,
+        },
         "more regions are carried than the limit",
     ),
     "rename over": (rename_over, {"disk": True, **_STARTS}, _TWO_RECORDS),

@@ -27,9 +27,11 @@ from runtime.checkpoint.messages import (
     ReturnBatches,
     SplitsDiscovered,
     StepFailed,
+    StopAsked,
     SweepOrphans,
     TellPositions,
     Tick,
+    TriggerAsked,
 )
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.states import State
@@ -40,12 +42,13 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from runtime.model import BatchKey, RegionRecord, SplitRange, StateEntry
+from runtime.model import BatchKey, CheckpointKind, RegionRecord, SplitRange, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
 from tests.simulation.continuous import ContinuousLife, Engine
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.kafka import entry_of, make_sink
+from tests.simulation.run_watch import RunWatch
 from tests.simulation.spark import Life
 from tests.simulation.worker import Worker, scope_of
 
@@ -113,14 +116,15 @@ class Process:
         self._sweeping: Generator[str, None, int] | None = None
         self.left_out: list[FailureReason] = []
         self.parked: list[str] = []
-        self._sweeps_asked: list[SweepOrphans] = []
-        self._sweeps_begun: list[SweepOrphans] = []
+        self._sweeps_asked: list[Callable[[], object]] = []  # called behind the next sweep
+        self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
         self._session = f"session-{number}"
         # Threads that have something to do whenever they like.
         self._seldom = (self._tick, self._tick, self._tick, self._tick, self._sweep, self._renew)
         self._begin = self._start()
         self.running = False
+        self.watch = RunWatch(self)
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -189,6 +193,13 @@ class Process:
             first = max(self.world.spark.committed, default=0) + 1
         self.lives.append(Life(self, record, generation, first))
 
+    def _live_again(self, record: RegionRecord, generation: int) -> None:
+        """Behind a sweep, as `AskedRestart` has it; not for ever, where brokers are away."""
+        if self.world.fault(self.world.profile.unreached, "a broker keeps a sweep too long"):
+            self._live(record, generation)
+        else:
+            self._sweeps_asked.append(lambda: self._live(record, generation))
+
     # --- running ----------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -205,6 +216,7 @@ class Process:
             self.world.require_no_violation(self)
         except SimulatedCrashError:
             self.world.kill(self)
+        self.world.watch.require_unbroken()
 
     def _move(self) -> None:
         """Whoever of its threads has something to do; the clock when nobody has, and at times."""
@@ -215,6 +227,9 @@ class Process:
             return
         if world.profile.park and self._is_commanded():
             self._command()
+            return
+        if world.roll(world.profile.asked) and not self.core.is_over:
+            self._ask(living)
             return
         drawn = world.random.random()
         if drawn < _SELDOM:
@@ -235,6 +250,12 @@ class Process:
             self._tick()
 
     def _tick(self) -> None:
+        """The clock: whenever it likes in the rough time, when the core has asked for it in the
+        calm. Whatever is due must be told then, or nobody would wake a job that waits for it."""
+        if self.world.calm:
+            due_s = self.core.deadline_s()
+            if due_s is None or due_s > self.world.clock():
+                return
         self.tell(Tick())
 
     def _renew(self) -> None:
@@ -256,29 +277,47 @@ class Process:
             is_ours = is_newest and self.core.is_live(life.region, life.generation)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
 
+    def _ask(self, living: list[Life | ContinuousLife]) -> None:
+        """What people and engines ask of a job at any time."""
+        drawn = self.world.random.random()
+        if drawn < 0.5:
+            kind = self.world.random.choice((CheckpointKind.SAVEPOINT, CheckpointKind.FULL))
+            self.world.note(f"somebody asks for a {kind.value} checkpoint")
+            self.tell(TriggerAsked(kind=kind, asked_by="person"))
+        elif drawn < 0.9 and living:
+            life = self.world.random.choice(living)
+            self.world.note(f"region {life.region} shall begin again")
+            life.end()
+            self._restarting.add(life.region)
+            self.tell(RestartAsked(region=life.region))
+        elif drawn >= 0.9:
+            self.world.note("somebody stops the job")
+            self.tell(StopAsked())
+
     def _is_commanded(self) -> bool:
         """Whether somebody types `sluice job restart` now; in the calm he does so in every other
         world."""
         if self.core.is_over:
             return False
         if self.world.calm:
-            is_watched = self.world.seed % 2 and any(map(self.core.is_parked, self._names))
+            is_watched = self.world.seed % 2 and any(map(self.core.is_parked, self.regions))
             return bool(is_watched) and self.world.random.random() < 0.1
         return self.world.roll(self.world.profile.command)
 
     def _command(self) -> None:
-        names = self.world.random.sample(self._names, self.world.random.randint(0, 2))
+        names = self.world.random.sample(self.regions, self.world.random.randint(0, 2))
         try:
             self.core.is_over or self._commanded(RestartCommanded(regions=tuple(names)))
         except ConfigError:
             return  # none is named, and none is parked
 
     def _commanded(self, event: RestartCommanded) -> None:
-        self.parked += [name for name in self._names if self.core.is_parked(name)]
+        self.parked += [name for name in self.regions if self.core.is_parked(name)]
         self.tell(event, raises=True)
 
     @property
-    def _names(self) -> list[str]:
+    def regions(self) -> list[str]:
+        """Their names, in this run."""
         return [plan.name for plan in self._plan.regions]
 
     def _work(self) -> None:
@@ -305,8 +344,8 @@ class Process:
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
         if next(self._sweeping, None) is None:
             self._sweeping = None
-            for asked in self._sweeps_begun:
-                self.tell(OrphansSwept(checkpoint_id=asked.checkpoint_id))
+            for swept in self._sweeps_begun:
+                swept()
 
     def _restart_dead(self) -> None:
         dead = [life for life in self.lives if life.dead]
@@ -325,24 +364,28 @@ class Process:
 
     def tell(self, event: CoreEvent, *, raises: bool = False) -> list[Action]:
         """Give the core an event and carry out what does not block."""
+        self.watch.told(event)
         try:
             actions = self.core.step(event, self.world.clock())
         except StreamError:
             if raises:
                 raise
             return []
+        self.watch.took(event)
         for action in actions:
             self._carry_out(action)
         return actions
 
     def _carry_out(self, action: Action) -> None:
+        self.watch.ordered(action)
         if isinstance(action, _REMOTE):
             self._queue.append(action)
         elif isinstance(action, Report):
             if action.progress.state is State.DECIDED:
                 self.left_out += action.progress.carried.values()
         elif isinstance(action, SweepOrphans):
-            self._sweeps_asked.append(action)
+            swept = OrphansSwept(checkpoint_id=action.checkpoint_id)
+            self._sweeps_asked.append(lambda: self.tell(swept))
         elif isinstance(action, ReturnBatches):
             self.results |= dict.fromkeys(action.batches)
         elif isinstance(action, FailBatches):
@@ -350,7 +393,7 @@ class Process:
         elif isinstance(action, RegionRestarted):
             self._restarting.discard(action.region)
             self.lives = [life for life in self.lives if life.region != action.region]
-            self._live(action.restored, action.generation)
+            self._live_again(action.restored, action.generation)
         elif isinstance(action, EndJob):
             self.error = action.error
             self.finished = action.finished and action.error is None

@@ -13,8 +13,10 @@ class Profile:
         kill, pause, resume, start: of whole coordinator processes.
         fail_region, fail_task: of what Spark runs.
         lost_answer, refused: of the store; unreached, unanswered: of the broker.
+        unread: of looks at the store, and at the file system.
         processes: at most so many coordinators are ever started before the calm.
         steps: moves before the calm.
+        add: of partitions.
         expire: of open transactions, by the broker's own timeout; what was decided is repaired.
         old: a batch must be decided soon, or its transactions may expire.
         lost_stops: it is not repaired, the job stops with the ranges.
@@ -25,6 +27,7 @@ class Profile:
         markers: the broker's markers wait for a step of their own.
         level: the broker's ``transaction.version``; None: by the seed.
         disk: checkpoints lie on a model file system, in the production store.
+        short: checkpoints may have little time, and few of them are kept, by the seed.
         max_concurrent: checkpoints under way at once.
         stateful: regions take part in every interval, and Spark replays their last batch.
         external: the drop-in: batches trigger checkpoints, Spark replays its own log.
@@ -33,6 +36,8 @@ class Profile:
         delayed: a region that failed begins again after growing delays, by its restart strategy.
         park: a region that fails a second time, or for good, is parked.
         command: the chance that somebody restarts regions, parked ones or others.
+        asked: the chance that somebody asks for a checkpoint of a kind, stops the job, or has a
+            region that lives begin again.
         move: the chance that a decision moves a split, and then the next one.
         rescale: each start has one to so many regions; 0: all have ``regions``.
         files: regions write files, too.
@@ -50,12 +55,14 @@ class Profile:
     fail_task: float = 0.03
     lost_answer: float = 0.03
     refused: float = 0.03
+    unread: float = 0.0
     unreached: float = 0.03
     unanswered: float = 0.03
     processes: int = 6
     steps: int = 120
     regions: int = 2
     partitions: int = 3
+    add: float = 0.01
     expire: float = 0.0
     old: float = 0.0
     lost_stops: bool = False
@@ -65,6 +72,7 @@ class Profile:
     markers: bool = False
     level: int | None = None
     disk: bool = False
+    short: bool = False
     max_concurrent: int = 1
     stateful: bool = False
     external: bool = False
@@ -73,6 +81,7 @@ class Profile:
     delayed: bool = False
     park: bool = False
     command: float = 0.0
+    asked: float = 0.0
     move: float = 0.0
     rescale: int = 0
     files: bool = False

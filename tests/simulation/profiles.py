@@ -10,6 +10,7 @@ from tests.simulation.profile import Profile
 __all__ = ["PROFILES", "profile_of"]
 
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
+_ANSWERED: dict[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 _TASKS: dict[str, Any] = {"continuous": True}
 _FILES: dict[str, Any] = {"files": True, "only_files": True}
 
@@ -44,6 +45,61 @@ PROFILES: Mapping[str, Profile] = {
     "stateful regions are carried": Profile(
         regions=3, regional=True, stateful=True, fail_region=0.03
     ),
+    "looks fail": Profile(unread=0.05, kill=0.02, pause=0.02, start=0.05, processes=8),
+    "looks fail on a file system": Profile(
+        unread=0.05, disk=True, kill=0.02, pause=0.02, start=0.1, late=0.1, processes=8
+    ),
+    "looks fail, transactions expire and are repaired": Profile(
+        unread=0.03, disk=True, expire=0.05, kill=0.03, processes=8
+    ),
+    "looks at files fail": Profile(**_FILES, unread=0.05, late=0.1, lost_answer=0.1, kill=0.02),
+    "looks at held files fail": Profile(
+        **_FILES, roll=True, unread=0.03, kill=0.03, fail_task=0.1, start=0.05
+    ),
+    "people ask": Profile(asked=0.01, kill=0.005),
+    "people ask, regions are carried": Profile(
+        asked=0.02, regions=3, regional=True, fail_region=0.03, disk=True
+    ),
+    "people ask, regions come back after delays": Profile(
+        asked=0.01, regions=3, delayed=True, fail_region=0.03
+    ),
+    "people ask, transactions expire and are repaired": Profile(
+        asked=0.01, expire=0.05, kill=0.03, processes=8
+    ),
+    "people ask, continuous tasks": Profile(**_TASKS, asked=0.01, max_concurrent=2),
+    "people ask, held files": Profile(**_FILES, roll=True, asked=0.01, kill=0.02),
+    "checkpoints have little time": Profile(short=True, fail_task=0.1, kill=0.02),
+    "checkpoints have little time, on a file system": Profile(
+        short=True, disk=True, regions=3, lost_answer=0.1, kill=0.02, start=0.05, processes=8
+    ),
+    "few of three checkpoints at once are kept": Profile(
+        short=True, max_concurrent=3, lost_answer=0.1, refused=0.1, kill=0.02
+    ),
+    "continuous epochs have little time": Profile(**_TASKS, short=True, max_concurrent=2),
+    "carried regions have little time": Profile(
+        short=True, regions=3, regional=True, fail_region=0.03, fail_task=0.1
+    ),
+    "held files, few checkpoints are kept": Profile(
+        **_FILES, roll=True, short=True, kill=0.02, late=0.05
+    ),
+    "partitions are added, regions are carried": Profile(
+        regions=3, regional=True, add=0.1, fail_region=0.03
+    ),
+    "partitions are added, regions come back after delays": Profile(
+        regions=3, partitions=2, add=0.1, delayed=True, fail_region=0.05, kill=0.02
+    ),
+    "partitions are added, splits move and regions are carried": Profile(
+        regions=3, partitions=2, add=0.1, regional=True, move=0.5, fail_region=0.03
+    ),
+    "partitions are added, continuous regions are carried": Profile(
+        **_TASKS, regions=3, partitions=2, add=0.1, regional=True, fail_region=0.03
+    ),
+    "regions are carried while every broker answers": Profile(
+        regions=3, regional=True, fail_region=0.05, **_ANSWERED
+    ),
+    "continuous regions are carried while every broker answers": Profile(
+        **_TASKS, regions=3, regional=True, fail_region=0.05, **_ANSWERED
+    ),
     "regions come back after delays": Profile(
         regions=3, delayed=True, fail_region=0.05, fail_task=0.1
     ),
@@ -67,6 +123,16 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "stateful regions are parked": Profile(
         regions=3, park=True, command=0.01, fail_region=0.02, stateful=True, steps=200, **_LONG_RUNS
+    ),
+    "regions are parked while every broker answers": Profile(
+        regions=4,
+        partitions=5,
+        park=True,
+        command=0.005,
+        fail_region=0.03,
+        steps=200,
+        **_LONG_RUNS,
+        **_ANSWERED,
     ),
     "splits move past parked regions": Profile(
         regions=4,

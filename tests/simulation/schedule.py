@@ -86,7 +86,7 @@ class Dice:
         self._profile = profile
         others = (
             (Kind.RECORDS, 0.1),
-            (Kind.PARTITION, 0.004),
+            (Kind.PARTITION, profile.add),
             (Kind.ZOMBIE, 0.1),
             (Kind.LATE, 3 * profile.late),
             (Kind.MARKERS, 0.2 if profile.markers else 0.0),

@@ -110,8 +110,7 @@ class Life:
 
     def fail(self, error: BaseException, *, permanent: bool = False) -> None:
         """Spark gives the batch up; its tasks may go on writing for a while."""
-        self.orphan()
-        self.dead = True
+        self.end()
         self._process.tell(
             RegionFailed(
                 region=self.region,
@@ -120,6 +119,12 @@ class Life:
                 permanent=permanent,
             )
         )
+
+    def end(self) -> None:
+        """Nothing more comes of it; the core is about to be told."""
+        self.orphan()
+        self.dead = True
+        self._process.watch.fails(self.region, self.generation)
 
     def registration(self) -> RegionRegistration:
         """What it says of itself once it is over."""

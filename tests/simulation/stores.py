@@ -1,11 +1,11 @@
 """The checkpoint directory: in memory, or the production store on a model file system."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from runtime.checkpoint.metadata import decode, decode_repair
 from runtime.checkpoint.store import CheckpointStore
-from runtime.contracts import PublishOutcome
+from runtime.contracts import MetadataStore, PublishOutcome
 from runtime.errors import StorageError
 from runtime.model import CheckpointRecord, StateEntry
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
@@ -14,7 +14,21 @@ from tests.fake_store import FakeStore
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["MemoryStore", "WatchedDisk", "make_disk_store"]
+__all__ = ["MemoryStore", "WatchedDisk", "make_disk_store", "memory_store_of"]
+
+_READS = frozenset(
+    {
+        "accepted",
+        "effective_committables",
+        "is_committed",
+        "is_superseded",
+        "known_seals",
+        "places",
+        "read",
+        "retirable",
+        "unsettled",
+    }
+)
 
 
 class MemoryStore(FakeStore):
@@ -33,6 +47,7 @@ class MemoryStore(FakeStore):
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`."""
+        self._world.watch.publishes(record)
         known = len(self.history)
         try:
             return super().publish(record, timeout_s=timeout_s)
@@ -58,6 +73,38 @@ class MemoryStore(FakeStore):
         if record is not None:  # a stale coordinator marks what was retired long ago
             self._world.watch.marked(checkpoint_id, lambda: self.effective_committables(record))
 
+    def retire(self, checkpoint_ids: Collection[int]) -> None:
+        """See `MetadataStore.retire`."""
+        for checkpoint_id in checkpoint_ids:
+            is_marked = checkpoint_id in self.committed
+            self._world.watch.retires(self.records[checkpoint_id], is_marked=is_marked)
+        super().retire(checkpoint_ids)
+
+
+class _ReadingStore:
+    """One process's way to a `MemoryStore`: at times it is not told what it asks."""
+
+    def __init__(self, world: "World", store: MemoryStore) -> None:
+        self._world = world
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in _READS:
+            return found
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            if self._world.fault(self._world.profile.unread, f"the store fails to answer {name}"):
+                raise StorageError("a simulated fault", {"call": name}, "Look again.")
+            return found(*args, **kwargs)
+
+        return ask
+
+
+def memory_store_of(world: "World", store: MemoryStore) -> MetadataStore:
+    """The shared store, as one process has it."""
+    return cast(MetadataStore, _ReadingStore(world, store)) if world.profile.unread else store
+
 
 class WatchedDisk(Disk):
     """What outlives processes; the watch is told of each record that gets its name."""
@@ -79,6 +126,14 @@ class WatchedDisk(Disk):
                 self.world.watch.repaired(repair.checkpoint_id, dict(repair.replaced), old)
         return placed
 
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        record = self.files.get(f"{path}/_metadata")
+        if record is not None:
+            is_marked = f"{path}/_committed" in self.files
+            self.world.watch.retires(decode(record, where={}), is_marked=is_marked)
+        super().remove(path)
+
 
 class _DiskStore(CheckpointStore):
     """The production store of one process."""
@@ -87,12 +142,18 @@ class _DiskStore(CheckpointStore):
         super().__init__(fs, clock=world.clock, pause=world.nap)
         self._world = world
 
+    def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        """See `MetadataStore.publish`."""
+        self._world.watch.publishes(record)
+        return super().publish(record, timeout_s=timeout_s)
+
     def mark_committed(self, checkpoint_id: int) -> None:
         """See `MetadataStore.mark_committed`."""
         super().mark_committed(checkpoint_id)
-        record = self.read(checkpoint_id)
+        plain = CheckpointStore(FakeFileSystem(self._world.disk))
+        record = plain.read(checkpoint_id)
         if record is not None:  # a stale coordinator marks what was retired long ago
-            self._world.watch.marked(checkpoint_id, lambda: self.effective_committables(record))
+            self._world.watch.marked(checkpoint_id, lambda: plain.effective_committables(record))
 
 
 def make_disk_store(world: "World", disk: Disk) -> CheckpointStore:
@@ -110,4 +171,7 @@ def make_disk_store(world: "World", disk: Disk) -> CheckpointStore:
             return world.random.choice((Fault.CRASH_BEFORE, Fault.CRASH_DURING, Fault.CRASH_AFTER))
         return Fault.NONE
 
-    return _DiskStore(world, FakeFileSystem(disk, fault=fault))
+    def is_unreadable(step: str) -> bool:
+        return world.fault(profile.unread, f"the checkpoint directory fails to answer {step}")
+
+    return _DiskStore(world, FakeFileSystem(disk, fault=fault, is_unreadable=is_unreadable))

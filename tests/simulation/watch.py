@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from connectors.kafka.handles import TransactionIdentity, decode_handle
 from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.assignment import hand_over
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.losses import digest_of
 from runtime.contracts import UnsettledWork
 from runtime.model import (
+    SEAL,
+    Acknowledgement,
     Assignment,
-    CheckpointKind,
     CheckpointRecord,
     RegionStatus,
     SplitRange,
@@ -71,12 +71,19 @@ class Watch:
         self._hands: dict[str, str] = {}
         self._last_of: dict[str, TransactionIdentity] = {}
         self._ends: dict[int, int] = {}
-        self._carried: dict[tuple[str, str], int] = {}
+        self._broken: ViolationError | None = None
+        self._due_s: dict[StateEntry, float] = {}
         self._assignment: Assignment | None = None
 
     def _require(self, holds: object, what: str) -> None:
         if not holds:
-            raise ViolationError(what, self._world.facts())
+            self._broken = ViolationError(what, self._world.facts())
+            raise self._broken
+
+    def require_unbroken(self) -> None:
+        """Some code takes every error of what it asks for, ours as well; it is raised once more."""
+        if self._broken is not None:
+            raise self._broken
 
     # --- the broker -------------------------------------------------------------------------------
 
@@ -166,6 +173,19 @@ class Watch:
 
     # --- the checkpoint directory -----------------------------------------------------------------
 
+    def acknowledged(self, ack: Acknowledgement) -> None:
+        """A region tells what it has pre-committed, and until when that is safe to decide."""
+        if ack.decide_by_s is not None:
+            self._due_s |= dict.fromkeys(ack.region.committables, ack.decide_by_s)
+
+    def publishes(self, record: CheckpointRecord) -> None:
+        """Rule 23: nobody tries to decide what may be lost already; one that was not answered, and
+        stands, is only asked for again."""
+        if record.verdict is Verdict.DECIDED and record.checkpoint_id not in self._places:
+            now_s = self._world.clock()
+            is_safe = all(now_s <= self._due_s.get(e, now_s) for e in record.committables)
+            self._require(is_safe, "a decision is tried that has grown old")
+
     def placed(self, record: CheckpointRecord, *, is_over: bool = False) -> None:
         """A record stands in its place; over another one, which was not retired, if ``is_over``."""
         at = record.checkpoint_id
@@ -187,7 +207,6 @@ class Watch:
             self._name(at, record.committables)
             self.files.decided(record, self._new_ranges(record))
             self._check_ranges(record)
-            self._check_carried(record)
             self._check_assignment(record)
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
@@ -229,6 +248,13 @@ class Watch:
                 ended is not None and ended.state in _COMMITTED, "marked before it is committed"
             )
 
+    def retires(self, record: CheckpointRecord, *, is_marked: bool) -> None:
+        """Rules 6 and 29: seals stay, and what may still have to be committed."""
+        is_seal = record.asked_by == SEAL or record.checkpoint_id == 0
+        self._require(not is_seal, "a seal is deleted")
+        is_open = record.verdict is Verdict.DECIDED and not is_marked
+        self._require(not is_open, "a decision is deleted that is not committed on record")
+
     def _new_ranges(self, record: CheckpointRecord) -> list[SplitRange]:
         return [
             split
@@ -250,27 +276,6 @@ class Watch:
         for region in record.regions:
             for split in region.splits:
                 self._ends[split.partition] = split.end_offset
-
-    def _check_carried(self, record: CheckpointRecord) -> None:
-        """Section 5: regions are carried within the limits that the job has; parked ones aside."""
-        handler = self._world.settings.handler
-        carried = {r.region for r in record.regions if r.status is RegionStatus.CARRIED}
-        if self._world.profile.park:
-            return  # parked regions are carried for as long as they stand
-        session = record.leader_session_id
-        for region in record.regions:
-            key = (session, region.region)
-            self._carried[key] = self._carried.get(key, 0) + 1 if region.region in carried else 0
-        if not carried:
-            return
-        self._require(isinstance(handler, RegionalCheckpointHandler), "carried by a global handler")
-        assert isinstance(handler, RegionalCheckpointHandler)
-        is_ordinary = record.kind is CheckpointKind.CHECKPOINT
-        self._require(is_ordinary, "a region is carried in a checkpoint that is for all")
-        most = handler.max_failed_ratio * len(record.regions)
-        self._require(len(carried) <= most, "more regions are carried than the limit")
-        in_a_row = max(self._carried[session, name] for name in carried)
-        self._require(in_a_row <= handler.max_carried_in_a_row, "a region is carried too often")
 
     def _check_assignment(self, record: CheckpointRecord) -> None:
         """Each decision gives every split to one region, and none takes a split from the job."""

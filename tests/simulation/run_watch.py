@@ -1,0 +1,129 @@
+"""What must hold as a run takes its decisions: judged where its core orders them, by what its
+regions told it before."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from connectors.kafka.handles import TransactionIdentity
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.messages import (
+    Acknowledged,
+    Action,
+    CoreEvent,
+    Progress,
+    Publish,
+    Report,
+    RestartCommanded,
+    SplitsDiscovered,
+    SweepOrphans,
+)
+from runtime.checkpoint.states import State
+from runtime.contracts import FailureReason
+from runtime.model import CheckpointKind, RegionStatus, SplitKey, StateEntry, Verdict
+from tests.simulation.kafka import identities_of
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+__all__ = ["RunWatch"]
+
+_UNSWEPT = ("broker", "EndTxn")
+"""In the names of faults by which a sweep may have missed something."""
+
+
+class RunWatch:
+    """One process's part of the watch: told of what its core is told, and of what that orders."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._world = process.world
+        # Of failed lives: transactions that they had open and had not acknowledged, by region.
+        self._left_open: dict[str, set[TransactionIdentity]] = {}
+        self._to_sweep: dict[int, dict[str, frozenset[TransactionIdentity]]] = {}
+        self._regions = process.regions
+        self._counted: set[int] = set()
+        self._in_a_row: Counter[str] = Counter()
+        self._discovered: set[SplitKey] = set()
+        self._decided: set[int] = set()
+        self._acknowledged: set[StateEntry] = set()
+
+    def told(self, event: CoreEvent) -> None:
+        """The core is about to be told."""
+        if isinstance(event, Acknowledged):
+            self._acknowledged |= set(event.ack.region.committables)
+            self._world.watch.acknowledged(event.ack)
+        elif isinstance(event, RestartCommanded):
+            for name in event.regions or filter(self._process.core.is_parked, self._regions):
+                del self._in_a_row[name]  # as if it had never failed
+
+    def took(self, event: CoreEvent) -> None:
+        """The core was told, and did not refuse."""
+        if isinstance(event, SplitsDiscovered):
+            self._discovered |= {split.key for split in event.splits}
+
+    def fails(self, region: str, generation: int) -> None:
+        """A life of a region is given up; the core is about to be told."""
+        known = set(identities_of(self._acknowledged))
+        mark = f"/{region}.{generation}/"
+        self._left_open.setdefault(region, set()).update(
+            identity
+            for identity in self._world.broker.ongoing()
+            if mark in identity.transactional_id and identity not in known
+        )
+
+    def ordered(self, action: Action) -> None:
+        """The core wants this to be done."""
+        if isinstance(action, SweepOrphans):
+            # What fails from here on is a late region's, if it is carried: the next sweep has it.
+            self._to_sweep[action.checkpoint_id] = self._left_so_far()
+        if isinstance(action, Report) and action.progress.state is State.DECIDED:
+            self._check_carried(action.progress)
+        if not isinstance(action, Publish) or action.verdict is not Verdict.DECIDED:
+            return
+        if action.checkpoint_id not in self._decided:  # a repetition is of what was then
+            self._decided.add(action.checkpoint_id)
+            self._check_swept(action)
+            self._check_discovered(action)
+
+    def _check_discovered(self, action: Publish) -> None:
+        """Rule 9: a split that was found is on record from then on, whoever is carried."""
+        known = {split.key for region in action.regions for split in region.splits}
+        self._world.require(self._discovered <= known, "a split that was found is not on record")
+
+    def _check_carried(self, progress: Progress) -> None:
+        """Section 5: regions are carried within the limits that the job has; parked ones count in
+        none of them."""
+        if progress.checkpoint_id in self._counted:
+            return  # decided once more, as it is called behind a repair
+        self._counted.add(progress.checkpoint_id)
+        parked = [n for n, why in progress.carried.items() if why is FailureReason.PARKED]
+        carried = progress.carried.keys() - set(parked)
+        self._in_a_row = Counter({name: self._in_a_row[name] + 1 for name in carried})
+        if not carried:
+            return
+        require, handler = self._world.require, self._world.settings.handler
+        require(isinstance(handler, RegionalCheckpointHandler), "carried by a global handler")
+        assert isinstance(handler, RegionalCheckpointHandler)
+        is_ordinary = progress.kind is CheckpointKind.CHECKPOINT
+        require(is_ordinary, "a region is carried in a checkpoint that is for all")
+        most = handler.max_failed_ratio * (len(self._regions) - len(parked))
+        require(len(carried) <= most, "more regions are carried than the limit")
+        in_a_row = max(self._in_a_row.values())
+        require(in_a_row <= handler.max_carried_in_a_row, "a region is carried too often")
+
+    def _left_so_far(self) -> dict[str, frozenset[TransactionIdentity]]:
+        return {region: frozenset(left) for region, left in self._left_open.items()}
+
+    def _check_swept(self, action: Publish) -> None:
+        """Rule 17: what a carried region has left open is aborted before the decision without it,
+        for it may hold back the readers of what others write."""
+        if any(word in fault for fault in self._world.faults for word in _UNSWEPT):
+            return
+        carried = [r.region for r in action.regions if r.status is RegionStatus.CARRIED]
+        ongoing = set(self._world.broker.ongoing())
+        left = self._to_sweep.pop(action.checkpoint_id, None)
+        if left is None:
+            left = self._left_so_far()
+        for region in carried:
+            held = ongoing & left.get(region, frozenset())
+            self._world.require(not held, "a carried region's open transaction is left")
