@@ -189,11 +189,12 @@ def test_an_open_transaction_is_waited_for_and_then_named(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    scratch, data = tmp_path / "scratch", tmp_path / "in.json"
+    scratch, data, copy = (tmp_path / name for name in ("scratch", "in.json", "out.json"))
     scratch.mkdir()
-    data.write_text('{"value": "a"}\n' * 2_000_000, "utf-8")  # more than it reads meanwhile
+    for file in (data, copy):
+        file.write_text('{"value": "a"}\n' * 2_000_000, "utf-8")  # more than it reads meanwhile
     program = "from runtime.cli import main; main()"
-    words = ["--input", str(data), "--output", str(data), "--scratch", str(scratch)]
+    words = ["--input", str(data), "--output", str(copy), "--scratch", str(scratch)]
     with subprocess.Popen(
         [sys.executable, "-c", program, "verify", *words], stderr=subprocess.PIPE, text=True
     ) as process:
