@@ -18,7 +18,7 @@ from runtime.model import BatchKey
 from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
 from runtime.service.server import CoordinatorService
-from runtime.spark.drop_in import DropInQueries
+from runtime.spark.drop_in import DropInQueries, DropInSinkMaker
 from runtime.spark.session import SHUFFLE_RETRY
 from tests.fakes import (
     FakeBroker,
@@ -29,7 +29,7 @@ from tests.fakes import (
     transactional_id,
 )
 
-__all__ = ["FORMAT", "Execution", "Query", "Session", "World"]
+__all__ = ["FORMAT", "Execution", "Query", "QueryProcess", "Session", "World"]
 
 FORMAT = "sluice-any"
 
@@ -112,19 +112,40 @@ class Sink:
         return "what tasks write with"
 
 
-class World:
-    """A query's checkpoint location, a broker, and the process that runs the query."""
+class QueryProcess:
+    """The process that runs a query, with its service and a client of it: no Spark in it.
 
-    def __init__(self, location: Path) -> None:
+    Args:
+        location: the query's checkpoint location; exists.
+        sinks: as of `DropInQueries`.
+    """
+
+    def __init__(self, location: Path, sinks: Mapping[str, DropInSinkMaker]) -> None:
         self.location = str(location)
-        self.broker = FakeBroker()
-        self.reachable = True
         self.session = Session()
         self.query = Query()
         self.session.active.append(self.query)
         (location / "metadata").write_text(json.dumps({"id": self.query.id}))
-        sink = Sink(lambda: FakeSink(self.broker, may_reach=lambda: self.reachable))
         session = cast(SparkSession, self.session)
+        self.queries = DropInQueries(session, sinks, host="127.0.0.1")
+        self.service = CoordinatorService()
+        self.service.mount(HANDLER_KEY, self.queries)
+        self.service.start()
+        self.client = DropInClient(address=self.service.coordinator_address)
+
+    def close(self) -> None:
+        """As `Installation.close`."""
+        self.queries.close()
+        self.service.stop()
+
+
+class World(QueryProcess):
+    """A query, and the broker that its sink writes to."""
+
+    def __init__(self, location: Path) -> None:
+        self.broker = FakeBroker()
+        self.reachable = True
+        sink = Sink(lambda: FakeSink(self.broker, may_reach=lambda: self.reachable))
         self.makes_a_sink = False
         self.may_start = threading.Event()
         self.may_start.set()
@@ -135,16 +156,7 @@ class World:
                 assert self.may_start.wait(300)
             return sink
 
-        self.queries = DropInQueries(session, {FORMAT: made}, host="127.0.0.1")
-        self.service = CoordinatorService()
-        self.service.mount(HANDLER_KEY, self.queries)
-        self.service.start()
-        self.client = DropInClient(address=self.service.coordinator_address)
-
-    def close(self) -> None:
-        """As `Installation.close`."""
-        self.queries.close()
-        self.service.stop()
+        super().__init__(location, {FORMAT: made})
 
     def begin(self, options: Mapping[str, str] | None = None) -> QueryRun:
         """What the constructor asks, at each of its three places."""

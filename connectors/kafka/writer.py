@@ -33,7 +33,13 @@ from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.statistics_pace import StatisticsPace
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import WriteSettings, write_settings
-from runtime.contracts import AttemptRegistry, ContinuousWriter, RegisteredAttempt, TaskScope
+from runtime.contracts import (
+    INTERVALS_OF_A_LIFE,
+    AttemptRegistry,
+    ContinuousWriter,
+    RegisteredAttempt,
+    TaskScope,
+)
 from runtime.errors import StreamError
 from runtime.failpoints import failpoint
 from runtime.model import SplitRange, StateEntry
@@ -371,7 +377,7 @@ class KafkaWriterFactory:
         """See `runtime.contracts.ContinuousWriterFactory`."""
         if self.guarantee is not Guarantee.EXACTLY_ONCE:
             return None
-        return (self.transaction_timeout_s or _USUAL_TIMEOUT_S) / 3
+        return (self.transaction_timeout_s or _USUAL_TIMEOUT_S) / INTERVALS_OF_A_LIFE
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `runtime.contracts.ContinuousWriterFactory`."""

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits, TasksFirst
-from runtime.contracts import Committer, SinkContext, SinkCoordinator, SweepReport, SweepView
+from runtime.contracts import (
+    INTERVALS_OF_A_LIFE,
+    Committer,
+    SinkContext,
+    SinkCoordinator,
+    SweepReport,
+    SweepView,
+)
 from runtime.errors import ConfigError
 
 __all__ = ["ContinuousSink"]
-
-_SHARE = 3  # of a transaction's life, until its barrier
 
 
 class ContinuousSink:
@@ -47,7 +52,7 @@ class ContinuousSink:
         if "transaction_timeout_s" in facts:
             lives_s = float(facts["transaction_timeout_s"])
             self._lost_timeout.allow(lives_s)
-            if self._between_barriers_s > lives_s / _SHARE:
+            if self._between_barriers_s > lives_s / INTERVALS_OF_A_LIFE:
                 raise ConfigError(
                     "a continuous task's transaction would be too old at its barrier",
                     {

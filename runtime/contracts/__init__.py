@@ -17,6 +17,7 @@ from runtime.contracts.committing import (
 )
 from runtime.contracts.coordination import Coordinator
 from runtime.contracts.following import (
+    INTERVALS_OF_A_LIFE,
     ContinuousSource,
     ContinuousWriter,
     ContinuousWriterFactory,
@@ -79,6 +80,7 @@ from runtime.contracts.writing import (
 )
 
 __all__ = [
+    "INTERVALS_OF_A_LIFE",
     "AcceptedAs",
     "AcceptedWork",
     "AttemptRegistry",

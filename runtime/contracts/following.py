@@ -10,6 +10,7 @@ from runtime.contracts.writing import AttemptRegistry, SinkWriter, TaskScope, Wr
 from runtime.model import SplitKey, SplitRange
 
 __all__ = [
+    "INTERVALS_OF_A_LIFE",
     "ContinuousSource",
     "ContinuousWriter",
     "ContinuousWriterFactory",
@@ -17,6 +18,10 @@ __all__ = [
     "FollowingReader",
     "RecordsRead",
 ]
+
+INTERVALS_OF_A_LIFE = 3
+"""What a remote gives up by itself must live for so many intervals at least: it is open from one
+barrier to the next, and until its decision."""
 
 
 class RecordsRead(NamedTuple):

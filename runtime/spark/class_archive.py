@@ -5,6 +5,7 @@ of them takes a third of that away. It fits one Java and one set of jars; Java t
 that it does not fit, and loads the classes as ever.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -97,7 +98,8 @@ def find_archive() -> Path | None:
         classes = SparkClasses.of_this_process()
         found = _find(classes) if classes.is_shareable else None
         if found is not None:
-            os.utime(found)  # in use, so others are dropped before it
+            with contextlib.suppress(PermissionError):  # somebody else's
+                os.utime(found)  # in use, so others are dropped before it
         return found
     except (OSError, MissingRequirementError):
         return None

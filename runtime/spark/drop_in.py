@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.graph import OperatorSpec, build_graph
 from runtime.checkpoint.leader import FileLeaderStore, Leader
+from runtime.checkpoint.opening import DROP_IN
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import TaskSink
@@ -26,8 +27,8 @@ from runtime.errors import ConfigError, FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord
 from runtime.service.drop_in_client import REGION, DropInMessage, QueryRun
 from runtime.service.server import CoordinatorService
-from runtime.spark import query_logs
 from runtime.spark.active_queries import ActiveQuery, find_query
+from runtime.spark.query_logs import LoggedBatch, require_logged
 from runtime.storage.file_system import FileSystem
 from runtime.storage.looks import close_quietly
 from runtime.storage.opening import open_file_system
@@ -237,7 +238,7 @@ class DropInQueries:
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
         operator_id = graph[0].operator_id
         fs = self._file_system(location)
-        store = CheckpointStore(self._file_system(f"{location}/sluice"))
+        store = CheckpointStore(self._file_system(f"{location}/{DROP_IN}"))
         coordinator = BarrierCoordinator(
             JobPlan(
                 name=f"query-{active.query_id}",
@@ -254,7 +255,7 @@ class DropInQueries:
         )
         try:
             started = coordinator.start(timeout_s=_START_TIMEOUT_S)
-            query_logs.require_logged(fs, started.regions[REGION])
+            require_logged(fs, started.regions[REGION])
             service = CoordinatorService(coordinator, host=self._host)
             service.start()
             FileLeaderStore(store.fs).announce(
@@ -301,14 +302,15 @@ class DropInQueries:
         batch_id = message.batch_id
         batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
         if not run.coordinator.is_decided(batch):
+            logged, before = (LoggedBatch.read(run.fs, batch_id - back) for back in (0, 1))
             region = RegionRecord(
                 region=REGION,
                 generation=run.generation,
                 query_id=run.active.query_id,
                 batch_id=batch_id,
-                splits=query_logs.ranges_read(run.fs, batch_id),
-                offset_log_version=query_logs.logged_version(run.fs, batch_id),
-                other_offsets_sha256=query_logs.other_offsets_digest(run.fs, batch_id),
+                splits=logged.read_behind(before),
+                offset_log_version=logged.version,
+                other_offsets_sha256=logged.others_sha256,
                 committables=message.entries,
             )
             run.coordinator.acknowledge(
@@ -359,7 +361,7 @@ def _replaced(location: str, run_id: str) -> FencedError:
     return FencedError(
         "another start of this query has begun, with options of its own",
         {"location": location, "run_id": run_id},
-        "Nothing was written. Start the query again, once.",
+        "This call has written nothing. Start the query again, once.",
     )
 
 

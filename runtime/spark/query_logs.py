@@ -8,8 +8,8 @@ region simply gets a new directory.
 import contextlib
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from runtime import offsets
 from runtime.errors import DamagedCheckpointError, StreamError
@@ -18,11 +18,9 @@ from runtime.model import RegionRecord, SplitRange
 from runtime.storage.file_system import FileSystem
 
 __all__ = [
+    "LoggedBatch",
     "batches_beyond",
-    "logged_version",
     "newest_generation",
-    "other_offsets_digest",
-    "ranges_read",
     "read_offset",
     "require_ends",
     "require_logged",
@@ -54,18 +52,45 @@ def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) 
     )
 
 
-def ranges_read(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    """What our own sources read in a batch of a drop-in query, from Spark's offset log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedBatch:
+    """What Spark's offset log says of a batch of a drop-in query.
 
-    A range that the batch before has too was read there and not again: a watermark moved on, or
-    only another source had records (rule 8). Other formats are left out. Two of our sources may
-    read one topic, each at its own pace, so a split's source is also told by its place among ours.
+    Attributes:
+        ranges: of our own sources. Two of them may read one topic, each at its own pace, so a
+            split's source is also told by its place among ours.
+        version: that it is written in; 0 where the log does not tell. A drop-in query's log is made
+            as the user's session has it; Spark's own default is 1.
+        others_sha256: of what it says of other formats' sources, or "" without any. Not of the line
+            before, which has the time of the plan.
     """
-    before = {_identity(split) for split in _ranges_logged(fs, batch_id - 1)}
-    return tuple(
-        replace(split, start_offset=split.end_offset) if _identity(split) in before else split
-        for split in _ranges_logged(fs, batch_id)
-    )
+
+    ranges: tuple[SplitRange, ...]
+    version: int
+    others_sha256: str
+
+    @classmethod
+    def read(cls, fs: FileSystem, batch_id: int) -> Self:
+        """The file system is rooted at the query's checkpoint location."""
+        lines = _lines(fs.read(f"offsets/{batch_id}"))
+        found = [(line, _own(line)) for line in lines[2:]]
+        ours = [splits for _, splits in found if splits is not None]
+        others = [line for line, splits in found if splits is None]
+        number = "".join(lines[:1]).strip().removeprefix("v")
+        return cls(
+            ranges=tuple(_of_source(split, at) for at, of in enumerate(ours) for split in of),
+            version=int(number) if number.isdecimal() else 0,
+            others_sha256=hashlib.sha256("\n".join(others).encode()).hexdigest() if others else "",
+        )
+
+    def read_behind(self, before: "LoggedBatch") -> tuple[SplitRange, ...]:
+        """The ranges that were read in it. One that the batch before has too was read there and not
+        again: a watermark moved on, or only another source had records (rule 8)."""
+        known = {_identity(split) for split in before.ranges}
+        return tuple(
+            replace(split, start_offset=split.end_offset) if _identity(split) in known else split
+            for split in self.ranges
+        )
 
 
 def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
@@ -76,12 +101,6 @@ def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
         split.start_offset,
         split.end_offset,
     )
-
-
-def _ranges_logged(fs: FileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    logged = map(_own, _lines(fs.read(f"offsets/{batch_id}"))[2:])
-    ours = [splits for splits in logged if splits is not None]
-    return tuple(_of_source(split, at) for at, splits in enumerate(ours) for split in splits)
 
 
 def _own(line: str) -> tuple[SplitRange, ...] | None:
@@ -111,25 +130,6 @@ def _of_source(split: SplitRange, at: int) -> SplitRange:
     return replace(split, source_id=f"{split.source_id}-{at + 1}") if at else split
 
 
-def logged_version(fs: FileSystem, batch_id: int) -> int:
-    """The version that Spark wrote a batch's offsets in; 0 where the log does not tell.
-
-    A drop-in query's log is made as the user's session has it; Spark's own default is 1.
-    """
-    first, _, _ = (fs.read(f"offsets/{batch_id}") or b"").partition(b"\n")
-    number = first.decode(errors="replace").strip().removeprefix("v")
-    return int(number) if number.isdecimal() else 0
-
-
-def other_offsets_digest(fs: FileSystem, batch_id: int) -> str:
-    """SHA-256 of what the log says of a batch's sources that are not ours, or "" without any.
-
-    Not of the line before, which has the time of the plan.
-    """
-    others = [line for line in _lines(fs.read(f"offsets/{batch_id}"))[2:] if _own(line) is None]
-    return hashlib.sha256("\n".join(others).encode()).hexdigest() if others else ""
-
-
 def require_logged(fs: FileSystem, record: RegionRecord) -> None:
     """Refuse to run a drop-in query whose offset log is not the one that its checkpoint is about.
 
@@ -144,10 +144,10 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         return
     if not fs.exists(f"offsets/{record.batch_id}"):
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
-    require_ends(_ranges_logged(fs, record.batch_id), record)
-    _require_on_record(ranges_read(fs, record.batch_id), record)
-    found = other_offsets_digest(fs, record.batch_id)
-    if record.other_offsets_sha256 not in ("", found):
+    logged, before = (LoggedBatch.read(fs, record.batch_id - back) for back in (0, 1))
+    require_ends(logged.ranges, record)
+    _require_on_record(logged.read_behind(before), record)
+    if record.other_offsets_sha256 not in ("", logged.others_sha256):
         path = f"offsets/{record.batch_id}"
         raise _not_the_same(record.batch_id, {"path": path, "sources": "other formats"})
 

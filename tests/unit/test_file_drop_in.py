@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from connectors.hdfs.drop_in import FileDropIn, FileDropInSink, FileWriter
 from connectors.hdfs.task_files import LocalTaskFiles
@@ -16,38 +15,22 @@ from runtime.contracts import CommitOutcome, TaskScope, WriterFactory
 from runtime.errors import AuthenticationError, ConfigError
 from runtime.model import BatchKey
 from runtime.service.client import CoordinatorClient
-from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
-from runtime.service.server import CoordinatorService
-from runtime.spark.drop_in import DropInQueries
+from runtime.service.drop_in_client import REGION, QueryRun
 from runtime.storage.web_hdfs import WebHdfsAddress
-from tests.drop_in_world import Query, Session
+from tests.drop_in_world import QueryProcess
 from tests.fake_webhdfs import FakeWebHdfs
 
 _FORMAT = "sluice-files"
 _ROWS = pa.record_batch({"n": pa.array([1, 2, 3]), "day": pa.array(["mon", "mon", "tue"])})
 
 
-class World:
-    """A query's process: no Spark in it, its checkpoint location and its files on this disk."""
+class World(QueryProcess):
+    """A query with its files on this disk."""
 
     def __init__(self, directory: Path) -> None:
-        self.location = directory / "chk"
-        self.location.mkdir()
-        (self.location / "metadata").write_text('{"id": "11111111-query"}')
-        self.session = Session()
-        self.query = Query()
-        self.session.active.append(self.query)
-        session = cast(SparkSession, self.session)
-        self.queries = DropInQueries(session, {_FORMAT: _made}, host="127.0.0.1")
-        self.service = CoordinatorService()
-        self.service.mount(HANDLER_KEY, self.queries)
-        self.service.start()
-        self.client = DropInClient(address=self.service.coordinator_address)
-
-    def close(self) -> None:
-        """As `Installation.close`."""
-        self.queries.close()
-        self.service.stop()
+        location = directory / "chk"
+        location.mkdir()
+        super().__init__(location, {_FORMAT: _made})
 
     def restart(self, run_id: str) -> None:
         """The query, at the same checkpoint location."""
@@ -55,7 +38,7 @@ class World:
 
     def begin(self, options: Mapping[str, str]) -> QueryRun:
         """What the writer's constructor asks."""
-        return self.client.begin(_FORMAT, str(self.location), options)
+        return self.client.begin(_FORMAT, self.location, options)
 
     def run_batch(self, run: QueryRun, batch_id: int) -> None:
         """One task, and Spark's commit."""
@@ -63,7 +46,7 @@ class World:
             writer = _writer(run, batch_id, client)
             writer.write(_ROWS)
             entries = writer.pre_commit()
-        self.client.commit(str(self.location), run, batch_id, entries, decide_by_s=None)
+        self.client.commit(self.location, run, batch_id, entries, decide_by_s=None)
 
 
 def _made(options: Mapping[str, str], _query: object) -> Any:
@@ -102,8 +85,9 @@ def test_a_restart_may_give_another_path(world: World, tmp_path: Path) -> None:
     old, new = tmp_path / "a" / "orders", tmp_path / "b" / "sales"
     world.run_batch(world.begin({"path": str(old), "partitionBy": "day"}), 0)
     world.restart("run-2")
-    (world.location / "offsets").mkdir()
-    (world.location / "offsets" / "0").write_text("v1\n{}\n{}")
+    log = Path(world.location) / "offsets"
+    log.mkdir()
+    (log / "0").write_text("v1\n{}\n{}")
     world.run_batch(world.begin({"path": str(new)}), 1)
     assert _files(old) == ["day=mon", "day=tue"]
     assert _files(new) == ["sales"]

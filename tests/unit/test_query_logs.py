@@ -10,7 +10,7 @@ from runtime.errors import DamagedCheckpointError
 from runtime.job import Pipeline
 from runtime.model import Barrier, RegionRecord, SplitRange
 from runtime.spark.job_graph import Region
-from runtime.spark.query_logs import other_offsets_digest, ranges_read, require_logged
+from runtime.spark.query_logs import LoggedBatch, require_logged
 from runtime.spark.region_start import make_ready
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
@@ -44,6 +44,11 @@ def logged(
 def offset_of(splits: tuple[SplitRange, ...]) -> str:
     barrier = Barrier(checkpoint_id=1, region="query", generation=0, splits=splits)
     return json.dumps(offsets.encode(barrier))
+
+
+def ranges_read(fs: FakeFileSystem, batch_id: int) -> tuple[SplitRange, ...]:
+    """In a batch, with the one before it in the log."""
+    return LoggedBatch.read(fs, batch_id).read_behind(LoggedBatch.read(fs, batch_id - 1))
 
 
 def test_a_batch_reads_what_its_offset_says() -> None:
@@ -161,7 +166,7 @@ def test_rule_8_another_plan_of_a_source_that_is_not_ours_is_refused() -> None:
         generation=0,
         batch_id=0,
         splits=(split(0, 5),),
-        other_offsets_sha256=other_offsets_digest(logged((split(0, 5),)), 0),
+        other_offsets_sha256=LoggedBatch.read(logged((split(0, 5),)), 0).others_sha256,
     )
     require_logged(logged((split(0, 5),), at_ms=7), decided)
     planned_anew = logged((split(0, 5),), foreign='rate:{"seconds": 8}')

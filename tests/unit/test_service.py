@@ -245,29 +245,26 @@ def test_a_drop_in_query_reaches_its_handler() -> None:
     assert handler.calls[0] == ("commit", {"batch": 7})
 
 
-def test_a_drop_in_query_is_told_at_once_what_its_handler_could_not_reach() -> None:
-    """The handler has waited already; asked again and again, bad input would take minutes."""
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        ("unreachable", UnreachableError, "servers=x:1"),
+        ("divide", StreamError, "error=ZeroDivisionError"),
+    ],
+)
+def test_a_drop_in_query_is_told_at_once_what_its_handler_met(
+    call: str, kind: type[StreamError], says: str
+) -> None:
+    """It has waited for what it could not reach already, and bad input would take minutes; what it
+    did not expect would be "the coordinator did not answer", with the cause in a log."""
     handler = _Handler()
     with CoordinatorService() as service:
         service.mount("key", handler)
         with (
             CoordinatorClient(service.coordinator_address) as client,
-            pytest.raises(UnreachableError, match="servers=x:1"),
+            pytest.raises(kind, match=says),
         ):
-            client.query("key", "unreachable", {}, timeout_s=300.0)
-    assert len(handler.calls) == 1
-
-
-def test_what_a_handler_did_not_expect_is_told_at_once_by_name() -> None:
-    """Asked for a minute, it would be "the coordinator did not answer", and the cause in a log."""
-    handler = _Handler()
-    with CoordinatorService() as service:
-        service.mount("key", handler)
-        with (
-            CoordinatorClient(service.coordinator_address) as client,
-            pytest.raises(StreamError, match="error=ZeroDivisionError"),
-        ):
-            client.query("key", "divide", {}, timeout_s=300.0)
+            client.query("key", call, {}, timeout_s=300.0)
     assert len(handler.calls) == 1
 
 
