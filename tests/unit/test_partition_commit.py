@@ -309,6 +309,28 @@ def test_rows_for_a_partition_whose_mark_was_refused_are_taken() -> None:
         sink.stage("main", hour(0))
 
 
+def test_who_may_have_been_told_is_remembered_while_the_partition_is_not_due() -> None:
+    """As where another region is carried between two tries, of which the second is refused."""
+    sink = MarkedSink(
+        PartitionCommit(delay_s=0.0, policies=[print], on_late="error"),
+        regions=("main", "other"),
+        loses_answers=True,
+        refusal=REFUSED,
+    )
+    sink.epoch({"main": ["dt=1"]})
+    assert sink.told == [("dt=1", False)]
+    sink.decide(carried=["other"])
+    sink.tell()
+    assert not sink.ledger.due()
+    sink.loses_answers, sink.refuses, sink.carried = False, True, ()
+    sink.pass_s(60.0)
+    sink.decide()
+    sink.tell()
+    sink.pass_s(60.0)
+    with pytest.raises(LateRecordsError, match="dt=1"):
+        sink.stage("main", "dt=1")
+
+
 def test_a_mark_whose_answer_was_lost_is_made_again_as_late_where_rows_came() -> None:
     """Under another key; without such rows it is the same mark."""
     sink = MarkedSink(by_time(), loses_answers=True)

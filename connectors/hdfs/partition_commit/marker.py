@@ -69,7 +69,7 @@ class PartitionMarker:
         target: URI of the directory that the sink writes.
         is_newest_run: whether no other run has taken over the job; it may fail. Asked before marks,
             a second before them at the most: a process that was stopped for long wakes up in this
-            thread, too.
+            thread, too. One that is stopped between the answer and the mark makes that one.
     """
 
     def __init__(
@@ -90,7 +90,8 @@ class PartitionMarker:
         self._is_newest_run = is_newest_run
         self._rest = _Pause()
         self._newest_until_s = float("-inf")
-        self._troubles: dict[str, _Trouble] = {}
+        self._troubles: dict[str, _Trouble] = {}  # until their marks are made, also while not due
+        self._due: frozenset[str] = frozenset()
         self._warned = False
         self._condition = threading.Condition()
         self._asked = 0
@@ -111,7 +112,7 @@ class PartitionMarker:
             self._asked += 1
             asked = self._asked
             self._condition.notify_all()
-            if not self._troubles:
+            if not self._due & self._troubles.keys():
                 self._condition.wait_for(lambda: self._answered >= asked, timeout_s)
 
     def close(self, *, timeout_s: float) -> None:
@@ -142,8 +143,7 @@ class PartitionMarker:
         """Mark what is due, and try again what is in trouble if its time has come."""
         self._warn_without_watermark()
         due = self._ledger.due()
-        keys = {self._mark(one).key for one in due}
-        self._troubles = {path: t for path, t in self._troubles.items() if t.key in keys}
+        self._due = frozenset(one.path for one in due)
         for one in filter(self._is_ready, due):
             if not self._may_mark():
                 return
@@ -151,7 +151,8 @@ class PartitionMarker:
 
     def _is_ready(self, due: DuePartition) -> bool:
         trouble = self._troubles.get(due.path)
-        return trouble is None or self._clock() >= trouble.pause.until_s
+        is_new = trouble is None or trouble.key != self._mark(due).key
+        return is_new or self._clock() >= self._troubles[due.path].pause.until_s
 
     def _may_mark(self) -> bool:
         if self._clock() < self._rest.until_s:
@@ -180,7 +181,11 @@ class PartitionMarker:
         if not self._ledger.begin(due):
             return
         mark = self._mark(due)
-        trouble = self._troubles.setdefault(due.path, _Trouble(key=mark.key))
+        trouble = self._troubles.get(due.path)
+        if trouble is None or trouble.key != mark.key:
+            # Who may have been told under another key has been told.
+            is_told = trouble is not None and trouble.may_be_told
+            trouble = self._troubles[due.path] = _Trouble(key=mark.key, may_be_told=is_told)
         failpoint("before-partition-mark")
         for place, (name, run) in enumerate(self._policies):
             if place in trouble.done:
