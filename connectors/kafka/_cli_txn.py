@@ -88,7 +88,7 @@ def list_transactions(
             return
         if shown:
             _print_lines(shown)
-        else:
+        elif not (everything or job.missing):
             typer.echo("no transaction waits for its end; --all shows the others")
         for place in job.missing:
             typer.echo(f"not seen: {place} did not answer", err=True)

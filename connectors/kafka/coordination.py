@@ -180,8 +180,9 @@ class KafkaSinkCoordinator:
         """
         if self._unfinished is None:
             return view
-        kept = dict.fromkeys((*self._unfinished.orphans, *view.orphans))
-        return replace(view, orphans=tuple(kept)[-_MOST_ORPHANS:])
+        named = set(view.orphans)
+        older = [each for each in self._unfinished.orphans if each not in named]
+        return replace(view, orphans=(*older, *view.orphans)[-_MOST_ORPHANS:])
 
     def close(self) -> None:
         """See `SinkCoordinator.close`."""

@@ -19,6 +19,7 @@ class PlainProducers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[_Key, tuple[int, Client]] = {}
+        self._making: dict[_Key, threading.Lock] = {}
 
     def client(self, scope: TaskScope, make: Callable[[], Client]) -> Client:
         """The client for a task; a new generation of the region gets a new one.
@@ -26,9 +27,12 @@ class PlainProducers:
         Raises:
             FencedError: this process has already seen a later generation of the region.
         """
-        generation = scope.batch.generation
+        generation, key = scope.batch.generation, _key(scope)
         with self._lock:
-            known = self._clients.get(_key(scope))
+            making = self._making.setdefault(key, threading.Lock())
+        with making:  # to make one may take long, and holds up no other region
+            with self._lock:
+                known = self._clients.get(key)
             if known is not None and known[0] == generation:
                 return known[1]
             if known is not None and known[0] > generation:
@@ -40,7 +44,8 @@ class PlainProducers:
             if known is not None:
                 _close(known[1])
             client = make()
-            self._clients[_key(scope)] = (generation, client)
+            with self._lock:
+                self._clients[key] = (generation, client)
             return client
 
     def drop(self, scope: TaskScope) -> None:

@@ -3,6 +3,7 @@
 Runs where a producer is made: in an executor's background thread.
 """
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import Any
 from connectors.kafka._client import (
     AdminClient,
     ConfigResource,
-    KafkaError,
     KafkaException,
     ResourceType,
     TopicCollection,
@@ -20,11 +20,12 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.client_options import Role
-from connectors.kafka.log_ins import LASTING_S
+from connectors.kafka.log_ins import Refusals
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
+from connectors.kafka.refusals import UnsentError
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import MOST_SENT_MESSAGE_BYTES, WriteSettings, batch_settings
-from runtime.errors import AuthenticationError, UnreachableError
+from runtime.errors import UnreachableError
 
 __all__ = [
     "ClusterLimits",
@@ -40,7 +41,7 @@ _BATCH_BYTES = 1_000_000
 _DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
 _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 _BATCH_OVERHEAD_BYTES = 512
-_WITHIN_S = LASTING_S  # a broker that hangs is fenced after 9 s, Kafka's default
+_WITHIN_S = 9.0  # a broker that hangs is fenced by then, as Kafka is by itself
 _PAUSE_S = 0.5
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -67,19 +68,15 @@ class ClusterLimits:
             again.
         partitions: of all topics that are written to.
         answered: False when the cluster did not say all: asking again may tell.
-        refusal: no broker answers, and one has refused the log-in, perhaps for the moment.
+        is_silent: nobody has said anything, or why. What may not be read is an answer, and a log-in
+            that is refused is for the producer to judge: it may be for the moment.
     """
 
     transaction_timeout_s: float | None = None
     batch_bytes: int | None = None
     partitions: int | None = None
     answered: bool = True
-    refusal: AuthenticationError | None = None
-
-    @property
-    def is_silence(self) -> bool:
-        """Whether nobody has told anything; what may not be read is an answer."""
-        return not self.answered and self.transaction_timeout_s is None and self.batch_bytes is None
+    is_silent: bool = False
 
 
 class LimitsOnce:
@@ -91,19 +88,16 @@ class LimitsOnce:
 
     Args:
         ask: see `describe_limits`.
-        within_s: somebody waits for the producer; by then a broker that hangs is fenced.
     """
 
     def __init__(
         self,
         ask: Callable[[], ClusterLimits],
         *,
-        within_s: float = _WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ask = ask
-        self._within_s = within_s
         self._clock = clock
         self._sleep = sleep
         self._known: ClusterLimits | None = None
@@ -112,19 +106,18 @@ class LimitsOnce:
         """What is known now.
 
         Raises:
-            UnreachableError: nobody has told anything in time.
-            AuthenticationError: a log-in is refused, all that time.
+            UnsentError: nobody has told anything in time.
         """
         if self._known is not None:
             return self._known
-        until_s = self._clock() + self._within_s
+        until_s = self._clock() + _WITHIN_S
         found = self._ask()
-        while found.is_silence:
+        while found.is_silent:
             if self._clock() >= until_s:
-                raise found.refusal or UnreachableError(
+                raise UnsentError(
                     "the cluster does not tell which transactions and batches it accepts",
-                    {"asked_s": self._within_s},
-                    "Is a broker of it away? It is asked again.",
+                    {"asked_s": _WITHIN_S},
+                    "Check that its brokers run and can be reached from here.",
                 )
             self._sleep(_PAUSE_S)  # a refusal may come at once
             found = self._ask()
@@ -136,24 +129,18 @@ class LimitsOnce:
 def describe_limits(
     connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
 ) -> ClusterLimits:
-    """Ask the cluster. Never raises: what cannot be read is None."""
-    told: list[KafkaError] = []
-    admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": told.append})
+    """Ask the cluster. What cannot be read is None."""
+    refusals = Refusals()
+    admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": refusals.note})
     try:
         brokers = admin.list_topics(topic="", timeout=timeout_s).brokers
-    except KafkaException as err:
-        admin.poll(0)  # why, the client says there
-        log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
-        reasons = (translate(each) for each in told)
-        refusals = (each for each in reasons if isinstance(each, AuthenticationError))
-        return ClusterLimits(answered=False, refusal=next(refusals, None))
-    try:
         found = _describe(admin, ResourceType.BROKER, [str(b) for b in brokers], timeout_s)
         timeouts = [int(c["transaction.max.timeout.ms"]) for c in found]
         written = _describe(admin, ResourceType.TOPIC, topics, timeout_s)
     except (KafkaException, TimeoutError) as err:
+        admin.poll(0)  # why, the client says there
         log.info("limits of the cluster cannot be read: error=%s", connection.scrub(str(err)))
-        return ClusterLimits(answered=False)
+        return ClusterLimits(answered=False, is_silent=refusals.last is None)
     found_limits = ClusterLimits(
         transaction_timeout_s=min(timeouts) / 1000 if timeouts else None,
         batch_bytes=min((int(c["max.message.bytes"]) for c in written), default=None),
@@ -184,13 +171,13 @@ def _describe(
     admin: AdminClient, kind: ResourceType, names: Sequence[str], timeout_s: float
 ) -> list[dict[str, str]]:
     """Configurations of those resources that may be read; raises when nobody answers."""
-    if not names:
-        return []
-    asked = admin.describe_configs(
-        [ConfigResource(kind, name) for name in names], request_timeout=timeout_s
-    )
+    # One by one: librdkafka refuses to ask for several brokers in one call.
+    asked = [
+        admin.describe_configs([ConfigResource(kind, name)], request_timeout=timeout_s)
+        for name in names
+    ]
     found: list[dict[str, str]] = []
-    for future in asked.values():
+    for future in itertools.chain.from_iterable(each.values() for each in asked):
         try:
             entries = future.result(timeout_s)
         except KafkaException as err:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from connectors.kafka.handles import TransactionalId
-from connectors.kafka.refusals import LateRequestError, UnansweredError
+from connectors.kafka.refusals import LateRequestError, UnansweredError, UnsentError
 from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import Clock, TaskScope
@@ -262,14 +262,8 @@ class ProducerPool:
             if not self._take_another(slot, err):
                 self._not_ready(slot, err.reason, SlotEvent.UNANSWERED)
             return
-        except UnansweredError as err:
-            self._not_ready(slot, err.reason, SlotEvent.UNANSWERED)
-            return
-        except UnreachableError as err:
-            self._not_ready(slot, err, SlotEvent.UNANSWERED)
-            return
         except StreamError as err:
-            self._not_ready(slot, err, SlotEvent.FAILED)
+            self._not_ready(slot, *_outcome(err))
             return
         except Exception as err:  # noqa: BLE001 - a task waits for it, and must be told
             # It may have come up behind the request, too.
@@ -319,6 +313,14 @@ class ProducerPool:
                 slot=slot,
             )
         )
+
+
+def _outcome(err: StreamError) -> tuple[StreamError, SlotEvent]:
+    """What people are told, and whether the request may yet happen."""
+    if isinstance(err, UnansweredError):
+        return err.reason, SlotEvent.UNANSWERED
+    may_happen = isinstance(err, UnreachableError) and not isinstance(err, UnsentError)
+    return err, SlotEvent.UNANSWERED if may_happen else SlotEvent.FAILED
 
 
 def _unexpected(err: Exception) -> StreamError:

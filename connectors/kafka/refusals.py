@@ -3,7 +3,7 @@
 from connectors.kafka._client import KafkaError, translate
 from runtime.errors import AuthenticationError, StreamError, UnreachableError
 
-__all__ = ["LateRequestError", "UnansweredError", "is_answer", "weight"]
+__all__ = ["LateRequestError", "UnansweredError", "UnsentError", "is_answer", "weight"]
 
 
 class UnansweredError(UnreachableError):
@@ -16,6 +16,10 @@ class UnansweredError(UnreachableError):
     def __init__(self, reason: StreamError) -> None:
         super().__init__(*reason.args)
         self.reason = reason
+
+
+class UnsentError(UnreachableError):
+    """`init_transactions` was not even sent: nobody answers before that."""
 
 
 class LateRequestError(UnansweredError):

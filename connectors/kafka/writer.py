@@ -50,7 +50,8 @@ __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWrite
 log = logging.getLogger(__name__)
 
 _READY_TIMEOUT_S = 25.0
-_INIT_TIMEOUT_S = 18.0
+_INIT_TIMEOUT_S = 18.0  # with the limits, which are asked for before
+_LEAST_INIT_S = 9.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
@@ -423,7 +424,7 @@ class KafkaWriterFactory:
 
         def make() -> Client:
             config = plain_config(
-                self.connection, self.limits(), self.settings, idempotent=idempotent
+                self.connection, LimitsOnce(self.limits)(), self.settings, idempotent=idempotent
             )
             return _make_client(self.hot_path, config)
 
@@ -462,6 +463,7 @@ class _Preparation:
         self._pace = StatisticsPace(time.monotonic)
 
     def __call__(self, transactional_id: str) -> TransactionalProducer:
+        until_s = time.monotonic() + _INIT_TIMEOUT_S
         config = transactional_config(
             self._factory.connection,
             self._limits(),
@@ -473,7 +475,8 @@ class _Preparation:
             make_client, config, transactional_id, statistics_interval_ms=self._pace.next_ms()
         )
         try:
-            producer.prepare(topic=self._factory.topic, timeout_s=_INIT_TIMEOUT_S)
+            left_s = max(until_s - time.monotonic(), _LEAST_INIT_S)
+            producer.prepare(topic=self._factory.topic, timeout_s=left_s)
         except BaseException:
             producer.release()
             raise

@@ -189,7 +189,7 @@ def test_a_broker_that_says_nothing_has_not_answered() -> None:
     with socket.create_server(("127.0.0.1", 0)) as paused:
         server = f"127.0.0.1:{paused.getsockname()[1]}"
         found = describe_limits(KafkaConnection(bootstrap_servers=server), ["out"], timeout_s=0.2)
-    assert found == ClusterLimits(answered=False)
+    assert found == ClusterLimits(answered=False, is_silent=True)
 
 
 def test_limits_count_the_partitions_of_every_topic(

@@ -10,15 +10,19 @@ from connectors.kafka._client import make_producer
 from connectors.kafka.producer_settings import (
     ClusterLimits,
     LimitsOnce,
+    describe_limits,
     plain_config,
     transactional_config,
 )
+from connectors.kafka.refusals import UnsentError
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
 from connectors.kafka.tuning import write_settings
-from runtime.errors import ConfigError, UnreachableError
+from runtime.errors import ConfigError
 from runtime.task_memory import TaskMemory
 from tests.fakes import ManualClock
+from tests.mock_cluster import MockCluster
+from tests.waiting import PATIENCE_S
 
 CANARY = "canary-55-secret"
 
@@ -280,15 +284,26 @@ def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() ->
     """It would ask for 15 minutes, and for batches of 1 MB: where either is refused the job would
     end for good, for a broker that was slow once."""
     clock = ManualClock()
-    silence, told = ClusterLimits(answered=False), ClusterLimits(transaction_timeout_s=60.0)
+    silence = ClusterLimits(answered=False, is_silent=True)
+    told = ClusterLimits(transaction_timeout_s=60.0)
     answers = [silence, silence, told]
     limits = LimitsOnce(lambda: answers.pop(0), clock=clock, sleep=clock.advance)
     assert limits() == told
-    limits = LimitsOnce(lambda: silence, within_s=3.0, clock=clock, sleep=clock.advance)
-    with pytest.raises(UnreachableError, match="which transactions and batches it accepts"):
+    limits = LimitsOnce(lambda: silence, clock=clock, sleep=clock.advance)
+    with pytest.raises(UnsentError, match="which transactions and batches it accepts"):
         limits()
-    may_not = LimitsOnce(ClusterLimits, clock=clock)
-    assert may_not() == ClusterLimits(), "what may not be read is an answer"
+    for answer in (ClusterLimits(), ClusterLimits(answered=False)):
+        assert LimitsOnce(lambda found=answer: found, clock=clock)() == answer
+
+
+def test_each_broker_is_asked_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka refuses several in one call, by an error that looked like a refusal: of a cluster
+    of three nobody knew for how long a transaction may live."""
+    with MockCluster.running(brokers=3) as cluster, caplog.at_level("INFO"):
+        connection = KafkaConnection(bootstrap_servers=cluster.bootstrap)
+        describe_limits(connection, (), timeout_s=PATIENCE_S)
+    assert "a configuration cannot be read" in caplog.text, "this cluster has none"
+    assert "Only one" not in caplog.text
 
 
 def test_each_guarantee_has_its_own_acknowledgements() -> None:

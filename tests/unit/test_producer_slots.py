@@ -11,6 +11,7 @@ import pytest
 
 from connectors.kafka import producers
 from connectors.kafka.producers import ProducerPool, ProducerPools, process_pools
+from connectors.kafka.refusals import UnsentError
 from connectors.kafka.slots import (
     IDS_PER_TASK,
     TRANSITIONS,
@@ -194,6 +195,25 @@ def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
     pool = pool_of(cluster, scope(), threads)
     with pytest.raises(AuthenticationError):
         pool.take(scope(), timeout_s=10)
+
+
+@pytest.mark.parametrize(("error", "ids"), [(UnsentError, 1), (UnreachableError, 3)])
+def test_an_id_for_which_nothing_was_sent_is_used_again(
+    error: type[UnreachableError], ids: int
+) -> None:
+    """While brokers are away each try would make a new one. What was sent may yet happen."""
+    tried, threads = [], Threads()
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        tried.append(transactional_id)
+        raise error("no broker answers", {}, "Start them.")
+
+    pool = ProducerPool(prefix="p", scope=scope(), prepare=prepare, background=threads)
+    for _ in range(3):
+        with pytest.raises(UnreachableError):
+            pool.take(scope(), timeout_s=10)
+        threads.join()
+    assert len(set(tried)) == ids
 
 
 class Preparations:
