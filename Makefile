@@ -13,7 +13,7 @@ SLOW := tests/chaos tests/containers tests/integration
 PYTEST := $(BIN)/pytest
 # What decides what becomes visible, and what finishes it: every line and branch has a test.
 PROTOCOL := runtime/checkpoint/*,runtime/continuous/native_commits.py,connectors/kafka/committer.py,connectors/kafka/handles.py
-PROTOCOL := $(PROTOCOL),connectors/kafka/owner.py,connectors/kafka/producers.py,connectors/kafka/slots.py,connectors/kafka/sweep.py
+PROTOCOL := $(PROTOCOL),connectors/kafka/owner.py,connectors/hdfs/owner.py,runtime/owner_record.py,connectors/kafka/producers.py,connectors/kafka/slots.py,connectors/kafka/sweep.py
 PROTOCOL := $(PROTOCOL),connectors/kafka/transaction_wire.py,connectors/kafka/verdicts.py,connectors/hdfs/committables.py
 PROTOCOL := $(PROTOCOL),connectors/hdfs/committer.py,connectors/hdfs/publishing.py,connectors/hdfs/staging.py,connectors/hdfs/sweep.py
 PROTOCOL := $(PROTOCOL),runtime/moments.py,runtime/spark/query_logs.py

@@ -3,9 +3,10 @@
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from connectors.hdfs.committer import RENAMES_AT_ONCE, FileCommitter, OpenFileSystem
+from connectors.hdfs.owner import FileOwnerStore, owned_staging
 from connectors.hdfs.partition_commit.marks import MarkedRun, MarkingCommitter, PartitionMarks
 from connectors.hdfs.staging import split_target, staging_root
 from connectors.hdfs.sweep import StagingSweeper
@@ -15,7 +16,9 @@ from runtime.errors import (
     IllegalTransitionError,
     StorageError,
     StorageUnreachableError,
+    StreamError,
 )
+from runtime.owner_record import OwnerClaim
 from runtime.storage.file_system import FileSystem
 from runtime.storage.looks import close_quietly
 
@@ -30,9 +33,9 @@ _SPARKS_LOG = "_spark_metadata"
 class FileSinkCoordinator:
     """Implements `runtime.contracts.SinkCoordinator` for file sinks. Driver.
 
-    There is no owner to claim: the job's uid is part of every staged name, and what keeps two
-    coordinators of one job apart is the seal in its checkpoint directory (rule 6). Several jobs may
-    write into one directory.
+    Several jobs may write into one directory, for the job's uid is part of every staged name. Two
+    runs of one job are kept apart by the seal in its checkpoint directory (rule 6); where that was
+    copied, by the owner record in the staging directory, which both share (rule 22).
 
     Args:
         target: URI of the directory that readers read.
@@ -40,6 +43,7 @@ class FileSinkCoordinator:
         marks: told of partitions that are complete; None: nobody is.
         renames_at_once, is_staged_seen: see `FileCommitter`.
         clock: monotonic seconds.
+        sleep: for seconds.
     """
 
     committer: Committer
@@ -53,12 +57,16 @@ class FileSinkCoordinator:
         renames_at_once: int = RENAMES_AT_ONCE,
         is_staged_seen: bool = True,
         clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._target = target
         self._parent, self._name = split_target(target)
         self._open = open_file_system
         self._opened: FileSystem | None = None
         self._sweeper: StagingSweeper | None = None
+        self._clock = clock
+        self._sleep = sleep
+        self._claim: OwnerClaim | None = None
         self._files = FileCommitter(
             open_file_system, at_once=renames_at_once, is_staged_seen=is_staged_seen, clock=clock
         )
@@ -91,15 +99,30 @@ class FileSinkCoordinator:
         return {}
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
-        """See `SinkCoordinator.claim`: makes both directories, and tries a rename between them.
+        """See `SinkCoordinator.claim`: takes the staging directory, makes the target, and tries a
+        rename between them. Watching another run's record takes 15 s.
 
-        What forbids it, an encryption zone, a quota or a permission, is said before the first
-        decision instead of after it.
+        What forbids the rename, an encryption zone, a quota or a permission, is said before the
+        first decision instead of after it.
         """
         del timeout_s
         root = staging_root(self._name, job_uid=context.job_uid, operator_id=context.operator_id)
+        claim = OwnerClaim(
+            FileOwnerStore(self._fs, root),
+            context,
+            owned_staging(f"{self._parent}/{root}"),
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        claim.take()
+        self._claim = claim
         self._sweeper = StagingSweeper(self._fs, root=root, operator_id=context.operator_id)
         self._fs.make_directories(self._name)
+        self._try_rename(root)
+        if self._marks is not None:
+            self._marked = self._marks.begin(context), context.operator_id
+
+    def _try_rename(self, root: str) -> None:
         probe = f"{_PROBE}{uuid.uuid4().hex}"
         self._fs.write_temporary(f"{root}/{probe}", b"sluice")
         try:
@@ -113,8 +136,6 @@ class FileSinkCoordinator:
             self._fs.delete(f"{self._name}/{probe}")
         if not moved:
             raise self._no_rename(root, "it was refused")
-        if self._marks is not None:
-            self._marked = self._marks.begin(context), context.operator_id
 
     def _no_rename(self, root: str, why: object) -> StorageError:
         return StorageError(
@@ -143,7 +164,9 @@ class FileSinkCoordinator:
             run.published(operator_id, regions, checkpoint_id=checkpoint_id, timeout_s=timeout_s)
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`: there is no record to renew."""
+        """See `SinkCoordinator.renew`."""
+        if self._claim is not None:
+            self._claim.renew()
 
     def close(self) -> None:
         """See `SinkCoordinator.close`: ends its own clients; the JVM belongs to the session."""
@@ -151,6 +174,12 @@ class FileSinkCoordinator:
             run, operator_id = self._marked
             run.leave(operator_id)
         self._files.close()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            try:
+                claim.release()
+            except StreamError as err:
+                log.info("owner record was left behind: target=%s error=%s", self._target, err)
         if self._opened is not None:
             close_quietly(self._opened)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.owner import KafkaOwnerStore, OwnerClaim, OwnerStore
+from connectors.kafka.owner import KafkaOwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sweep import Sweeper, SweepResult
 from connectors.kafka.transaction_log import STATE_TOPIC
@@ -16,6 +16,7 @@ from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.wire import Cluster, Wire
 from runtime.contracts import Clock, Committer, SinkContext, SweepReport, SweepView
 from runtime.errors import ConfigError, FencedError, SourceChangedError, StreamError
+from runtime.owner_record import OwnedName, OwnerClaim, OwnerStore
 
 __all__ = [
     "RESTART_BUDGET_S",
@@ -125,9 +126,12 @@ class KafkaSinkCoordinator:
         store = self._open_owner_store(
             self._connection, self._prefix, timeout_s=min(timeout_s, _OWNER_CALL_S)
         )
-        claim = OwnerClaim(
-            store, context, prefix=self._prefix, clock=self._clock, sleep=self._sleep
+        owned = OwnedName(
+            kind="transactional id prefix",
+            name=self._prefix,
+            remedy="Stop the other job, or give this one its own transactionalIdPrefix.",
         )
+        claim = OwnerClaim(store, context, owned, clock=self._clock, sleep=self._sleep)
         try:
             claim.take()
         except StreamError:
@@ -145,7 +149,7 @@ class KafkaSinkCoordinator:
             return self._swept(self._sweeper.sweep_all, view, min(timeout_s, _FIRST_SWEEP_S))
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`; call it every `connectors.kafka.owner.RENEWAL_INTERVAL_S`.
+        """See `SinkCoordinator.renew`; call it every `runtime.owner_record.RENEWAL_INTERVAL_S`.
 
         An unreachable cluster is not a lost ownership: the next call tries again. A sweep that
         missed a broker is repeated here, so that its readers are freed soon after it is back.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.owner import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, KafkaOwnerStore
+from connectors.kafka.owner import KafkaOwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.txn_survey import (
@@ -26,6 +26,7 @@ from runtime.checkpoint.opening import command_store, split_place
 from runtime.contracts import CommitReport
 from runtime.errors import ConfigError, FencedError, TransactionUnknownError, UnreachableError
 from runtime.model import CheckpointRecord
+from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
 
 __all__ = [
     "TransactionSession",

@@ -41,9 +41,9 @@ _CELLS = [
 _ERROR = 1
 _FENCED = re.compile(
     "FencedError: (another coordinator has taken over this job|another run of this job has its "
-    "transactional id prefix)"
+    "(transactional id prefix|staging directory))"
 )
-"""Its place is taken, or its prefix has another run's record: whichever it finds first."""
+"""Its place is taken, or what a sink owns has another run's record: whichever it finds first."""
 _DAILY = {"mid-rename"}
 """Of the steps that only some jobs have: one that publishes."""
 

@@ -12,9 +12,10 @@ import pytest
 
 from connectors.kafka.client_options import Role
 from connectors.kafka.group_offsets import GroupOffsets
-from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord, owner_group
+from connectors.kafka.owner import KafkaOwnerStore, owner_group
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import UnreachableError
+from runtime.owner_record import OwnerRecord
 from tests.mock_cluster import MockCluster
 from tests.waiting import wait_for
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
-from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord
+from connectors.kafka.owner import KafkaOwnerStore
 from connectors.kafka.wire import TransactionState
 from runtime.contracts import RegisteredAttempt, SinkContext, SweepView
 from runtime.errors import ConfigError, FencedError, SourceChangedError
 from runtime.model import BatchKey
+from runtime.owner_record import OwnerRecord
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import unique
 from tests.transaction_harness import JOB_UID, RealHarness, committable

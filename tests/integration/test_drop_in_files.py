@@ -60,7 +60,11 @@ def test_each_row_is_in_one_file_and_a_second_run_adds_what_is_new(
     wanted = [(str(n), f"a/b=ü {n % 3}") for n in range(12)]
     assert sorted((row.value, row.place) for row in found) == sorted(wanted)
     staging = tmp_path / "out" / ".sluice-staging-rows"
-    assert [path for path in staging.rglob("*") if path.is_file()] == []
+    left = [path.name for path in staging.rglob("*") if path.is_file()]
+    assert left in (
+        [],
+        [".sluice-owner"],
+    )  # which is given back at the latest when the process ends
 
 
 def test_tasks_write_to_hdfs(

@@ -1,9 +1,11 @@
 """A Job that writes files, alone and beside Kafka: whole, once, in Spark's own layout."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +23,11 @@ from connectors.hdfs._cli_files import app
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
 from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, FencedError
 from runtime.job import Job, Stream
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, unique, values
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -346,3 +348,35 @@ def test_columns_are_checked_before_anything_is_written(
         with pytest.raises(ConfigError, match="Did you mean partition"):
             job.run()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extended
+def test_rule_22_a_job_on_a_copy_of_a_running_job_s_checkpoints_is_refused(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """It is the same job: it would publish the same rows once more, and delete what the other one
+    stages. The one that runs goes on, and each record is one row."""
+    source, target, count = topic(partitions=1), tmp_path / "out" / "orders", 60
+    produce(kafka.bootstrap, source, [Record(value=b"a", partition=0)] * count)
+
+    def job(directory: str) -> Job:
+        made = Job("files", spark, checkpoint_dir=str(tmp_path / directory), interval_s=0.2)
+        few = {"maxOffsetsPerTrigger": "1"}  # it runs for longer than one looks at it
+        stream = made.source(
+            KafkaSource(
+                bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True, options=few
+            )
+        )
+        stream.sink(HdfsSink(str(target)))
+        return made
+
+    with ThreadPoolExecutor(1) as background:
+        running = background.submit(job("checkpoint").run)
+        wait_for(lambda: running.done() or files_of(target), what="the first rows")
+        shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+        with pytest.raises(FencedError, match="a copy is the same job"):
+            job("copy").run()
+        assert not running.done()
+        running.result()
+    offsets = [row.offset for row in spark.read.parquet(str(target)).select("offset").collect()]
+    assert sorted(offsets) == list(range(count))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from connectors.kafka._cli_txn import app
 from connectors.kafka.coordination import KafkaSinkCoordinator
 from connectors.kafka.handles import encode_handle
-from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord
+from connectors.kafka.owner import KafkaOwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.store import CheckpointStore, open_store
@@ -35,6 +35,7 @@ from runtime.model import (
     StateEntry,
     Verdict,
 )
+from runtime.owner_record import OwnerRecord
 from tests.kafka_fixture import BrokerByLevel, SecureKafka
 from tests.transaction_harness import JOB_UID, Attempt, RealHarness, handle_of
 from tests.waiting import PATIENCE_S

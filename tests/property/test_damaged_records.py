@@ -22,7 +22,6 @@ from connectors.hdfs.committables import decode_file_set
 from connectors.hdfs.held_files import decode_held_files
 from connectors.hdfs.partition_commit.state import decode_state
 from connectors.kafka.handles import decode_handle
-from connectors.kafka.owner import OwnerRecord
 from runtime.checkpoint.acceptance import decode_accepted, decode_unsettled
 from runtime.checkpoint.container import DIGEST_KEY
 from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore
@@ -32,6 +31,7 @@ from runtime.counts import decode_totals
 from runtime.drops import decode_drops
 from runtime.errors import DamagedCheckpointError, StreamError
 from runtime.model import StateEntry
+from runtime.owner_record import OwnerRecord
 from runtime.service.command_file import COMMAND_FILE, command_address
 from runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record

@@ -15,12 +15,12 @@ from connectors.kafka.handles import (
     decode_handle,
     encode_handle,
 )
-from connectors.kafka.owner import OwnerRecord
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.wire import Listing, TransactionDescription, TransactionState
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import UnreachableError
 from runtime.model import BatchKey, SplitRange, StateEntry
+from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeWire, Fault
 
 if TYPE_CHECKING:

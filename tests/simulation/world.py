@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from connectors.kafka.owner import OwnerRecord
 from runtime.checkpoint.plan import (
     CheckpointSettings,
     JobPlan,
@@ -29,6 +28,7 @@ from runtime.errors import (
     UnreachableError,
 )
 from runtime.model import CheckpointRecord, OperatorNode, SplitRange
+from runtime.owner_record import OwnerRecord
 from tests.fake_file_system import FakeFileSystem
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock

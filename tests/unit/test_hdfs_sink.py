@@ -112,9 +112,12 @@ class TestCoordinator:
     def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
         self, tmp_path: Path
     ) -> None:
-        """A rename between them has been tried."""
-        self.on(tmp_path).claim(CONTEXT, timeout_s=1)
+        """A rename between them has been tried. Who has the staging is on record until the end."""
+        coordinator = self.on(tmp_path)
+        coordinator.claim(CONTEXT, timeout_s=1)
         assert list((tmp_path / "orders").iterdir()) == []
+        assert [each.name for each in (tmp_path / ROOT).iterdir()] == [".sluice-owner"]
+        coordinator.close()
         assert list((tmp_path / ROOT).iterdir()) == []
 
     @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
@@ -130,6 +133,7 @@ class TestCoordinator:
         coordinator = FileSinkCoordinator("fake:///data/orders", opened)
         with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
             coordinator.claim(CONTEXT, timeout_s=1)
+        coordinator.close()
         assert disk.files == {}
 
     def test_a_sweep_deletes_orphans_and_empty_lives_alone(self, tmp_path: Path) -> None:

@@ -10,17 +10,17 @@ import pytest
 
 from connectors.kafka import owner
 from connectors.kafka._client import KafkaError, TopicPartition
-from connectors.kafka.owner import (
-    RENEWAL_INTERVAL_S,
-    WATCHED_INTERVALS,
-    KafkaOwnerStore,
-    OwnerClaim,
-    OwnerRecord,
-    owner_group,
-)
+from connectors.kafka.owner import KafkaOwnerStore, owner_group
 from connectors.kafka.security import KafkaConnection
 from runtime.contracts import SinkContext
 from runtime.errors import AuthenticationError, FencedError, UnreachableError
+from runtime.owner_record import (
+    RENEWAL_INTERVAL_S,
+    WATCHED_INTERVALS,
+    OwnedName,
+    OwnerClaim,
+    OwnerRecord,
+)
 from tests.fake_producer import kafka_error
 
 
@@ -74,7 +74,8 @@ def _claim(store: FakeStore, *, uid: str = "u1", uri: str = "file:/a", session: 
         checkpoint_uri=uri,
         leader_session_id=session,
     )
-    return OwnerClaim(store, context, prefix="orders", clock=lambda: store.now_s, sleep=store.sleep)
+    owned = OwnedName(kind="transactional id prefix", name="orders", remedy="Take another one.")
+    return OwnerClaim(store, context, owned, clock=lambda: store.now_s, sleep=store.sleep)
 
 
 def test_rule_22_a_free_prefix_is_taken_at_once() -> None:
@@ -117,7 +118,7 @@ def test_rule_22_a_take_over_names_the_run_that_may_still_live(
     (told,) = caplog.records
     assert told.levelname == "WARNING"
     assert told.getMessage().startswith(
-        f"took over from a run that may still live: prefix=orders job=u1 host={host} session=s1 "
+        f"took over from a run that may still live: name=orders job=u1 host={host} session=s1 "
     )
     newer.release()
     _claim(store, session="s3").take()

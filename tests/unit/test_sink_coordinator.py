@@ -13,13 +13,14 @@ from connectors.kafka.coordination import (
     check_transaction_timeout,
 )
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.owner import KafkaOwnerStore, OwnerRecord
+from connectors.kafka.owner import KafkaOwnerStore
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sweep import Sweeper, SweepResult
 from connectors.kafka.wire import Cluster
 from runtime.contracts import RegisteredAttempt, SinkContext, SweepReport, SweepView
 from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import BatchKey
+from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
 from tests.waiting import PATIENCE_S

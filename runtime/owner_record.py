@@ -1,0 +1,267 @@
+"""The record that lets one job at a time have a name that it shares with others: protocol rule 22.
+
+It lies where what it guards is, in Kafka or beside staged files, because two jobs with one name
+have two checkpoint directories, and so does a job that was started from a copy of its own.
+"""
+
+import json
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from runtime.contracts import Clock, SinkContext
+from runtime.errors import FencedError
+from runtime.json_text import parsed_json
+
+__all__ = [
+    "RENEWAL_INTERVAL_S",
+    "WATCHED_INTERVALS",
+    "OwnedName",
+    "OwnerClaim",
+    "OwnerRecord",
+    "OwnerStore",
+]
+
+log = logging.getLogger(__name__)
+
+RENEWAL_INTERVAL_S = 5.0
+"""Fixed: a starter judges another's life by it, so both must know it without being told."""
+
+WATCHED_INTERVALS = 3
+
+_POLL_S = 1.0
+_FORMAT = 1
+_LONGEST_URI = 1500  # Kafka's offset metadata holds 4096 bytes by default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedName:
+    """What a record is about, for people.
+
+    Attributes:
+        kind: what it is, e.g. ``transactional id prefix``.
+        name: which one.
+        remedy: what somebody does whose job is refused because another job has it.
+    """
+
+    kind: str
+    name: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRecord:
+    """Who has a name.
+
+    Attributes:
+        job_uid: of the job.
+        checkpoint_uri: of its directory; the same job and directory may always take over.
+        session: of the coordinator that wrote it.
+        host: where it runs; for people.
+        renewed_at_ms: that host's wall clock; for people, never compared.
+        renewals: raised each time; a record that changes is alive.
+        overtaken: session that this one took over from, whose last write may be on its way.
+    """
+
+    job_uid: str
+    checkpoint_uri: str
+    session: str
+    host: str
+    renewed_at_ms: int
+    renewals: int
+    overtaken: str = ""
+
+    def encode(self) -> str:
+        """Text for the offset metadata."""
+        content = {
+            "v": _FORMAT,
+            "uid": self.job_uid,
+            "uri": self.checkpoint_uri[-_LONGEST_URI:],
+            "session": self.session,
+            "host": self.host,
+            "time": self.renewed_at_ms,
+            "n": self.renewals,
+            "after": self.overtaken,
+        }
+        return json.dumps(content, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> "OwnerRecord | None":
+        """The record, or None for an empty, released or foreign text."""
+        try:
+            content: Any = parsed_json(text)
+            if content["v"] != _FORMAT:
+                return None
+            return cls(
+                job_uid=str(content["uid"]),
+                checkpoint_uri=str(content["uri"]),
+                session=str(content["session"]),
+                host=str(content["host"]),
+                renewed_at_ms=int(content["time"]),
+                renewals=int(content["n"]),
+                overtaken=str(content.get("after", "")),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class OwnerStore(Protocol):
+    """Where the record lies. Last writer wins; readers look again after writing."""
+
+    def read(self) -> OwnerRecord | None:
+        """The record there is now; UnreachableError, AuthenticationError."""
+        ...
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """Replace it; None gives it back."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class OwnerClaim:
+    """A job's hold on a name. Driver, called by one thread at a time."""
+
+    def __init__(
+        self,
+        store: OwnerStore,
+        context: SinkContext,
+        owned: OwnedName,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._owned = owned
+        self._clock = clock
+        self._sleep = sleep
+        self._record = OwnerRecord(
+            job_uid=context.job_uid,
+            checkpoint_uri=context.checkpoint_uri[-_LONGEST_URI:],
+            session=context.leader_session_id or uuid.uuid4().hex,
+            host=socket.gethostname(),
+            renewed_at_ms=0,
+            renewals=0,
+        )
+        self._overtaken: str | None = None  # session whose last write may still be on its way
+
+    def take(self) -> None:
+        """Take the name.
+
+        At once when nobody has it, or the same job with the same checkpoint directory: that one
+        is stopped by the seal. Another job's record is watched for 3 renewal intervals; no clocks
+        are compared.
+
+        Raises:
+            FencedError: the record changes, so the other job lives; nothing was changed.
+        """
+        found = self._store.read()
+        if found is not None and self._is_same_job(found):
+            # Ours: another sink of this job has the name, too, and was here a moment ago.
+            is_ours = found.session == self._record.session
+            self._overtaken = found.overtaken if is_ours else found.session
+            self._record = replace(self._record, overtaken=self._overtaken)
+            if not is_ours:  # a run that ended gave it back; this one was killed, or lives
+                self._warn_of(found)
+        elif found is not None:
+            self._watch(found)
+        self._write()
+        if self._is_written_over():
+            self._write()
+
+    def renew(self) -> None:
+        """Say that this job lives; FencedError when another session has taken the name."""
+        self._is_written_over()
+        self._write()
+
+    def release(self) -> None:
+        """Give the name back, if it is still ours, and close the store."""
+        try:
+            found = self._store.read()
+            if found is not None and found.session == self._record.session:
+                self._store.write(None)
+        finally:
+            self._store.close()
+
+    def _is_written_over(self) -> bool:
+        """Whether the run that we overtook has written once more.
+
+        Its renewal had looked before we wrote, and slept: it finds our record the next time, and
+        ends. Twice, it lives on in another store of the same name.
+
+        Raises:
+            FencedError: anybody else has, or it has twice.
+        """
+        found = self._store.read()
+        if found is None or found.session == self._record.session:
+            return False
+        if found.session != self._overtaken:
+            raise self._refusal(found)
+        self._overtaken = None
+        log.info("the run before had a renewal on its way: name=%s", self._owned.name)
+        return True
+
+    def _is_same_job(self, found: OwnerRecord) -> bool:
+        ours = self._record
+        return (found.job_uid, found.checkpoint_uri) == (ours.job_uid, ours.checkpoint_uri)
+
+    def _warn_of(self, found: OwnerRecord) -> None:
+        """No clocks are compared: when it was last heard of is for people."""
+        log.warning(
+            "took over from a run that may still live: "
+            "name=%s job=%s host=%s session=%s renewed_at_ms=%d",
+            self._owned.name,
+            found.job_uid,
+            found.host,
+            found.session,
+            found.renewed_at_ms,
+        )
+
+    def _watch(self, found: OwnerRecord) -> None:
+        log.warning(
+            "another job's record holds the name, watching it: name=%s host=%s wait_s=%.0f",
+            self._owned.name,
+            found.host,
+            RENEWAL_INTERVAL_S * WATCHED_INTERVALS,
+        )
+        until = self._clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
+        while self._clock() < until:
+            self._sleep(_POLL_S)
+            now = self._store.read()
+            if now is None:
+                return
+            if now != found:
+                raise self._refusal(now)
+
+    def _write(self) -> None:
+        self._record = replace(
+            self._record,
+            renewed_at_ms=int(time.time() * 1000),
+            renewals=self._record.renewals + 1,
+        )
+        self._store.write(self._record)
+
+    def _refusal(self, found: OwnerRecord) -> FencedError:
+        where = {
+            self._owned.kind.replace(" ", "_"): self._owned.name,
+            "job_uid": found.job_uid,
+            "host": found.host,
+            "checkpoint": found.checkpoint_uri,
+        }
+        if self._is_same_job(found):
+            return FencedError(
+                f"another run of this job has its {self._owned.kind}",
+                where,
+                "Let that one run, or stop it first; nothing undecided of this one is visible.",
+            )
+        return FencedError(
+            f"another job uses this {self._owned.kind}",
+            where,
+            self._owned.remedy,
+        )
