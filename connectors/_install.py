@@ -43,7 +43,8 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
 
     Args:
         spark: the session whose queries use the format.
-        host: address of this process as the executors reach it; loopback for ``local[…]``.
+        host: address of this process as the executors reach it; loopback for ``local[…]``, and
+            beyond that see docs/monitoring.md.
     Raises:
         ConfigError: the session has a setting that breaks exactly-once.
     """

@@ -269,7 +269,8 @@ class Job:
         restore_from: start from this checkpoint instead of the last one. What later ones had read
             is read and written again; damaged ones above it are passed over once committed. Carried
             out once: where the last run was told the same, this one goes on from its newest.
-        host: address at which executors, and Spark's Python processes beside the driver, reach it.
+        host: address at which executors, and Spark's Python processes beside the driver, reach it;
+            beyond loopback see docs/monitoring.md.
         listeners: told of every checkpoint; they only listen.
     Raises:
         ConfigError: a setting is misspelt, missing or out of range.

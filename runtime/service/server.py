@@ -3,6 +3,7 @@ a thread of the driver's process."""
 
 import dataclasses
 import hmac
+import ipaddress
 import json
 import logging
 import secrets
@@ -82,6 +83,7 @@ class CoordinatorService:
     Args:
         coordinator: a started coordinator, or None when only handlers are served.
         host: address to listen on, as executors reach it; loopback unless the cluster needs more.
+            Beyond loopback a warning says that nothing is encrypted.
         port: 0 for a free one.
         token: bearer token; drawn at random when not given.
         registry: what ``/metrics`` shows.
@@ -180,6 +182,13 @@ class CoordinatorService:
                 )
             time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, no event
         log.info("service started: address=%s", self.address)
+        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
+            log.warning(
+                "service listens beyond this machine, without TLS: address=%s. Whoever reads that "
+                "network can take its token: let nobody but the executors on it "
+                "(docs/monitoring.md).",
+                self.address,
+            )
 
     def stop(self) -> None:
         """Stop answering. Safe to repeat."""

@@ -1,6 +1,7 @@
 """The coordinator over HTTP: who may ask, what comes back, and what happens when nobody answers."""
 
 import dataclasses
+import logging
 import pickle
 import socket
 import subprocess
@@ -415,6 +416,30 @@ def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
         pytest.raises(UnreachableError),
     ):
         client.status()
+
+
+def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
+    """What a service that listens there warns of."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "runtime.service.server"), CoordinatorService(host=host):
+        return [record.getMessage() for record in caplog.records]
+
+
+def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without TLS a token may be read on its way; never the token itself."""
+    (warning,) = warned_of(caplog, "0.0.0.0")
+    assert warning.startswith("service listens beyond this machine, without TLS: address=http://")
+    assert "docs/monitoring.md" in warning
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_a_service_on_loopback_warns_of_nothing(
+    caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    """Nobody on another machine connects there."""
+    assert warned_of(caplog, host) == []
 
 
 # --- what crosses the wire ------------------------------------------------------------------------
