@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.waiting import join
+
 __all__ = ["FakeWebHdfs"]
 
 
@@ -56,7 +58,7 @@ class FakeWebHdfs:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(300)
+        join(self._thread)
 
     def data_node_for(self, excluded: list[str]) -> str:
         """The first one that is not excluded."""

@@ -9,6 +9,7 @@ from runtime.contracts import OpenWork, RegionRegistration
 from runtime.errors import StreamError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
 from tests.fakes import FakeBroker, attempt_of, entry_of, transactional_id
+from tests.waiting import join
 
 __all__ = ["RegionThread"]
 
@@ -76,13 +77,11 @@ class RegionThread:
     def stop(self) -> None:
         """After the batch under way; the caller has woken its wait if it must not be waited for."""
         self._stopping.set()
-        self._thread.join(_JOIN_S)
-        assert not self._thread.is_alive(), "the region's thread hangs"
+        join(self._thread, timeout_s=_JOIN_S)
 
     def join(self) -> None:
         """Until it has ended by itself."""
-        self._thread.join(_JOIN_S)
-        assert not self._thread.is_alive(), "the region's thread hangs"
+        join(self._thread, timeout_s=_JOIN_S)
 
     def _run(self) -> None:
         try:

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from tests.waiting import join
+
 __all__ = ["Turns"]
 
 _BOUND_S = 600.0
@@ -42,7 +44,7 @@ class Turns:
             self._go[chosen.ident].release()
             _acquire(self._stopped)
             if chosen.ident not in self._go:
-                chosen.join(_BOUND_S)
+                join(chosen, timeout_s=_BOUND_S)
                 living.remove(chosen)
             self._between()
 

@@ -14,6 +14,7 @@ from connectors.kafka.history import reading_consumer, record_of
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import History
 from runtime.checker.payload import origin_of
+from tests.waiting import join
 
 __all__ = ["Witness"]
 
@@ -82,7 +83,7 @@ class Witness:
         """Stop reading. Safe to repeat."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+            join(self._thread, timeout_s=_STOP_S)
 
     def _run(self) -> None:
         consumer = reading_consumer(self._connection, group="bed-witness")

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from runtime.checker import Record
 from runtime.errors import StorageError
 from runtime.storage.file_system import FileSystem
+from tests.waiting import join
 
 __all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]
 
@@ -168,7 +169,7 @@ class DirectoryObserver:
         """Look once more, and stop. Safe to repeat."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+            join(self._thread, timeout_s=_STOP_S)
 
     def _run(self) -> None:
         pause_s = _PAUSE_S

@@ -13,7 +13,7 @@ from connectors.kafka.wire import TransactionState
 from runtime.contracts import CommitOutcome, CommitReport, SweepView
 from runtime.model import StateEntry
 from tests.transaction_harness import JOB_UID, RealHarness, committable
-from tests.waiting import wait_for
+from tests.waiting import join, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -49,8 +49,7 @@ class _Committing:
 
     def outcomes(self, timeout_s: float) -> set[CommitOutcome]:
         """What became of it, within a bound."""
-        self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), "the commit did not return in time"
+        join(self._thread, timeout_s=timeout_s)
         return {report.outcome for report in self.reports}
 
 

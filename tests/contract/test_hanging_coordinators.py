@@ -17,7 +17,7 @@ from connectors.kafka.security import KafkaConnection
 from runtime.errors import UnreachableError
 from runtime.owner_record import OwnerRecord
 from tests.mock_cluster import MockCluster
-from tests.waiting import wait_for
+from tests.waiting import join, wait_for
 
 _BROKERS = 3
 _LONG_S = 60.0
@@ -63,8 +63,7 @@ def test_a_job_ends_though_a_groups_coordinator_hangs(cluster: MockCluster, kind
         write()
     closing = threading.Thread(target=close, daemon=True)
     closing.start()
-    closing.join(_LONG_S)
-    assert not closing.is_alive()
+    join(closing, timeout_s=_LONG_S)
     wait_for(lambda: _threads() <= threads, what="the end of the client")
 
 

@@ -16,6 +16,7 @@ from runtime.model import BatchKey
 from tests.contract.test_committer import KINDS, broker_of
 from tests.fake_kafka import Fenced
 from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness, committable
+from tests.waiting import join
 
 
 @pytest.fixture(params=KINDS)
@@ -86,5 +87,5 @@ def test_a_native_commit_and_the_drivers_at_once_are_one(harness: Harness) -> No
         threads[0].start()
 
     _settled(harness, begin)
-    threads[0].join(300)
+    join(threads[0])
     assert harness.visible() == 3

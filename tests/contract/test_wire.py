@@ -22,7 +22,7 @@ from runtime.errors import UnreachableError
 from tests.kafka_fixture import BrokerByLevel
 from tests.kafka_records import end_offsets, unique
 from tests.transaction_harness import RealHarness
-from tests.waiting import PATIENCE_S
+from tests.waiting import join
 
 pytestmark = pytest.mark.integration
 
@@ -168,8 +168,7 @@ def test_calls_from_several_threads_do_not_mix_up(real: RealHarness) -> None:
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    join(*threads)
 
     assert wrong == []
 

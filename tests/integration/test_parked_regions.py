@@ -20,7 +20,7 @@ from runtime.service.command_file import command_address
 from runtime.storage.local_fs import LocalFileSystem
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, produce, read, unique
-from tests.waiting import wait_for
+from tests.waiting import join, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -136,7 +136,7 @@ def test_a_parked_region_is_brought_back_by_command(spark: SparkSession, copy: C
     operator = threading.Thread(target=look_and_restart, daemon=True)
     operator.start()
     copy.run(spark)
-    operator.join(LONGEST_S)
+    join(operator, timeout_s=LONGEST_S)
     (shown,) = seen
     assert shown["lag_records"] == RECORDS // PARTITIONS
     assert shown["lags"] == {f"{copy.source}-{SICK}": RECORDS // PARTITIONS}

@@ -37,7 +37,7 @@ from tests.kafka_records import (
     values,
 )
 from tests.kafka_source_reading import all_rows, source, start
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
@@ -197,8 +197,7 @@ class Running:
 
     def failure(self) -> str:
         """What it ends with."""
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), "it goes on"
+        join(self._thread)
         return f"{type(self._failure).__name__}: {self._failure}"
 
 

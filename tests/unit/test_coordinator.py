@@ -27,7 +27,7 @@ from tests.fakes import (
     FakeSink,
     TransactionState,
 )
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 
 class _Listener:
@@ -256,7 +256,7 @@ def test_no_region_begins_before_what_is_decided_is_committed(job: Job) -> None:
             new.poll_barrier("main", 2, wait_s=0.0)
     finally:
         reaches.set()
-        starting.join(300)
+        join(starting)
     assert new.started is not None
     assert job.visible() == job.expected()
     old.cancel()
@@ -325,7 +325,7 @@ def test_a_poller_can_be_called_away(job: Job) -> None:
     _wait(looked)
     away.set()
     coordinator.look_again()
-    poller.join(PATIENCE_S)
+    join(poller)
     assert found == [None]
 
 

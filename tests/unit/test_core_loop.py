@@ -31,7 +31,7 @@ from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
 from tests.unit.test_owner_watch import fenced, publish
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 T = TypeVar("T")
 
@@ -289,6 +289,5 @@ def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Be
     stopping.start()
     wait_for(lambda: bench.loop._inbox.qsize() == 2)  # noqa: SLF001
     may_exit.set()
-    stopping.join(PATIENCE_S)
-    assert not stopping.is_alive()
+    join(stopping)
     assert in_time(lambda: bench.loop.ask(lambda core: core.is_over))

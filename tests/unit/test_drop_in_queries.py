@@ -26,7 +26,7 @@ from runtime.spark.drop_in_writer import DropInStreamWriter
 from runtime.spark.session import SHUFFLE_RETRY, prepare
 from tests.drop_in_world import FORMAT, Execution, Query, Session, World
 from tests.fakes import TransactionState
-from tests.waiting import wait_for
+from tests.waiting import join, wait_for
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_start_that_hangs_does_not_hold_up_the_end_for_ever(
     world.queries.close()
     assert not refused
     world.may_start.set()
-    slow.join(300)
+    join(slow)
     assert isinstance(refused[0], (FencedError, UnreachableError))
 
 
@@ -160,7 +160,7 @@ def test_a_start_that_takes_long_holds_up_no_other_query(world: World, tmp_path:
         assert not begun
     finally:
         world.may_start.set()
-        slow.join(300)
+        join(slow)
     assert [run.run_id for run in begun] == [world.query.runId]
 
 
@@ -182,8 +182,8 @@ def test_a_run_that_begins_while_the_queries_are_stopped_is_stopped_too(world: W
     closing.start()
     wait_for(lambda: world.queries.is_closed, what="the stop")
     world.may_start.set()
-    slow.join(300)
-    closing.join(300)
+    join(slow)
+    join(closing)
     assert "being stopped" in str(refused)
 
 
@@ -215,8 +215,7 @@ def test_a_start_that_was_given_up_does_not_decide_where_the_next_one_writes(
     wait_for(lambda: "run-2" in looks, what="its call")
     world.session.active[:] = [replace(world.query, runId="run-3")]
     world.may_start.set()
-    for each in (first, second):
-        each.join(300)
+    join(first, second)
     assert isinstance(refused["b"], FencedError)
     assert world.begin({"topic": "c"}).run_id == "run-3"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from runtime.spark.interrupts import ended_by_signals
-from tests.waiting import PATIENCE_S
+from tests.waiting import join
 
 
 @pytest.fixture(autouse=True)
@@ -99,5 +99,5 @@ def test_nothing_is_taken_outside_the_main_thread() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(PATIENCE_S)
+    join(thread)
     assert found == [before]

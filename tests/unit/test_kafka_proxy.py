@@ -15,7 +15,7 @@ from tests.kafka_proxy import (
     error_codes,
     parse_request,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, join
 
 
 def _request(api_key: int, *, version: int = 1, correlation_id: int = 7) -> bytes:
@@ -143,7 +143,7 @@ def test_a_repeated_request_comes_by_a_connection_of_its_own(
         thread = threading.Thread(target=lambda: answered.append(noted.repeat()))
         thread.start()
         _serve_once(broker, error=90)
-        thread.join(PATIENCE_S)
+        join(thread)
     assert answered == [(90,)]
     proxy.close()  # joins the thread that counts
     assert dict(echoes.errors) == {47: 1}

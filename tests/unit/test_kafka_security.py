@@ -29,6 +29,7 @@ from runtime.errors import (
     AuthenticationError,
     ConfigError,
 )
+from tests.waiting import join
 
 SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9092"}
 CANARY = "canary-6f1e"
@@ -241,7 +242,7 @@ def issuer() -> Iterator[tuple[str, type[_Issuer]]]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/token", handler
         server.shutdown()
-        thread.join(300)
+        join(thread)
 
 
 def test_client_credentials_fetch_a_token_for_both_clients(

@@ -17,7 +17,7 @@ from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
 
@@ -153,8 +153,7 @@ def test_rule_22_a_look_from_before_a_pause_is_not_believed(now_s: float, renewa
         behind.start()
         wait_for(lambda: behind.native_id is not None)
         go_on.set()
-        for thread in (slow, behind):
-            thread.join(PATIENCE_S)
+        join(slow, behind)
     assert sink.renewals == renewals
 
 
@@ -218,7 +217,7 @@ def test_rule_22_a_sweep_that_waits_holds_up_no_renewal() -> None:
     wait_for(lambda: sink.renewals >= 3, poll_s=0.002)
     sink.broker_is_back.set()
     owners.stop(timeout_s=PATIENCE_S)
-    sweep.join(PATIENCE_S)
+    join(sweep)
 
 
 def fenced() -> None:

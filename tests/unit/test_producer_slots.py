@@ -34,7 +34,7 @@ from runtime.errors import (
 from runtime.job import Job
 from runtime.model import BatchKey
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
-from tests.waiting import wait_for
+from tests.waiting import join, wait_for
 
 
 def scope(
@@ -137,9 +137,7 @@ class Threads:
         thread.start()
 
     def join(self) -> None:
-        for thread in self.started:
-            thread.join(300)
-            assert not thread.is_alive()
+        join(*self.started)
 
 
 def pool_of(

@@ -24,6 +24,7 @@ from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
 from runtime.errors import AuthenticationError, UnreachableError
 from tests.fake_source_cluster import FakeClock
+from tests.waiting import join
 
 CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
 OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
@@ -204,7 +205,7 @@ def test_a_call_whose_client_is_closed_by_another_thread_is_cut_off_and_no_worse
     other.start()
     assert begun.wait(300)
     client.close()
-    other.join(300)
+    join(other)
     assert [isinstance(err, kafka_errors.KafkaError) for err in caught] == [True]
 
 

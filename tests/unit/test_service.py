@@ -35,7 +35,7 @@ from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource
 from tests.region_threads import RegionThread
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 BATCH = BatchKey(region="main", generation=0, batch_id=1)
 
@@ -134,7 +134,7 @@ def test_a_poll_returns_as_soon_as_there_is_something(
     thread.start()
     wait_for(lambda: source.limits, poll_s=0.005)
     source.ends[0] = 3
-    thread.join(PATIENCE_S)
+    join(thread)
     assert answers == [client.poll_barrier("main", 0, wait_s=0.0)]
     assert answers[0] is not None
 
@@ -289,8 +289,7 @@ def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator
         assert CoordinatorClient(address).status()["job"]["state"] == "running"
         took_s = time.monotonic() - before_s
         handler.leave.set()
-        for thread in waiting:
-            thread.join(PATIENCE_S)
+        join(*waiting)
     assert took_s < 300.0
 
 
@@ -367,7 +366,7 @@ def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> 
     )
     thread.start()
     with service:
-        thread.join(PATIENCE_S)
+        join(thread)
     client.close()
     assert len(answers) == 1
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigError
 from runtime.spark.session import own_workers, prepare, quick_python
+from tests.waiting import join
 
 _TIMEOUT_S = 300.0
 
@@ -49,8 +50,7 @@ def test_rule_4_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -
     threads = [threading.Thread(target=begin_batches) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(_TIMEOUT_S)
+    join(*threads)
     assert len(seen) == 800
     assert all(len(environment) == len(before) + 1 for environment in seen)
     assert session.sparkContext.environment is before, "and nobody else's functions"

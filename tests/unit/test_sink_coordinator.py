@@ -23,7 +23,7 @@ from runtime.model import BatchKey
 from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, join
 
 VIEW = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
 CLUSTER = Cluster(cluster_id="c", transaction_version=2, max_transaction_timeout_s=900.0)
@@ -145,7 +145,7 @@ def test_rule_22_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None
         assert is_listing.wait(PATIENCE_S)
         coordinator.renew()
         renewed.set()
-        sweep.join(PATIENCE_S)
+        join(sweep)
     assert identity not in harness.broker.discarded
 
 

@@ -9,7 +9,7 @@ from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.unit.test_coordinator import Job
-from tests.waiting import wait_for
+from tests.waiting import join, wait_for
 
 VIEW = SweepView(job_uid="j", generations={}, protected=(), orphans=())
 WAIT_S = 300.0
@@ -50,7 +50,7 @@ def test_a_commit_does_not_wait_for_a_sweep() -> None:
         assert report.outcome is not CommitOutcome.PENDING
     finally:
         slow.answered.set()
-        thread.join(WAIT_S)
+        join(thread)
 
 
 class _NeverVisible:
@@ -79,8 +79,7 @@ def test_a_job_that_waits_until_readers_see_its_end_can_be_stopped(job: Job) -> 
     wait_for(blind.asked.is_set, timeout_s=WAIT_S)
     stopping = threading.Thread(target=coordinator.stop)
     stopping.start()
-    stopping.join(WAIT_S)
-    assert not stopping.is_alive()
+    join(stopping)
     region.stop()
 
 

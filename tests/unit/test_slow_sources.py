@@ -18,7 +18,7 @@ from runtime.model import SplitRange
 from tests.core_driver import split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 CALL_S = 1.0
 SETTINGS = CheckpointSettings(interval_s=0.05, call_timeout_s=CALL_S, discovery_interval_s=0.1)
@@ -98,8 +98,7 @@ def test_a_task_is_answered_though_its_brokers_are_not(
     # Nor is the region whose brokers answer kept out by those of which they do not.
     wait_for(lambda: source.waited >= 9 and source.cuts >= before + 9)
     over.set()
-    for task in tasks:
-        task.join(PATIENCE_S)
+    join(*tasks)
     # One question waits for one cut, its own, or that of another one before it. A machine that
     # stands still makes a question or two of a region late; waiting for all regions makes most.
     assert max(min(sorted(times)[-3:]) for times in took.values()) < 2 * CALL_S

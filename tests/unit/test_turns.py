@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from runtime.checkpoint.turns import Turns
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, join, wait_for
 
 
 def waiting(turns: Turns) -> int:
@@ -28,8 +28,7 @@ def test_who_comes_often_does_not_come_before_who_waits() -> None:
     turns.release()
     with turns.taken():  # at once again
         order.append(5)
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    join(*threads)
     assert order == [0, 1, 2, 3, 4, 5]
 
 
@@ -44,7 +43,7 @@ def test_a_thread_that_has_it_has_it_again_and_gives_it_back_as_often() -> None:
     def asked() -> bool:
         thread = threading.Thread(target=ask)
         thread.start()
-        thread.join(PATIENCE_S)
+        join(thread)
         return got[-1]
 
     with turns.taken():
@@ -84,7 +83,7 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_out() -> None:
         def release(self) -> None:
             self.go_on.set()
             assert self.left.wait(PATIENCE_S)
-            self.thread.join(PATIENCE_S)
+            join(self.thread)
 
     for has_its_turn in (False, True):
         holder = Holder()
