@@ -79,6 +79,8 @@ class FakeCluster:
             ``init_error`` it times out.
         lost_connections: how often the client asks for the id again by itself.
         lost_additions: how often it adds a partition to the transaction again by itself.
+        lost_questions: how many other requests to the coordinator it has given up.
+        late_answers: how many of all that it has given up were answered after all.
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
         queue_bytes: of keys and values that it takes.
@@ -96,6 +98,8 @@ class FakeCluster:
     answers_at_flush: bool = False
     lost_connections: int = 0
     lost_additions: int = 0
+    lost_questions: int = 0
+    late_answers: int = 0
     queue_room: int = 1_000_000
     queue_bytes: int = 1_000_000_000
     empties_when_full: bool = False
@@ -223,15 +227,17 @@ class FakeClient:
         if self.transaction is not None:
             additions = 1 + self._cluster.lost_additions
             lost += self._cluster.lost_additions
+        questions, late = self._cluster.lost_questions, self._cluster.late_answers
         coordinator = {
             "req": {
                 "InitProducerId": self.initialisations,
                 "AddPartitionsToTxn": additions,
                 "Produce": 0,
             },
-            "tx": self.initialisations + additions,
-            "rx": self.initialisations + additions - lost,
+            "tx": self.initialisations + additions + questions,
+            "rx": self.initialisations + additions - lost + late,
             "waitresp_cnt": 0,
+            "rxcorriderrs": late,
         }
         topics = {"eos": {"topic": "eos", "partitions": {}}}
         told = {"brokers": {"TxnCoordinator": coordinator}, "topics": topics, "eos": eos}

@@ -54,20 +54,24 @@ def may_arrive_late(statistics: str, before: str | None = None) -> bool:
     answered with "try again" is over: as many answers have come then as requests were sent.
 
     Args:
-        before: statistics from when nothing was under way; None: since the client was made.
+        before: statistics from when no such request was under way; None: since the client was made.
     """
     sent, given_up = _requests(_INIT_PRODUCER_ID, statistics, before)
     return sent > 1 and given_up > 0
 
 
-def may_begin_late(statistics: str) -> bool:
+def may_begin_late(statistics: str, before: str | None = None) -> bool:
     """Whether a request to add partitions to the transaction, and so to begin it, may still arrive.
 
     Of a client that carries one transaction. Unlike that for an id the request has certainly been
     sent again, perhaps behind these statistics: the client does so 500 ms after it has lost a
     connection, or has given up waiting.
+
+    Args:
+        before: statistics from before the transaction was begun: what the client gave up then, on
+            its way to an id, was no such request. None: since the client was made.
     """
-    sent, given_up = _requests(_ADD_PARTITIONS_TO_TXN, statistics, None)
+    sent, given_up = _requests(_ADD_PARTITIONS_TO_TXN, statistics, before)
     return sent > 0 and given_up > 0
 
 
@@ -75,11 +79,19 @@ def _requests(request: str, statistics: str, before: str | None) -> tuple[int, i
     """How many were sent, and how many to those brokers were given up; as many as can be, where
     nothing is told."""
     now, then = _brokers(statistics), {} if before is None else _brokers(before)
-    if now is None or then is None:
+    if now is None or then is None or _is_one_forgotten(request, now, then):
         return sys.maxsize, sys.maxsize
     asked = [name for name, broker in now.items() if broker["req"].get(request)]
     sent = _sent(request, now, asked) - _sent(request, then, asked)
     return sent, _given_up(now, asked) - _given_up(then, asked)
+
+
+def _is_one_forgotten(request: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether the client has let go of a broker meanwhile, and with it of what it gave up there."""
+    gone, known = then.keys() - now.keys(), then.keys() & now.keys()
+    return any(then[name]["req"].get(request) for name in gone) or any(
+        now[name]["tx"] < then[name]["tx"] for name in known
+    )
 
 
 def _sent(request: str, brokers: Mapping[str, Any], asked: list[str]) -> int:
@@ -87,8 +99,16 @@ def _sent(request: str, brokers: Mapping[str, Any], asked: list[str]) -> int:
 
 
 def _given_up(brokers: Mapping[str, Any], asked: list[str]) -> int:
+    """How many requests the client has stopped to wait for, whether an answer came later or not.
+
+    An answer behind that counts as received, and as one to no request. Without the latter it would
+    make up for another request that is given up later.
+    """
     told = [brokers[name] for name in asked if name in brokers]
-    return sum(broker["tx"] - broker["rx"] - broker["waitresp_cnt"] for broker in told)
+    return sum(
+        broker["tx"] - broker["rx"] - broker["waitresp_cnt"] + broker["rxcorriderrs"]
+        for broker in told
+    )
 
 
 def _brokers(statistics: str) -> Mapping[str, Any] | None:

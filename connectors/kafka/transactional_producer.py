@@ -76,7 +76,7 @@ class TransactionalProducer:
         self._clock = clock
         self._statistics = ""
         self._seen = 0
-        self._when_prepared: str | None = None
+        self._before: str | None = None  # statistics of when nothing was under way
         self._identity: TransactionIdentity | None = None
         self._on_client_error: Callable[[KafkaError], None] | None = None
         self.last_error: KafkaError | None = None
@@ -143,7 +143,7 @@ class TransactionalProducer:
         assert status.producer_id is not None  # `_next_status` waits for one
         if may_arrive_late(self._statistics):
             raise LateRequestError(_sent_again(self.transactional_id))
-        self._when_prepared = self._statistics
+        self._before = self._statistics
         self._identity = TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=status.producer_id,
@@ -189,7 +189,7 @@ class TransactionalProducer:
             if self._clock() > deadline:
                 return False
             self._serve(0.1)
-        return not may_arrive_late(self._statistics, self._when_prepared)
+        return not may_arrive_late(self._statistics, self._before)
 
     def _reason(self, err: KafkaException) -> StreamError:
         where = {"transactional_id": self.transactional_id}
@@ -220,6 +220,9 @@ class TransactionalProducer:
 
     def begin(self, on_client_error: Callable[[KafkaError], None]) -> None:
         """Begin the transaction, locally; the broker learns of it with the first record."""
+        with self._used:
+            self._serve_all()
+        self._before = self._statistics  # what was lost on the way to here has begun nothing
         self._on_client_error = on_client_error
         if self.last_error is not None and self.last_error.fatal():
             on_client_error(self.last_error)
@@ -305,7 +308,7 @@ class TransactionalProducer:
         # A copy that comes behind a commit which leaves the epoch as it is (natively; by hand at
         # transaction.version 0) begins that epoch anew, without a record. Once that has timed out,
         # the broker tells of an abort, and what is visible would be written again.
-        if may_begin_late(self._statistics):
+        if may_begin_late(self._statistics, self._before):
             raise TransactionAbortedError(
                 "a request to add partitions to the transaction may still arrive",
                 {"transactional_id": self.transactional_id},
@@ -377,7 +380,7 @@ class TransactionalProducer:
             self._serve_all()
             # Told behind the pre-commit, where the client was about to add another partition when
             # it lost its connection, and did not wait: EndTxn by hand raises the epoch.
-            if may_begin_late(self._statistics):
+            if may_begin_late(self._statistics, self._before):
                 log.info("commit is left to the driver: id=%s", self.transactional_id)
                 return False
             self.client.commit_transaction(timeout_s)

@@ -1,0 +1,86 @@
+"""Requests that a client has given up, as its statistics tell: whether one may begin a transaction.
+
+What counts is what was given up since the transaction was begun (rule 5).
+"""
+
+import json
+
+import pytest
+
+from connectors.kafka.transaction_status import may_arrive_late, may_begin_late
+from runtime.errors import TransactionAbortedError
+from tests.unit.test_kafka_writer import Rig, records
+
+
+@pytest.fixture
+def rig() -> Rig:
+    """Each test has its own cluster."""
+    return Rig()
+
+
+def told(
+    *, added: int = 0, asked: int = 1, lost: int = 0, under_way: int = 0, late: int = 0
+) -> str:
+    """Statistics of a client that has asked its coordinator for its id, and to add partitions.
+
+    Args:
+        lost: requests of any kind that it does not wait for any more.
+        late: of these, how many were answered after all.
+    """
+    sent = added + asked + 10
+    coordinator = {
+        "req": {"InitProducerId": asked, "AddPartitionsToTxn": added},
+        "tx": sent,
+        "rx": sent - lost - under_way + late,
+        "waitresp_cnt": under_way,
+        "rxcorriderrs": late,
+    }
+    return json.dumps({"brokers": {"TxnCoordinator": coordinator}, "topics": {}, "eos": {}})
+
+
+def test_what_was_given_up_before_its_begin_does_not_begin_a_transaction() -> None:
+    """A connection that broke on the way to the id would cost the epoch, and the next one's."""
+    assert not may_begin_late(told(added=1, lost=1), told(lost=1))
+    assert may_begin_late(told(added=2, lost=2), told(lost=1))
+
+
+def test_what_was_under_way_at_the_begin_and_given_up_later_counts() -> None:
+    """Nobody knows which of them was given up."""
+    assert may_begin_late(told(added=1, lost=1), told(under_way=1))
+    assert not may_begin_late(told(added=1, under_way=1), told())
+
+
+def test_rule_5_a_late_answer_does_not_make_up_for_a_later_loss() -> None:
+    """It answers a question from before the begin; the request to add a partition is still lost."""
+    assert may_begin_late(told(added=2, lost=2, late=1), told(lost=1))
+    assert may_begin_late(told(added=2, lost=1, late=1), told())
+    assert not may_begin_late(told(added=1, lost=1, late=1), told(lost=1))
+
+
+def test_rule_4_a_late_answer_does_not_make_up_for_a_lost_request_of_an_id() -> None:
+    """The client asks for another epoch behind an abort."""
+    assert may_arrive_late(told(asked=3, lost=2, late=1), told(lost=1))
+    assert not may_arrive_late(told(asked=3, lost=1, late=1), told(lost=1))
+
+
+@pytest.mark.parametrize("now", [told(added=1), json.dumps({"brokers": {}, "topics": {}})])
+def test_a_broker_that_the_client_has_forgotten_hides_what_was_given_up(now: str) -> None:
+    """Its numbers begin at nothing again, or are gone."""
+    assert may_begin_late(now, told(added=30, lost=1))
+
+
+def test_a_connection_lost_before_its_begin_costs_no_epoch(rig: Rig) -> None:
+    rig.cluster.lost_questions = 1
+    rig.renew()
+    rig.writer.write(records(b"a"))
+    assert len(rig.writer.pre_commit()) == 1
+
+
+def test_rule_5_a_late_answer_hides_no_request_that_may_begin_a_transaction(rig: Rig) -> None:
+    """Of a client that keeps connections which were slow (``socket.max.fails``)."""
+    rig.cluster.lost_questions = 1
+    rig.renew()
+    rig.writer.write(records(b"a"))
+    rig.cluster.lost_additions = rig.cluster.late_answers = 1
+    with pytest.raises(TransactionAbortedError, match="may still arrive"):
+        rig.writer.pre_commit()
