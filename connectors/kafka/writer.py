@@ -11,21 +11,17 @@ from typing import Any
 import pyarrow as pa
 
 from connectors.kafka._client import KafkaException, make_producer, translate
+from connectors.kafka.cluster_limits import KnownLimits, LimitsLook
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.handles import OutputCount, SourceRange, TransactionHandle, encode_handle
 from connectors.kafka.hot_path import HotPath
+from connectors.kafka.limits_look import look_at_limits
 from connectors.kafka.native.library import library_for
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producer_client import Client, partition_count
-from connectors.kafka.producer_settings import (
-    ClusterLimits,
-    LimitsOnce,
-    describe_limits,
-    plain_config,
-    transactional_config,
-)
+from connectors.kafka.producer_settings import plain_config, transactional_config
 from connectors.kafka.producers import Lease, ProducerPool, process_pools
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
@@ -424,7 +420,7 @@ class KafkaWriterFactory:
 
         def make() -> Client:
             config = plain_config(
-                self.connection, LimitsOnce(self.limits)(), self.settings, idempotent=idempotent
+                self.connection, KnownLimits(self.limits)(), self.settings, idempotent=idempotent
             )
             return _make_client(self.hot_path, config)
 
@@ -442,11 +438,11 @@ class KafkaWriterFactory:
             drop=lambda: producers.drop(scope),
         )
 
-    def limits(self) -> ClusterLimits:
-        """What the cluster accepts."""
+    def limits(self) -> LimitsLook:
+        """What the cluster accepts, as far as its brokers say so within some seconds."""
         own = () if self.topic is None else (self.topic,)
         topics = (*own, *self.dead_letter_topics)
-        found = describe_limits(self.connection, topics, timeout_s=_LIMITS_TIMEOUT_S)
+        found = look_at_limits(self.connection, topics, timeout_s=_LIMITS_TIMEOUT_S)
         # Of a topic column nobody knows what else it will name.
         return found if own else replace(found, partitions=None)
 
@@ -459,7 +455,7 @@ class _Preparation:
 
     def __init__(self, factory: KafkaWriterFactory) -> None:
         self._factory = factory
-        self._limits = LimitsOnce(factory.limits)
+        self._limits = KnownLimits(factory.limits)
         self._pace = StatisticsPace(time.monotonic)
 
     def __call__(self, transactional_id: str) -> TransactionalProducer:

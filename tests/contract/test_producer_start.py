@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from connectors.kafka.cluster_limits import ClusterLimits
 from connectors.kafka.producer_client import Client
-from connectors.kafka.producer_settings import ClusterLimits, transactional_config
+from connectors.kafka.producer_settings import transactional_config
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import write_settings

@@ -7,9 +7,10 @@ import pytest
 
 from connectors.kafka._client import make_admin
 from connectors.kafka.client_options import Role
+from connectors.kafka.cluster_limits import LimitsLook
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producer_settings import ClusterLimits, describe_limits
+from connectors.kafka.limits_look import look_at_limits
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
 from runtime.contracts import SinkWriter
@@ -164,7 +165,7 @@ def test_a_wrong_password_is_named_as_such(
     secure_kafka: SecureKafka, hot_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as a time-out, although the client only times out."""
-    monkeypatch.setattr("connectors.kafka.transactional_producer.LASTING_S", 2.0)
+    monkeypatch.setattr("connectors.kafka.log_ins.LASTING_S", 2.0)
     options = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -188,8 +189,8 @@ def test_a_broker_that_says_nothing_has_not_answered() -> None:
     """A listener that takes the connection and no more, as a paused broker's kernel does."""
     with socket.create_server(("127.0.0.1", 0)) as paused:
         server = f"127.0.0.1:{paused.getsockname()[1]}"
-        found = describe_limits(KafkaConnection(bootstrap_servers=server), ["out"], timeout_s=0.2)
-    assert found == ClusterLimits(answered=False, is_silent=True)
+        found = look_at_limits(KafkaConnection(bootstrap_servers=server), ["out"], timeout_s=0.2)
+    assert found == LimitsLook(unanswered=frozenset({"cluster"}))
 
 
 def test_limits_count_the_partitions_of_every_topic(
@@ -200,14 +201,11 @@ def test_limits_count_the_partitions_of_every_topic(
     both = [topic(partitions=3), topic(partitions=2)]
     missing = unique("missing")
     counted = [
-        describe_limits(connection, topics, timeout_s=PATIENCE_S)
+        look_at_limits(connection, topics, timeout_s=PATIENCE_S)
         for topics in (both, [*both, missing], [])
     ]
-    assert [(limits.partitions, limits.answered) for limits in counted] == [
-        (5, True),
-        (None, True),
-        (None, True),
-    ]
+    assert [look.partitions for look in counted] == [5, None, None]
+    assert not any(look.is_partial for look in counted), "that a topic is missing is an answer"
     named_by_records = KafkaSink(
         bootstrap_servers=kafka.bootstrap, transactional_id_prefix=unique("sink")
     ).with_dead_letters(both[:1])

@@ -7,22 +7,13 @@ from typing import Any
 import pytest
 
 from connectors.kafka._client import make_producer
-from connectors.kafka.producer_settings import (
-    ClusterLimits,
-    LimitsOnce,
-    describe_limits,
-    plain_config,
-    transactional_config,
-)
-from connectors.kafka.refusals import UnsentError
+from connectors.kafka.cluster_limits import ClusterLimits
+from connectors.kafka.producer_settings import plain_config, transactional_config
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sink import KafkaSink
 from connectors.kafka.tuning import write_settings
 from runtime.errors import ConfigError
 from runtime.task_memory import TaskMemory
-from tests.fakes import ManualClock
-from tests.mock_cluster import MockCluster
-from tests.waiting import PATIENCE_S
 
 CANARY = "canary-55-secret"
 
@@ -269,41 +260,6 @@ def test_records_without_a_key_do_not_stay_with_a_partition_for_longer_than_befo
         plain, ClusterLimits(partitions=4), SETTINGS, transaction_timeout_s=None
     )
     assert (config["linger.ms"], config["sticky.partitioning.linger.ms"]) == (100, 40)
-
-
-def test_limits_that_a_slow_broker_did_not_tell_are_asked_for_again() -> None:
-    """Without them every later epoch of the worker would make batches that its topic refuses."""
-    told = ClusterLimits(batch_bytes=1000, partitions=4)
-    half = ClusterLimits(batch_bytes=1000, answered=False)
-    answers = [half, told, ClusterLimits()]
-    limits = LimitsOnce(lambda: answers.pop(0))
-    assert [limits() for _ in range(3)] == [half, told, told]
-
-
-def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() -> None:
-    """It would ask for 15 minutes, and for batches of 1 MB: where either is refused the job would
-    end for good, for a broker that was slow once."""
-    clock = ManualClock()
-    silence = ClusterLimits(answered=False, is_silent=True)
-    told = ClusterLimits(transaction_timeout_s=60.0)
-    answers = [silence, silence, told]
-    limits = LimitsOnce(lambda: answers.pop(0), clock=clock, sleep=clock.advance)
-    assert limits() == told
-    limits = LimitsOnce(lambda: silence, clock=clock, sleep=clock.advance)
-    with pytest.raises(UnsentError, match="which transactions and batches it accepts"):
-        limits()
-    for answer in (ClusterLimits(), ClusterLimits(answered=False)):
-        assert LimitsOnce(lambda found=answer: found, clock=clock)() == answer
-
-
-def test_each_broker_is_asked_by_itself(caplog: pytest.LogCaptureFixture) -> None:
-    """librdkafka refuses several in one call, by an error that looked like a refusal: of a cluster
-    of three nobody knew for how long a transaction may live."""
-    with MockCluster.running(brokers=3) as cluster, caplog.at_level("INFO"):
-        connection = KafkaConnection(bootstrap_servers=cluster.bootstrap)
-        describe_limits(connection, (), timeout_s=PATIENCE_S)
-    assert "a configuration cannot be read" in caplog.text, "this cluster has none"
-    assert "Only one" not in caplog.text
 
 
 def test_each_guarantee_has_its_own_acknowledgements() -> None:

@@ -1,0 +1,148 @@
+"""What a cluster accepts: by those brokers that answer, whoever is away."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from connectors.kafka.cluster_limits import ClusterLimits, KnownLimits, LimitsLook
+from connectors.kafka.limits_look import look_at_limits
+from connectors.kafka.log_ins import LASTING_S
+from connectors.kafka.refusals import UnsentError
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import AuthenticationError
+from tests.fakes import ManualClock
+from tests.mock_cluster import MockCluster
+from tests.waiting import PATIENCE_S
+
+REFUSAL = AuthenticationError("refused", {}, "Check it.")
+SILENCE = LimitsLook(unanswered=frozenset({"cluster"}))
+REFUSED = LimitsLook(unanswered=frozenset({"cluster"}), refusal=REFUSAL)
+ONE = LimitsLook(
+    timeouts_s={"1": 900.0}, batch_bytes={"out": 5}, unanswered=frozenset({"broker 2"})
+)
+OTHER = LimitsLook(
+    timeouts_s={"2": 60.0}, batch_bytes={"out": 5}, unanswered=frozenset({"broker 1"})
+)
+BOTH = LimitsLook(timeouts_s={"1": 900.0, "2": 60.0}, batch_bytes={"out": 5}, partitions=4)
+
+
+class Looks:
+    """Answers in turn, the last one for ever; each look takes a second."""
+
+    def __init__(self, *answers: LimitsLook) -> None:
+        self.answers = list(answers)
+        self.clock = ManualClock()
+        self.at_s: list[float] = []
+        self.known = KnownLimits(self._look, clock=self.clock, sleep=self.clock.advance)
+
+    def _look(self) -> LimitsLook:
+        self.at_s.append(self.clock())
+        self.clock.advance(1.0)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def test_the_limits_are_the_least_of_what_brokers_and_topics_say() -> None:
+    """What may not be read says nothing; and where none may be, nothing is known."""
+    found = LimitsLook(
+        timeouts_s={"1": 900.0, "2": 60.0, "3": None}, batch_bytes={"a": 7, "b": None}, partitions=3
+    )
+    assert found.limits == ClusterLimits(transaction_timeout_s=60.0, batch_bytes=7, partitions=3)
+    assert LimitsLook(timeouts_s={"1": None}).limits == ClusterLimits()
+
+
+def test_a_later_look_forgets_nothing_that_it_did_not_see() -> None:
+    """Of the broker that has gone away meanwhile, the limit stays."""
+    assert OTHER.after(ONE).limits.transaction_timeout_s == 60.0
+    assert ONE.after(OTHER).limits.transaction_timeout_s == 60.0
+    assert SILENCE.after(BOTH).limits == BOTH.limits
+    assert SILENCE.after(BOTH).is_partial
+    uncounted = LimitsLook(timeouts_s={"1": 8.0}, unanswered=frozenset({"partitions"}))
+    assert uncounted.after(BOTH).limits == ClusterLimits(
+        transaction_timeout_s=8.0, batch_bytes=5, partitions=4
+    )
+
+
+def test_a_broker_that_does_not_answer_holds_up_no_producer() -> None:
+    """What the others say is used, and one look each half minute asks again, until all have."""
+    looks = Looks(ONE, SILENCE, OTHER, BOTH)
+    assert looks.known() == ONE.limits
+    for _ in range(100):
+        looks.known()
+        looks.clock.advance(1.0)
+    assert looks.known() == BOTH.limits
+    assert len(looks.at_s) == 4, "then nobody is asked any more"
+    assert all(b - a >= 30 for a, b in zip(looks.at_s, looks.at_s[1:], strict=False))
+
+
+def test_while_one_asks_again_the_others_use_what_is_known() -> None:
+    """A look at a broker that hangs takes seconds, and nobody needs its answer."""
+    looking, answered = threading.Event(), threading.Event()
+    answers: list[LimitsLook] = [ONE, BOTH]
+    clock = ManualClock()
+
+    def look() -> LimitsLook:
+        if len(answers) == 1:
+            looking.set()
+            assert answered.wait(PATIENCE_S)
+        return answers.pop(0)
+
+    known = KnownLimits(look, clock=clock)
+    known()
+    clock.advance(60)
+    found: list[ClusterLimits] = []
+    slow = threading.Thread(target=lambda: found.append(known()))
+    slow.start()
+    assert looking.wait(PATIENCE_S)
+    assert known() == ONE.limits
+    answered.set()
+    slow.join(PATIENCE_S)
+    assert found == [BOTH.limits]
+
+
+def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() -> None:
+    """It would ask for 15 minutes, and for batches of 1 MB: where either is refused the job would
+    end for good, for a broker that was slow once."""
+    assert Looks(SILENCE, SILENCE, BOTH).known() == BOTH.limits
+    topic_open = LimitsLook(timeouts_s={"1": 9.0}, unanswered=frozenset({"topic out"}))
+    for answer in (SILENCE, topic_open):
+        with pytest.raises(UnsentError, match="which transactions and batches it accepts"):
+            Looks(answer).known()
+    may_not_be_read = LimitsLook(timeouts_s={"1": None}, batch_bytes={"out": None})
+    assert Looks(may_not_be_read).known() == ClusterLimits()
+
+
+def test_a_refused_log_in_counts_when_it_lasts_and_no_broker_answers() -> None:
+    """A broker that has just started may not know its users; and one of many is no cluster."""
+    looks = Looks(REFUSED)
+    with pytest.raises(AuthenticationError):
+        looks.known()
+    assert looks.clock() >= LASTING_S
+    assert Looks(*[REFUSED] * 8, BOTH).known() == BOTH.limits
+    one_refuses = LimitsLook(
+        timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}), refusal=REFUSAL
+    )
+    assert Looks(one_refuses).known() == one_refuses.limits
+
+
+def look(cluster: MockCluster, topics: Sequence[str] = (), *, timeout_s: float) -> LimitsLook:
+    connection = KafkaConnection(bootstrap_servers=cluster.bootstrap)
+    return look_at_limits(connection, topics, timeout_s=timeout_s)
+
+
+def test_each_broker_is_asked_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """librdkafka refuses several in one call, by an error that looked like a refusal: of a cluster
+    of three nobody knew for how long a transaction may live."""
+    with MockCluster.running(brokers=3) as cluster, caplog.at_level("INFO"):
+        found = look(cluster, timeout_s=PATIENCE_S)
+    assert found == LimitsLook(timeouts_s=dict.fromkeys("123"))
+    assert "a configuration cannot be read" in caplog.text, "this cluster has none"
+    assert "Only one" not in caplog.text
+
+
+def test_a_broker_that_hangs_hides_none_of_the_others() -> None:
+    with MockCluster.running(brokers=3) as cluster:
+        cluster.hang(2)
+        found = look(cluster, timeout_s=2.0)
+    assert found.unanswered == {"broker 2"}
+    assert found.timeouts_s.keys() == {"1", "3"}
