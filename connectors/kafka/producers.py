@@ -105,6 +105,7 @@ class ProducerPool:
         self._failures = 0
         self._late = 0
         self._failure: StreamError | None = None
+        self._is_untold = False  # nobody waited for a producer when that happened
         self._closed = False
 
     def enter(self, scope: TaskScope) -> None:
@@ -115,13 +116,16 @@ class ProducerPool:
                 self._book.record(slot, SlotEvent.SPEND)
                 self._let_go(self._open.pop(slot))
             self._discard_old()
+            if isinstance(self._failure, UnreachableError):
+                self._is_untold = False  # of the past: it is tried again now
             self._start(at_least=1)
 
     def take(self, scope: TaskScope, *, timeout_s: float) -> Lease:
         """A ready producer, at once where one was made ready ahead.
 
         Raises:
-            StreamError: what making one ready raised; UnreachableError when time runs out.
+            StreamError: what making one ready raised, since this call or, if nobody was told yet,
+                before it; UnreachableError when time runs out.
         """
         deadline = self._clock() + timeout_s
         with self._changed:
@@ -131,7 +135,8 @@ class ProducerPool:
                 slot = self._book.take(scope)
                 if slot is not None:
                     break
-                if self._failures != failures and self._failure is not None:
+                if self._failure is not None and (self._is_untold or self._failures != failures):
+                    self._is_untold = False
                     raise self._failure
                 self._start(at_least=1)
                 self._book.require_hope()
@@ -276,6 +281,7 @@ class ProducerPool:
                 return
             self._book.record(slot, SlotEvent.PREPARED)
             self._late = 0
+            self._is_untold = False
             self._ready[slot] = ready
             self._changed.notify_all()
         while self._keep_alive_s and not ready.over.wait(self._keep_alive_s):
@@ -299,7 +305,7 @@ class ProducerPool:
         with self._changed:
             self._book.record(slot, event)
             self._failures += 1
-            self._failure = error
+            self._failure, self._is_untold = error, True
             self._changed.notify_all()
 
     def _id_of(self, slot: int) -> str:

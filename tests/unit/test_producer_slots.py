@@ -195,6 +195,34 @@ def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
         pool.take(scope(), timeout_s=10)
 
 
+@pytest.mark.parametrize("met", ["_AUTHENTICATION", "_TRANSPORT"])
+def test_a_failure_that_nobody_waited_for_is_told_to_the_next_task(met: str) -> None:
+    """A second try would take as long once more, and say the same."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+    preparations.pool.enter(scope())
+    preparations.threads.join()
+    preparations.fail(StreamError)
+    assert len(preparations.asked) == 1
+    preparations.cluster.init_error = None
+    assert preparations.take() != preparations.asked[0], "it is told once"
+
+
+def test_what_a_task_before_did_not_hear_is_of_the_past_if_brokers_are_back() -> None:
+    """Refused credentials are not; brokers that were away are asked anew for the next batch."""
+    for met, error in (("_TRANSPORT", None), ("_AUTHENTICATION", AuthenticationError)):
+        preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+        preparations.pool.enter(scope())
+        preparations.threads.join()
+        preparations.pool.enter(scope(batch_id=1))
+        preparations.threads.join()
+        preparations.cluster.init_error = None
+        preparations.pool.enter(scope(batch_id=2))
+        if error is None:
+            preparations.take()
+        else:
+            preparations.fail(error)
+
+
 @pytest.mark.parametrize(("error", "ids"), [(UnsentError, 1), (UnreachableError, 3)])
 def test_an_id_for_which_nothing_was_sent_is_used_again(
     error: type[UnreachableError], ids: int
