@@ -2,31 +2,25 @@
 
 import enum
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from connectors.kafka._client import KafkaException, make_producer, translate
 from connectors.kafka.cluster_limits import KnownLimits, LimitsLook
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.handles import OutputCount, SourceRange, TransactionHandle, encode_handle
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.limits_look import look_at_limits
-from connectors.kafka.native.library import library_for
-from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
+from connectors.kafka.preparation import Preparation, make_client
 from connectors.kafka.producer_client import Client, partition_count
-from connectors.kafka.producer_settings import plain_config, transactional_config
+from connectors.kafka.producer_settings import plain_config
 from connectors.kafka.producers import Lease, ProducerPool, process_pools
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import RecordSender, flush
-from connectors.kafka.statistics_pace import StatisticsPace
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import WriteSettings, write_settings
 from runtime.contracts import (
@@ -46,8 +40,6 @@ __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWrite
 log = logging.getLogger(__name__)
 
 _READY_TIMEOUT_S = 25.0
-_INIT_TIMEOUT_S = 18.0  # with the limits, which are asked for before
-_LEAST_INIT_S = 9.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
@@ -61,17 +53,6 @@ class Guarantee(enum.Enum):
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
     NONE = "none"
-
-
-def _make_client(hot_path: HotPath, config: Mapping[str, Any]) -> Client:
-    library = library_for(config, hot_path)
-    try:
-        client: Any  # confluent-kafka's parameters have other names than `Client`'s
-        client = make_producer(config) if library is None else NativeProducer(library, config)
-    except KafkaException as err:
-        raise translate(err, {"client": "producer"}) from None
-    checked: Client = client
-    return checked
 
 
 class _Schemas:
@@ -422,7 +403,7 @@ class KafkaWriterFactory:
             config = plain_config(
                 self.connection, KnownLimits(self.limits)(), self.settings, idempotent=idempotent
             )
-            return _make_client(self.hot_path, config)
+            return make_client(self.hot_path, config)
 
         producers = process_plain_producers()
         client = producers.client(scope, make)
@@ -446,34 +427,12 @@ class KafkaWriterFactory:
         # Of a topic column nobody knows what else it will name.
         return found if own else replace(found, partitions=None)
 
-    def _preparation(self) -> "_Preparation":
-        return _Preparation(self)
-
-
-class _Preparation:
-    """Makes producers ready for one pool. Background threads of the pool."""
-
-    def __init__(self, factory: KafkaWriterFactory) -> None:
-        self._factory = factory
-        self._limits = KnownLimits(factory.limits)
-        self._pace = StatisticsPace(time.monotonic)
-
-    def __call__(self, transactional_id: str) -> TransactionalProducer:
-        until_s = time.monotonic() + _INIT_TIMEOUT_S
-        config = transactional_config(
-            self._factory.connection,
-            self._limits(),
-            self._factory.settings,
-            transaction_timeout_s=self._factory.transaction_timeout_s,
+    def _preparation(self) -> Preparation:
+        return Preparation(
+            self.connection,
+            self.settings,
+            transaction_timeout_s=self.transaction_timeout_s,
+            topic=self.topic,
+            look=self.limits,
+            hot_path=self.hot_path,
         )
-        make_client = partial(_make_client, self._factory.hot_path)
-        producer = TransactionalProducer(
-            make_client, config, transactional_id, statistics_interval_ms=self._pace.next_ms()
-        )
-        try:
-            left_s = max(until_s - time.monotonic(), _LEAST_INIT_S)
-            producer.prepare(topic=self._factory.topic, timeout_s=left_s)
-        except BaseException:
-            producer.release()
-            raise
-        return producer

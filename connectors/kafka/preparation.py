@@ -1,0 +1,92 @@
+"""Makes the next transactional producer ready: the cluster's limits, a client, its identity."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from connectors.kafka._client import KafkaException, make_producer, translate
+from connectors.kafka.cluster_limits import KnownLimits, LimitsLook
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.library import library_for
+from connectors.kafka.native.producer import NativeProducer
+from connectors.kafka.producer_client import Client
+from connectors.kafka.producer_settings import transactional_config
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.statistics_pace import StatisticsPace
+from connectors.kafka.transactional_producer import TransactionalProducer
+from connectors.kafka.tuning import WriteSettings
+
+__all__ = ["Preparation", "make_client"]
+
+_INIT_TIMEOUT_S = 18.0  # with the limits, which are asked for before
+_LEAST_INIT_S = 9.0
+
+
+def make_client(hot_path: HotPath, config: Mapping[str, Any]) -> Client:
+    """By compiled code, or confluent-kafka's.
+
+    Raises:
+        ConfigError: librdkafka refuses a setting.
+    """
+    library = library_for(config, hot_path)
+    try:
+        client: Any  # confluent-kafka's parameters have other names than `Client`'s
+        client = make_producer(config) if library is None else NativeProducer(library, config)
+    except KafkaException as err:
+        raise translate(err, {"client": "producer"}) from None
+    checked: Client = client
+    return checked
+
+
+class Preparation:
+    """Makes producers ready for one pool (`connectors.kafka.producers.Prepare`). Executor, the
+    pool's background threads.
+
+    Args:
+        connection, settings, transaction_timeout_s: see `transactional_config`.
+        topic: that all records go to; None: they name theirs.
+        look: asks the cluster for its limits.
+        hot_path: by compiled code or not.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        settings: WriteSettings,
+        *,
+        transaction_timeout_s: float | None,
+        topic: str | None,
+        look: Callable[[], LimitsLook],
+        hot_path: HotPath,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._transaction_timeout_s = transaction_timeout_s
+        self._topic = topic
+        self._limits = KnownLimits(look)
+        self._make_client = partial(make_client, hot_path)
+        self._pace = StatisticsPace(time.monotonic)
+
+    def __call__(self, transactional_id: str) -> TransactionalProducer:
+        """See `connectors.kafka.producers.Prepare`."""
+        until_s = time.monotonic() + _INIT_TIMEOUT_S
+        config = transactional_config(
+            self._connection,
+            self._limits(),
+            self._settings,
+            transaction_timeout_s=self._transaction_timeout_s,
+        )
+        producer = TransactionalProducer(
+            self._make_client,
+            config,
+            transactional_id,
+            statistics_interval_ms=self._pace.next_ms(),
+        )
+        try:
+            left_s = max(until_s - time.monotonic(), _LEAST_INIT_S)
+            producer.prepare(topic=self._topic, timeout_s=left_s)
+        except BaseException:
+            producer.release()
+            raise
+        return producer
