@@ -18,6 +18,7 @@ from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Hands, RemoteStep, RunIdentity, drive
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import CommitOutcome, SweepView
+from runtime.host_clock import age_clock
 from runtime.model import (
     BatchKey,
     CheckpointKind,
@@ -141,7 +142,7 @@ class _Job:
             sources={},
             identity=identity,
             settings=CheckpointSettings(call_timeout_s=_START_S),
-            clock=time.monotonic,
+            age_clock=age_clock,
             wall_ms=_wall_ms,
         )
 

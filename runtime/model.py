@@ -465,7 +465,7 @@ class Acknowledgement:
         again_in_s: a sink wants a batch again after so long, also if there are no records then.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
-        decide_by_s: on the coordinator's clock: undecided later, what it pre-committed may be
+        decide_by_s: on the coordinator's age clock: undecided later, what it pre-committed may be
             lost; None: as long as a checkpoint may take.
     """
 

@@ -34,7 +34,7 @@ def hands_of(
                 restored_from=None,
             ),
             "settings": CheckpointSettings(),
-            "clock": ManualClock(),
+            "age_clock": ManualClock(),
             "wall_ms": lambda: 0,
             **parts,
         }

@@ -140,7 +140,7 @@ class Job:
                 restored_from=0,
             ),
             settings=self.settings,
-            clock=self.clock,
+            age_clock=self.clock,
             wall_ms=lambda: 0,
         )
 

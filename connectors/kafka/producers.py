@@ -19,6 +19,7 @@ from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import Clock, TaskScope
 from runtime.errors import DeliveryError, FencedError, StreamError, UnreachableError
+from runtime.host_clock import age_clock
 
 __all__ = ["Background", "Lease", "Prepare", "ProducerPool", "ProducerPools", "process_pools"]
 
@@ -74,6 +75,7 @@ class ProducerPool:
         background: runs what may not be on the way of an epoch.
         keep_alive_s: how often a ready producer is served; None: it need not be.
         clock: monotonic seconds.
+        ages: the same, on while the host sleeps: connections are dropped meanwhile.
         draw_owner: a text that no other pool of any process draws.
     """
 
@@ -86,6 +88,7 @@ class ProducerPool:
         background: Background = in_daemon_thread,
         keep_alive_s: float | None = _KEEP_ALIVE_S,
         clock: Clock = time.monotonic,
+        ages: Clock = age_clock,
         draw_owner: Callable[[], str] = _draw_owner,
     ) -> None:
         self.generation = scope.batch.generation
@@ -97,6 +100,7 @@ class ProducerPool:
         self._background = background
         self._keep_alive_s = keep_alive_s
         self._clock = clock
+        self._ages = ages
         self._changed = threading.Condition()
         self._book = SlotBook()
         self._ready: dict[int, _Kept] = {}
@@ -225,7 +229,7 @@ class ProducerPool:
     def _is_old(self, ready: _Kept) -> bool:
         # A topic may have new partitions, and a load balancer may have dropped the connection. And
         # the job may be over, while other jobs go on in this process.
-        return ready.since_s < self._clock() - _MAX_IDLE_S
+        return ready.since_s < self._ages() - _MAX_IDLE_S
 
     def _discard(self, slot: int, ready: _Kept) -> None:
         with self._changed:
@@ -274,7 +278,7 @@ class ProducerPool:
             # It may have come up behind the request, too.
             self._not_ready(slot, _unexpected(err), SlotEvent.UNANSWERED)
             return
-        ready = _Kept(producer, self._clock(), threading.Event())
+        ready = _Kept(producer, self._ages(), threading.Event())
         with self._changed:
             if self._closed:
                 self._release_later(producer)

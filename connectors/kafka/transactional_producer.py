@@ -37,6 +37,7 @@ from runtime.errors import (
     TransactionAbortedError,
     UnreachableError,
 )
+from runtime.host_clock import age_clock
 
 __all__ = ["TransactionalProducer"]
 
@@ -72,8 +73,10 @@ class TransactionalProducer:
         *,
         statistics_interval_ms: int = STATISTICS_INTERVAL_MS,
         clock: Clock = time.monotonic,
+        ages: Clock = age_clock,
     ) -> None:
         self._clock = clock
+        self._ages = ages
         self._statistics = ""
         self._seen = 0
         self._before: str | None = None  # statistics of when nothing was under way
@@ -84,7 +87,7 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         timeout_ms = config.get("transaction.timeout.ms")
         self._timeout_s = None if timeout_ms is None else int(timeout_ms) / 1000
-        self._begun_at_s = clock()
+        self._begun_at_s = ages()
         self._used = threading.Lock()
         self._client: Client | None = make_client(
             {
@@ -226,7 +229,7 @@ class TransactionalProducer:
         self._on_client_error = on_client_error
         if self.last_error is not None and self.last_error.fatal():
             on_client_error(self.last_error)
-        self._begun_at_s = self._clock()
+        self._begun_at_s = self._ages()
         try:
             with self._used:
                 self.client.begin_transaction()
@@ -319,7 +322,8 @@ class TransactionalProducer:
     def _refuse_timed_out(self) -> None:
         # The client learns of the broker's abort only by its next request, and after a long pause
         # with all records acknowledged there is none: a decision would name a lost transaction.
-        age_s = self._clock() - self._begun_at_s
+        # By the clock that goes on while this host sleeps, as the broker's does.
+        age_s = self._ages() - self._begun_at_s
         if self._timeout_s is not None and age_s >= self._timeout_s:
             raise TransactionAbortedError(
                 "the transaction may have timed out before its pre-commit",

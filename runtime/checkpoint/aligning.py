@@ -22,7 +22,6 @@ from runtime.checkpoint.regions import RegionState, region_of
 from runtime.checkpoint.states import Event, State
 from runtime.errors import FencedError, IllegalTransitionError
 from runtime.model import Acknowledgement, Barrier, CheckpointKind
-from runtime.moments import is_past
 
 __all__ = [
     "acknowledged",
@@ -295,7 +294,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
             {"batch": ack.batch, "waiting": region.held.batch},
             "Sluice bug: stop the job, keep its log, restart from the last checkpoint.",
         )
-    if book.settings.handler.is_regional and is_past(ack.decide_by_s, now_s):
+    if book.settings.handler.is_regional and book.is_too_old(ack.decide_by_s, now_s):
         region.held = ack  # its life ends, and throws it away
         rulings.end_grown_old(book, checkpoint, ack, now_s)
         return

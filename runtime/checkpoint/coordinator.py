@@ -35,13 +35,7 @@ from runtime.checkpoint.run_threads import RunThreads
 from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Hands, RunIdentity, drive
-from runtime.checkpoint.waiting import (
-    BatchWaiters,
-    WakeUp,
-    answer_in,
-    given,
-    result_within,
-)
+from runtime.checkpoint.waiting import BatchWaiters, WakeUp, answer_in, given, result_within
 from runtime.contracts import (
     Clock,
     MetadataStore,
@@ -52,6 +46,7 @@ from runtime.contracts import (
 )
 from runtime.errors import UnreachableError
 from runtime.failpoints import failpoint
+from runtime.host_clock import slept_s, wall_ms
 from runtime.model import Acknowledgement, Barrier, BatchKey, CheckpointKind, CheckpointRecord
 
 __all__ = ["BarrierCoordinator"]
@@ -61,10 +56,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _JOIN_S = 5.0
-
-
-def _wall_ms() -> int:
-    return int(time.time() * 1000)
 
 
 class BarrierCoordinator:
@@ -80,7 +71,8 @@ class BarrierCoordinator:
         sinks, sources: by operator id.
         settings: when checkpoints are taken.
         listeners: told of progress.
-        clock: monotonic seconds.
+        clock: monotonic seconds: for waits, which the host's sleep does not prolong.
+        slept: what these leave out, and ages do not; see `runtime.host_clock`.
         repairer: writes lost work again, for ``on_lost="repair"``.
         require_known: see `runtime.checkpoint.startup.StartSequence`.
     """
@@ -95,6 +87,7 @@ class BarrierCoordinator:
         settings: CheckpointSettings | None = None,
         listeners: Sequence[ProgressListener] = (),
         clock: Clock = time.monotonic,
+        slept: Clock = slept_s,
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
     ) -> None:
@@ -108,6 +101,7 @@ class BarrierCoordinator:
         self._sources = {key: SerialSource(source) for key, source in sources.items()}
         self._settings = settings or CheckpointSettings()
         self._clock = clock
+        self._slept = slept
         self._repairer = repairer
         self._require_known = require_known
         self._listeners = ListenerThread(listeners)
@@ -116,7 +110,7 @@ class BarrierCoordinator:
         self._attempts = AttemptBook()
         self._desk = SourceDesk(self._sources, settings=self._settings, clock=clock)
         self._owners = OwnerWatch(
-            self._sinks, interval_s=self._settings.renew_interval_s, clock=clock
+            self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
@@ -155,7 +149,7 @@ class BarrierCoordinator:
             session=self.session,
             clock=self._clock,
             pause=time.sleep,
-            wall_ms=_wall_ms,
+            wall_ms=wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
             told=told,
@@ -205,8 +199,8 @@ class BarrierCoordinator:
                 cluster_ids=found.cluster_ids,
             ),
             settings=self._settings,
-            clock=self._clock,
-            wall_ms=_wall_ms,
+            age_clock=self._age_clock,
+            wall_ms=wall_ms,
             before_decision=self._owners.require,
             repairer=self._repairer,
             kept=found.kept,
@@ -224,6 +218,7 @@ class BarrierCoordinator:
             wake=self._wake,
             listeners=self._listeners,
             clock=self._clock,
+            slept=self._slept,
         )
         self._threads.start()
         if not self._settings.is_external:
@@ -437,7 +432,7 @@ class BarrierCoordinator:
 
         self._ask(add)
         log.debug("attempt registered: attempt=%s", attempt)
-        return self._clock()
+        return self._age_clock()
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -476,7 +471,7 @@ class BarrierCoordinator:
 
     def status(self) -> JobStatus:
         """A picture for people; answered within milliseconds, whatever is under way."""
-        status = self._ask(lambda core: core.status(now_s=self._clock(), now_ms=_wall_ms()))
+        status = self._ask(lambda core: core.status(now_s=self._clock(), now_ms=wall_ms()))
         return status if self._watch is None else self._watch.told(status)
 
     # --- inside -----------------------------------------------------------------------------------
@@ -487,6 +482,9 @@ class BarrierCoordinator:
                 "the coordinator has not been started yet", {"job": self._job.name}, "Ask again."
             )
         return self._threads
+
+    def _age_clock(self) -> float:
+        return self._clock() + self._slept()
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
         return self._running().ask(question)

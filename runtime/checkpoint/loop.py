@@ -20,6 +20,7 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.steps import Hands, RemoteStep, drive
 from runtime.contracts import Clock
 from runtime.errors import CoordinatorLostError, FencedError, StreamError
+from runtime.host_clock import slept_s
 
 __all__ = ["CoreLoop", "StepThread"]
 
@@ -34,6 +35,12 @@ class CoreLoop:
 
     `ask` may be called from every thread. ``on_actions`` must not block: it hands remote steps to
     another thread.
+
+    Args:
+        core: the loop's, from here on.
+        clock: monotonic seconds: it stands still while the host sleeps, as whoever waits does.
+        slept: how long that was, see `runtime.host_clock`.
+        on_actions: carries them out.
     """
 
     def __init__(
@@ -41,10 +48,12 @@ class CoreLoop:
         core: CoordinatorCore,
         *,
         clock: Clock,
+        slept: Clock = slept_s,
         on_actions: Callable[[Sequence[Action]], None],
     ) -> None:
         self._core = core
         self._clock = clock
+        self._slept = slept
         self._on_actions = on_actions
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sluice-coordinator", daemon=True)
@@ -95,7 +104,8 @@ class CoreLoop:
 
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         self._stepped_s = now_s = self._clock()
-        actions = core.step(event, now_s)
+        # Looked at behind the clock: a sleep between the two makes nothing younger than it is.
+        actions = core.step(event, now_s, slept_s=self._slept())
         self._on_actions(actions)
         return actions
 

@@ -25,18 +25,19 @@ class OwnerWatch:
     Args:
         sinks: by operator id; one that has not claimed anything yet has nothing to renew.
         interval_s: between two renewals.
-        clock: monotonic seconds.
+        age_clock: seconds, on while the host sleeps: others watch a record meanwhile.
     """
 
     def __init__(
-        self, sinks: Mapping[str, SinkCoordinator], *, interval_s: float, clock: Clock
+        self, sinks: Mapping[str, SinkCoordinator], *, interval_s: float, age_clock: Clock
     ) -> None:
         self._telling = threading.Lock()
         self._lost: FencedError | None = None
         self._tell: Callable[[FencedError], None] = lambda _: None
         self._stopping = threading.Event()
         self._records = [
-            _Record(name, sink, interval_s=interval_s, clock=clock) for name, sink in sinks.items()
+            _Record(name, sink, interval_s=interval_s, age_clock=age_clock)
+            for name, sink in sinks.items()
         ]
         self._threads = [
             threading.Thread(target=self._run, args=[one], name=f"sluice-owner-{at}", daemon=True)
@@ -101,14 +102,14 @@ class _Record:
     """One sink's: one look at a time, and when the last one that has ended began."""
 
     def __init__(
-        self, name: str, sink: SinkCoordinator, *, interval_s: float, clock: Clock
+        self, name: str, sink: SinkCoordinator, *, interval_s: float, age_clock: Clock
     ) -> None:
         self.interval_s = interval_s
         self._name = name
         self._sink = sink
-        self._clock = clock
+        self._age_clock = age_clock
         self._looking = threading.Lock()
-        self._looked_s = clock()
+        self._looked_s = age_clock()
         self._lost: FencedError | None = None
 
     def look_if_due(self) -> FencedError | None:
@@ -126,11 +127,11 @@ class _Record:
         return self._lost
 
     def _is_due(self) -> bool:
-        return self._clock() - self._looked_s > _FRESH_INTERVALS * self.interval_s
+        return self._age_clock() - self._looked_s > _FRESH_INTERVALS * self.interval_s
 
     def _renew(self) -> None:
         """An unanswered renewal fences nobody."""
-        began_s = self._clock()
+        began_s = self._age_clock()
         try:
             self._sink.renew()
         except FencedError as err:

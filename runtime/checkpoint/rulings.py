@@ -33,7 +33,6 @@ from runtime.errors import (
     StorageUnreachableError,
 )
 from runtime.model import Acknowledgement, CheckpointKind
-from runtime.moments import is_past
 
 __all__ = [
     "drive_restart",
@@ -103,7 +102,7 @@ def _next_deadline_s(book: Book, checkpoint: PendingCheckpoint) -> float:
 
 
 def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
-    if is_past(checkpoint.decide_by_s, now_s):
+    if book.is_too_old(checkpoint.decide_by_s, now_s):
         return True
     started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
     return now_s - started_s >= book.settings.timeout_s
@@ -165,7 +164,7 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         for name, region in book.regions.items()
         if name not in checkpoint.acks and region.is_open
     ]
-    grew_old = is_past(checkpoint.decide_by_s, now_s)
+    grew_old = book.is_too_old(checkpoint.decide_by_s, now_s)
     error = (
         grown_old(checkpoint, missing)
         if grew_old
@@ -195,7 +194,7 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         for name in missing
         if name not in checkpoint.carried and (not grew_old or name in checkpoint.barriers)
     ]
-    _blame(book, checkpoint, error, now_s, slow=slow or _too_old(checkpoint, now_s))
+    _blame(book, checkpoint, error, now_s, slow=slow or _too_old(book, checkpoint, now_s))
 
 
 def _has_waited(
@@ -204,7 +203,8 @@ def _has_waited(
     """Whether a region's work grew old before its barrier came, while another region was away.
 
     Nobody is to blame for that: whoever was away has paid for it, and a region that had to wait as
-    long for its own next life would make the next one's work grow old.
+    long for its own next life would make the next one's work grow old. Nor is anybody to blame for
+    what this host has slept since.
     """
     if checkpoint is None or checkpoint.barrier_s is None or ack is None:
         return False
@@ -212,14 +212,14 @@ def _has_waited(
     return (
         has_come_back
         and book.regions[ack.batch.region].has_decided
-        and is_past(ack.decide_by_s, checkpoint.barrier_s)
+        and book.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
     )
 
 
-def _too_old(checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
+def _too_old(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
     """Regions whose own work grew old, if that of others did not: only these took them along."""
     acks = checkpoint.acks.items()
-    old = [name for name, ack in acks if ack is not None and is_past(ack.decide_by_s, now_s)]
+    old = [n for n, ack in acks if ack is not None and book.is_too_old(ack.decide_by_s, now_s)]
     return old if len(old) < len(acks) else []
 
 

@@ -38,7 +38,6 @@ from runtime.checkpoint.unanswered import end_if_hung, retry
 from runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from runtime.errors import FencedError
 from runtime.model import CheckpointKind, Verdict, committables_of
-from runtime.moments import is_past
 
 __all__ = [
     "commit_reported",
@@ -104,7 +103,7 @@ def next_step_s(book: Book) -> float | None:
         if (moment := p.barrier_s + after_s) > p.looked_s
     ]
     moments += [
-        p.decide_by_s
+        p.decide_by_s - book.slept_s
         for p in book.pending.values()
         if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.decide_by_s is not None
     ]
@@ -150,7 +149,7 @@ def _start_deciding(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> 
 def _decide_again(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     """Its publish was not answered. What has grown old meanwhile is not decided any more, if it is
     not decided already."""
-    if not is_past(checkpoint.decide_by_s, now_s):
+    if not book.is_too_old(checkpoint.decide_by_s, now_s):
         _publish(book, checkpoint, Verdict.DECIDED)
         return
     book.move(checkpoint, Event.GREW_OLD, now_s)

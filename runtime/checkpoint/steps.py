@@ -240,7 +240,7 @@ class Hands:
         store, sinks, sources: of the job; sources by operator id.
         identity: of this run.
         settings: time limits.
-        clock: monotonic seconds, as the core is told them.
+        age_clock: seconds, on while the host sleeps: what decisions must be made by.
         wall_ms: wall clock for ``created_at_ms``; for people only.
         before_decision: raises FencedError when the owner record names somebody else (rule 22).
         repairer: for ``on_lost="repair"``.
@@ -255,7 +255,7 @@ class Hands:
         sources: Mapping[str, SplitEnumerator],
         identity: RunIdentity,
         settings: CheckpointSettings,
-        clock: Clock,
+        age_clock: Clock,
         wall_ms: Callable[[], int],
         before_decision: Callable[[], None] = lambda: None,
         repairer: Repairer | None = None,
@@ -268,7 +268,7 @@ class Hands:
         self._sources = sources
         self._identity = identity
         self._settings = settings
-        self._clock = clock
+        self._age_clock = age_clock
         self._wall_ms = wall_ms
         self._before_decision = before_decision
         self._repairs = Repairs(
@@ -320,7 +320,7 @@ class Hands:
         if is_decision:
             yield "before-decision"
             self._before_decision()  # behind the point: a process that was paused there looks again
-            if is_past(action.decide_by_s, self._clock()):
+            if is_past(action.decide_by_s, self._age_clock()):
                 # It has waited too long for its turn. An earlier try may have landed all the same.
                 outcome = PublishOutcome.UNKNOWN
                 return Published(checkpoint_id=action.checkpoint_id, outcome=outcome)

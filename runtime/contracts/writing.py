@@ -63,7 +63,8 @@ class AttemptRegistry(Protocol):
     def register(self, attempt: RegisteredAttempt) -> float:
         """Returns when the coordinator has it; FencedError when the batch is no longer wanted.
 
-        Returns the coordinator's clock, monotonic seconds: nothing of the attempt began before.
+        Returns the coordinator's age clock (`runtime.host_clock`): nothing of the attempt began
+        before.
         """
         ...
 
@@ -72,7 +73,7 @@ class SinkWriter(Protocol):
     """Writes one task's records of one epoch. Executor, one thread.
 
     Attributes:
-        decide_by_s: on the coordinator's clock: what was pre-committed may be lost if it is not
+        decide_by_s: on the coordinator's age clock: what was pre-committed may be lost if it is not
             decided by then; None: before the pre-commit, or where there is no limit.
     """
 

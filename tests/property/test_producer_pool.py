@@ -59,6 +59,7 @@ class PoolMachine(RuleBasedStateMachine):
             background=self.pending.append,
             keep_alive_s=None,
             clock=lambda: 0.0,
+            ages=lambda: 0.0,
         )
 
     def scope(self, task: int) -> TaskScope:

@@ -173,7 +173,7 @@ class Process:
                 restored_from=self.found.record.checkpoint_id,
             ),
             settings=self._settings,
-            clock=self.world.clock,
+            age_clock=self.world.clock,
             wall_ms=lambda: self.number,
             repairer=self,
             kept=self.found.kept,

@@ -342,11 +342,11 @@ def test_rule_5_a_transaction_that_may_be_begun_again_is_never_pre_committed(rig
 
 
 def test_a_transaction_older_than_its_timeout_is_never_pre_committed() -> None:
-    """A task that was paused behind its last acknowledged record does not learn of the broker's
-    abort; a decision must not name what is lost already."""
+    """A task that was paused behind its last acknowledged record, or whose host slept, does not
+    learn of the broker's abort; a decision must not name what is lost already."""
     cluster, now_s = FakeCluster(), [0.0]
     producer = TransactionalProducer(
-        cluster.client, {"transaction.timeout.ms": 60_000}, "id", clock=lambda: now_s[0]
+        cluster.client, {"transaction.timeout.ms": 60_000}, "id", ages=lambda: now_s[0]
     )
     producer.prepare(topic=None, timeout_s=1)
     now_s[0] = 1000.0  # waiting for its epoch costs nothing

@@ -48,7 +48,7 @@ class Time:
 def watch(sink: Sink, time: Time) -> OwnerWatch:
     """Of one sink, renewed every 5 s."""
     sinks = cast(Mapping[str, SinkCoordinator], {"sink": sink})
-    return OwnerWatch(sinks, interval_s=5.0, clock=time)
+    return OwnerWatch(sinks, interval_s=5.0, age_clock=time)
 
 
 def test_rule_22_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> None:
@@ -81,7 +81,7 @@ def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
 def renewing(sinks: object, *, interval_s: float) -> OwnerWatch:
     """Renews by itself."""
     owners = OwnerWatch(
-        cast(Mapping[str, SinkCoordinator], sinks), interval_s=interval_s, clock=monotonic
+        cast(Mapping[str, SinkCoordinator], sinks), interval_s=interval_s, age_clock=monotonic
     )
     owners.start()
     return owners

@@ -159,6 +159,7 @@ def pool_of(
         background=background,
         keep_alive_s=keep_alive_s,
         clock=clock,
+        ages=clock,
     )
 
 
@@ -384,7 +385,7 @@ def test_a_writer_keeps_its_producer_however_old_that_grows() -> None:
         prepare=prepare,
         background=threads,
         keep_alive_s=0.001,
-        clock=lambda: now_s[0],
+        ages=lambda: now_s[0],
     )
     pool.enter(scope())
     lease = pool.take(scope(), timeout_s=10)

@@ -152,7 +152,7 @@ def test_rule_23_a_decision_that_grew_old_before_its_turn_is_withdrawn(slow: str
     store = FakeStore()
     pause = driver.clock.advance
     owner = pause if slow == "looking for its owner" else id
-    of = hands_of(store, clock=driver.clock, before_decision=lambda: owner(5.0))
+    of = hands_of(store, age_clock=driver.clock, before_decision=lambda: owner(5.0))
     step = of.perform(decision)
     assert next(step) == "before-decision"
     if slow == "at its point":
@@ -177,7 +177,7 @@ def test_rule_23_a_decision_that_landed_before_it_grew_old_stands() -> None:
     (decision,) = driver.seen(Publish)
     answers = iter([True])
     store = FakeStore(lose_answer=lambda: next(answers, False))
-    of = hands_of(store, clock=driver.clock)
+    of = hands_of(store, age_clock=driver.clock)
     for _ in range(2):
         unknown = done(of, decision)
         assert unknown == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
