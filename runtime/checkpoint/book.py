@@ -59,7 +59,7 @@ class Book:
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
             the last checkpoint; None before the first.
         untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
-        slept_s: how long the host has slept; what ``now_s`` is told leaves it out.
+        missed_s: what the clock of the steps leaves out, and ages do not.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         is_over: the job has ended, or is being stopped: nothing new begins.
         is_finished: every bounded source was read to its end, and that is committed on record.
@@ -89,16 +89,16 @@ class Book:
     last_end_s: float | None = None
     untold: TellPositions | None = None
     told_s: float | None = None
-    slept_s: float = 0.0
+    missed_s: float = 0.0
     is_over: bool = False
     is_finished: bool = False
     is_fenced: bool = False
     error: BaseException | None = None
 
-    def open_step(self, slept_s: float) -> None:
+    def open_step(self, missed_s: float) -> None:
         """Forget what a step that raised had asked for, but not what others wait for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
-        self.slept_s = slept_s
+        self.missed_s = missed_s
 
     def close_step(self) -> list[Action]:
         """What the step asks for."""
@@ -108,7 +108,7 @@ class Book:
     def is_too_old(self, decide_by_s: float | None, now_s: float) -> bool:
         """Whether work may be lost by now that was to be decided by then. That is a moment on the
         age clock (`runtime.host_clock`): brokers do not wait while this host sleeps."""
-        return is_past(decide_by_s, now_s + self.slept_s)
+        return is_past(decide_by_s, now_s + self.missed_s)
 
     def move(self, checkpoint: PendingCheckpoint, event: Event, now_s: float) -> None:
         """Change a checkpoint's state and tell the listeners."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+from runtime.attended import AttendedClock
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore, JobStatus
@@ -56,6 +57,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _JOIN_S = 5.0
+_LONGEST_STEP_S = 5.0  # the core is stepped each second, if only to tell the time
 
 
 class BarrierCoordinator:
@@ -95,12 +97,11 @@ class BarrierCoordinator:
         self._job = job
         self._plans = {region.name: region for region in job.regions}
         self._store = store
-        self._sinks: dict[str, SinkCoordinator] = {
-            key: SerialSink(sink) for key, sink in sinks.items()
-        }
+        self._sinks = {key: SerialSink(sink) for key, sink in sinks.items()}
         self._sources = {key: SerialSource(source) for key, source in sources.items()}
         self._settings = settings or CheckpointSettings()
         self._clock = clock
+        self._core_clock = AttendedClock(clock, longest_step_s=_LONGEST_STEP_S)
         self._slept = slept
         self._repairer = repairer
         self._require_known = require_known
@@ -218,12 +219,13 @@ class BarrierCoordinator:
             wake=self._wake,
             listeners=self._listeners,
             clock=self._clock,
-            slept=self._slept,
+            core_clock=self._core_clock,
+            ages=self._age_clock,
         )
         self._threads.start()
         if not self._settings.is_external:
             self._watch = RegionWatch(
-                lambda: self._ask(lambda core: regions_seen(core, self._clock())),
+                lambda: self._ask(lambda core: regions_seen(core, self._core_clock())),
                 sources=self._sources,
                 interval_s=self._settings.look_interval_s,
                 alarm_s=self._settings.pressure_alarm_s,
@@ -471,7 +473,7 @@ class BarrierCoordinator:
 
     def status(self) -> JobStatus:
         """A picture for people; answered within milliseconds, whatever is under way."""
-        status = self._ask(lambda core: core.status(now_s=self._clock(), now_ms=wall_ms()))
+        status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
         return status if self._watch is None else self._watch.told(status)
 
     # --- inside -----------------------------------------------------------------------------------

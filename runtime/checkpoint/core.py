@@ -184,10 +184,10 @@ class CoordinatorCore:
             draw=draw,
         )
 
-    def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
+    def step(self, event: CoreEvent, now_s: float, *, missed_s: float = 0.0) -> list[Action]:
         """Take in one event; what to do now, in order. A refused event raises and changes nothing.
 
-        ``slept_s``: how long the host has slept, which ``now_s`` leaves out: ages go on meanwhile.
+        ``missed_s``: what ``now_s`` leaves out, since nobody waited meanwhile: ages go on.
 
         Raises:
             FencedError: the sender's generation is over.
@@ -196,7 +196,7 @@ class CoordinatorCore:
         book = self._book
         if book.is_fenced and not isinstance(event, _ASKING):
             return []
-        book.open_step(slept_s)
+        book.open_step(missed_s)
         if not isinstance(event, _ROUTINE):
             book.look_again()
         _dispatch(book, event, now_s)

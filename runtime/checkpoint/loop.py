@@ -20,7 +20,6 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.steps import Hands, RemoteStep, drive
 from runtime.contracts import Clock
 from runtime.errors import CoordinatorLostError, FencedError, StreamError
-from runtime.host_clock import slept_s
 
 __all__ = ["CoreLoop", "StepThread"]
 
@@ -38,8 +37,8 @@ class CoreLoop:
 
     Args:
         core: the loop's, from here on.
-        clock: monotonic seconds: it stands still while the host sleeps, as whoever waits does.
-        slept: how long that was, see `runtime.host_clock`.
+        clock: of waits; it may stand still while nobody listens (`runtime.attended`).
+        ages: the same where that did not; of what must be decided before it is too old.
         on_actions: carries them out.
     """
 
@@ -48,12 +47,12 @@ class CoreLoop:
         core: CoordinatorCore,
         *,
         clock: Clock,
-        slept: Clock = slept_s,
+        ages: Clock | None = None,
         on_actions: Callable[[Sequence[Action]], None],
     ) -> None:
         self._core = core
         self._clock = clock
-        self._slept = slept
+        self._ages = ages or clock
         self._on_actions = on_actions
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sluice-coordinator", daemon=True)
@@ -105,7 +104,7 @@ class CoreLoop:
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         self._stepped_s = now_s = self._clock()
         # Looked at behind the clock: a sleep between the two makes nothing younger than it is.
-        actions = core.step(event, now_s, slept_s=self._slept())
+        actions = core.step(event, now_s, missed_s=self._ages() - now_s)
         self._on_actions(actions)
         return actions
 

@@ -46,7 +46,7 @@ class RunThreads:
         wake: told of every change.
         listeners: told of progress.
         clock: monotonic seconds.
-        slept: what these leave out, see `runtime.host_clock`.
+        core_clock, ages: see `runtime.checkpoint.loop.CoreLoop`.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class RunThreads:
         wake: WakeUp,
         listeners: ListenerThread,
         clock: Clock,
-        slept: Clock,
+        core_clock: Clock,
+        ages: Clock,
     ) -> None:
         self._hands = hands
         self._job = job
@@ -83,7 +84,7 @@ class RunThreads:
             visible_timeout_s=settings.settle_timeout_s,
             clock=clock,
         )
-        self._loop = CoreLoop(core, clock=clock, slept=slept, on_actions=self.routes.carry_out)
+        self._loop = CoreLoop(core, clock=core_clock, ages=ages, on_actions=self.routes.carry_out)
         self._owners = owners
         self._housekeeper = Housekeeper(
             sweep=self._sweep, interval_s=settings.sweep_interval_s, clock=clock

@@ -103,7 +103,7 @@ def next_step_s(book: Book) -> float | None:
         if (moment := p.barrier_s + after_s) > p.looked_s
     ]
     moments += [
-        p.decide_by_s - book.slept_s
+        p.decide_by_s - book.missed_s
         for p in book.pending.values()
         if p.state in (State.ALIGNING, State.PRE_COMMITTED) and p.decide_by_s is not None
     ]

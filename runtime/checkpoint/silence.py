@@ -3,9 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from runtime.attended import AttendedTime
+
 __all__ = ["Silence"]
 
 _LONGEST_STEP_S = 2.0  # the loop steps the core every second, if only to tell the time
+
+
+def _time() -> AttendedTime:
+    return AttendedTime(longest_step_s=_LONGEST_STEP_S)
 
 
 @dataclass(slots=True)
@@ -20,28 +26,27 @@ class Silence:
     question on: what lies between the two takes longer than what lies between two questions.
     """
 
-    _watched_s: float = 0.0
-    _stepped_s: float | None = None
+    _watched: AttendedTime = field(default_factory=_time)
     _heard_s: dict[str, float] = field(default_factory=dict)  # in the order of the moments
     _begun_s: dict[str, float] = field(default_factory=dict)  # who has not asked yet; the same
 
     @property
     def watched_s(self) -> float:
         """That clock."""
-        return self._watched_s
+        return self._watched.passed_s
 
     def begun(self, region: str, now_s: float) -> None:
         """Its query was started; said again, or behind its first question, it changes nothing."""
         self.watch(now_s)
         if region not in self._heard_s:
-            self._begun_s.setdefault(region, self._watched_s)
+            self._begun_s.setdefault(region, self.watched_s)
 
     def asked(self, region: str, now_s: float) -> None:
         """It asks for a barrier."""
         self.watch(now_s)
         self._begun_s.pop(region, None)
         self._heard_s.pop(region, None)
-        self._heard_s[region] = self._watched_s
+        self._heard_s[region] = self.watched_s
 
     def returned(self, region: str, now_s: float) -> None:
         """Its batch is done with; it asks again, if its life still goes on."""
@@ -55,9 +60,7 @@ class Silence:
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""
-        if self._stepped_s is not None:
-            self._watched_s += min(max(now_s - self._stepped_s, 0.0), _LONGEST_STEP_S)
-        self._stepped_s = now_s
+        self._watched.look(now_s)
 
     def over(self, limit_s: float) -> list[str]:
         """Those that were not heard of for so long, with a batch under way or without."""
@@ -70,7 +73,7 @@ class Silence:
     def _before(self, limit_s: float, moments: Mapping[str, float]) -> list[str]:
         found = []
         for region, moment_s in moments.items():
-            if self._watched_s - moment_s < limit_s:
+            if self.watched_s - moment_s < limit_s:
                 break  # those of all others came later
             found.append(region)
         return found

@@ -5,13 +5,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from runtime.attended import AttendedClock
 from runtime.contracts import Clock
 
-__all__ = ["TaskPulse"]
+__all__ = ["LONGEST_STEP_S", "TaskPulse"]
+
+LONGEST_STEP_S = 15.0
+"""Far more than lies between two looks at a life while its driver runs: one at each second, about,
+and one at each question. A driver that was paused has listened for no longer than that."""
 
 
 class TaskPulse:
     """A task asks for its barriers without a pause; one that hangs does not. Driver, any thread.
+
+    Its silence counts only while the driver listens (`runtime.attended`): behind a pause of the
+    driver it is as silent as it was before.
 
     Args:
         clock: monotonic seconds.
@@ -24,10 +32,10 @@ class TaskPulse:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.has_asked = False
         self.owes = False
-        self._clock = clock
+        self._clock = AttendedClock(clock, longest_step_s=LONGEST_STEP_S)
         self._lock = threading.Lock()
         self._questions = 0
-        self._heard_s = clock()
+        self._heard_s = self._clock()
 
     @contextmanager
     def question(self) -> Iterator[None]:
@@ -45,6 +53,7 @@ class TaskPulse:
     def silent_s(self) -> float:
         """For how long it should have asked, and has not."""
         with self._lock:
+            now_s = self._clock()  # a look at any rate
             if self._questions or self.owes or not self.has_asked:
                 return 0.0
-            return self._clock() - self._heard_s
+            return now_s - self._heard_s

@@ -12,9 +12,11 @@ from functools import partial
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from runtime.attended import AttendedClock
 from runtime.continuous.courier import Courier
 from runtime.continuous.desk import EpochBook
 from runtime.continuous.loop import EpochScope, TaskLoop
+from runtime.continuous.pulse import LONGEST_STEP_S
 from runtime.contracts import (
     AttemptRegistry,
     Clock,
@@ -170,8 +172,8 @@ class ContinuousLife:
         self._book = book
         self._name = f"{chain.tasks.region}.{chain.tasks.generation}"
         self._group = f"{self._name} {chain.tasks.job_uid}"  # jobs may share a session
-        self._clock = clock
-        self._begun_s = clock()
+        self._clock = AttendedClock(clock, longest_step_s=LONGEST_STEP_S)
+        self._begun_s = self._clock()
         self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"sluice-continuous-{self._name}", daemon=True
@@ -190,7 +192,8 @@ class ContinuousLife:
 
     def _given_up(self) -> StreamError | None:
         pulse, region = self._book.pulse, self._chain.tasks.region
-        waits_s = 0.0 if pulse.has_asked else self._clock() - self._begun_s
+        now_s = self._clock()
+        waits_s = 0.0 if pulse.has_asked else now_s - self._begun_s
         if waits_s > _NO_CORE_S:
             return MissingRequirementError(
                 "the task of a continuous region does not begin",

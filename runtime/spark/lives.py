@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from runtime.attended import AttendedClock
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.failures import PERMANENT_ERRORS
@@ -70,7 +71,7 @@ class RegionLives:
         coordinator: of the job, started.
         handles: of its regions, by name.
         outage_limit_s: a file system, or a region's host, that is away for longer ends the job.
-        clock: monotonic seconds.
+        clock: monotonic seconds; no longer than the longest call counts from one look to the next.
     """
 
     def __init__(
@@ -84,10 +85,11 @@ class RegionLives:
         self._coordinator = coordinator
         self._handles = handles
         self._regions: dict[str, _Watched] = {}
-        self._outages = Outages(limit_s=outage_limit_s)
+        # A driver that was paused has asked nobody meanwhile, and nobody was away for it.
+        self._clock = AttendedClock(clock, longest_step_s=_LONGEST_START_S + _CALL_S)
+        self._outages = Outages(limit_s=outage_limit_s, clock=self._clock)
         self._outage_limit_s = outage_limit_s
-        self._clock = clock
-        self._restless_until_s = clock() + _RESTLESS_S
+        self._restless_until_s = self._clock() + _RESTLESS_S
 
     def begin(self, life: RegionLife) -> None:
         """Begin a region's first life in this run; raises as `RegionHandle.start`, but for an

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.continuous.desk import EpochBook
-from runtime.continuous.pulse import TaskPulse
+from runtime.continuous.pulse import LONGEST_STEP_S, TaskPulse
 from runtime.contracts import LifeState, RegionLife
 from runtime.errors import MissingRequirementError
 from runtime.model import RegionRecord
@@ -58,6 +58,12 @@ class Waiting:
     def state(self) -> LifeState:
         return self.region.status(timeout_s=1.0).state
 
+    def watched(self, seconds: float) -> None:
+        """Time passes, and the driver looks in each second."""
+        for step_s in (*[1.0] * int(seconds), seconds % 1.0):
+            self.clock.advance(step_s)
+            self.state()
+
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
@@ -101,7 +107,7 @@ def _chain() -> ContinuousChain:
 def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiting) -> None:
     """Other work of the session has taken it; the error says what is missing, and how long it was
     waited for."""
-    waiting.clock.advance(120.0)
+    waiting.watched(120.0)
     assert waiting.state() is LifeState.RUNNING
     waiting.clock.advance(0.5)
     found = waiting.region.status(timeout_s=1.0)
@@ -114,7 +120,7 @@ def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiti
 
 def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> None:
     """Its job is cancelled; that this is an error, too, does not hide the first one."""
-    waiting.clock.advance(121.0)
+    waiting.watched(121.0)
     assert waiting.state() is LifeState.ENDED
     assert waiting.region.stop(7, timeout_s=PATIENCE_S)
     assert waiting.spark.cancelled == ["main.7 job"]
@@ -126,11 +132,30 @@ def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> No
 def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
     """From then on its silence counts, not how long ago its life began."""
     with waiting.book.pulse.question():
-        waiting.clock.advance(2 * _SILENCE_S)  # a long answer is no silence
+        waiting.watched(2 * _SILENCE_S)  # a long answer is no silence
         assert waiting.state() is LifeState.RUNNING
-    waiting.clock.advance(_SILENCE_S)
+    waiting.watched(_SILENCE_S)
     assert waiting.state() is LifeState.RUNNING
     waiting.clock.advance(0.5)
     found = waiting.region.status(timeout_s=1.0)
     assert found.state is LifeState.ENDED
     assert "not heard of [region=main generation=7 silent_s=600.5]" in str(found.error)
+
+
+def test_a_task_is_not_silent_for_as_long_as_its_driver_was_paused(waiting: Waiting) -> None:
+    """Nobody listened: it may have asked all along, and asks within a moment if it lives."""
+    with waiting.book.pulse.question():
+        pass
+    waiting.clock.advance(10 * _SILENCE_S)
+    assert waiting.state() is LifeState.RUNNING
+    waiting.watched(_SILENCE_S - LONGEST_STEP_S)
+    assert waiting.state() is LifeState.RUNNING
+    waiting.watched(1.0)
+    assert waiting.state() is LifeState.ENDED, "it has not, and somebody was there to hear it"
+
+
+def test_a_task_that_waits_for_a_core_does_not_wait_while_its_driver_is_paused(
+    waiting: Waiting,
+) -> None:
+    waiting.clock.advance(10 * _SILENCE_S)
+    assert waiting.state() is LifeState.RUNNING

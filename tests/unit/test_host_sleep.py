@@ -41,7 +41,7 @@ def acknowledge(driver: CoreDriver, region: str = "main") -> None:
     """The region's next batch, which brokers keep for a while from now on."""
     barrier = driver.poll(3, region=region)
     batch = BatchKey(region=region, generation=0, batch_id=1)
-    decide_by_s = driver.clock() + driver.slept_s + _KEPT_S
+    decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
     ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
 
@@ -113,7 +113,7 @@ def test_rule_23_what_grew_old_while_the_host_slept_is_not_decided() -> None:
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
-    driver.slept_s = _KEPT_S
+    driver.missed_s = _KEPT_S
     acknowledge(driver, "side")
     assert not [each for each in driver.seen(Publish) if each.verdict is Verdict.DECIDED]
     assert "grew old" in str(driver.core.why_ended("main"))
@@ -124,7 +124,7 @@ def test_a_sleep_that_brokers_outlast_ends_nothing() -> None:
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
-    driver.slept_s = _KEPT_S - 1.0
+    driver.missed_s = _KEPT_S - 1.0
     acknowledge(driver, "side")
     assert driver.core.last_committed == 1
 
@@ -135,7 +135,7 @@ def test_who_waits_has_not_waited_while_the_host_slept() -> None:
     driver.tick()
     driver.ack(driver.poll(3))
     late = driver.poll(3, region="side")
-    driver.slept_s = 100 * FAST.timeout_s
+    driver.missed_s = 100 * FAST.timeout_s
     driver.tick(FAST.timeout_s / 2)
     driver.ack(late, region="side")
     assert driver.core.last_committed == 1
@@ -151,7 +151,7 @@ def test_rule_23_a_batch_that_waited_while_the_host_slept_joins_no_checkpoint() 
     decide_by_s = driver.clock() + _KEPT_S
     ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
     driver.tell(Acknowledged(ack=ack))
-    driver.slept_s = _KEPT_S
+    driver.missed_s = _KEPT_S
     driver.tick(FAST.interval_s or 0.0)
     assert not driver.core.is_live("main", 0)
     assert driver.core.is_live("side", 0)
@@ -177,28 +177,28 @@ def test_the_next_look_at_an_age_comes_by_the_clock_of_the_loop() -> None:
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     acknowledge(driver)
-    driver.slept_s = _KEPT_S - 1.0
+    driver.missed_s = _KEPT_S - 1.0
     driver.tell(Tick())
     assert driver.core.deadline_s() == driver.clock() + 1.0
 
 
-def test_the_loop_tells_the_core_how_long_the_host_has_slept(
+def test_the_loop_tells_the_core_by_which_clock_things_grow_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[float] = []
 
-    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
-        del event, now_s
-        told.append(slept_s)
+    def step(event: CoreEvent, now_s: float, *, missed_s: float) -> list[Action]:
+        del event
+        told.append(now_s + missed_s)
         return []
 
     core = CoreDriver(FAST).core
     monkeypatch.setattr(core, "step", step)
-    loop = CoreLoop(core, clock=ManualClock(), slept=lambda: 42.0, on_actions=lambda _: None)
+    loop = CoreLoop(core, clock=lambda: 1.0, ages=lambda: 43.0, on_actions=lambda _: None)
     loop.start()
     loop.step(Tick())
     loop.stop(timeout_s=PATIENCE_S)
-    assert set(told) == {42.0}
+    assert set(told) == {43.0}
 
 
 def test_an_attempt_is_registered_by_the_age_clock() -> None:
