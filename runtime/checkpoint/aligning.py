@@ -50,14 +50,14 @@ def trigger_due(book: Book, now_s: float) -> None:
     if book.is_over or _begin_asked(book, now_s):
         return
     due_s = next_trigger_s(book)
-    if due_s is not None and now_s >= due_s:
+    if due_s is not None and now_s >= due_s and _may_begin(book, CheckpointKind.CHECKPOINT, now_s):
         book.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=book.has_late())
 
 
 def _begin_asked(book: Book, now_s: float) -> bool:
     """Begin what somebody has asked for, or turn an idle barrier into it, if nothing hinders."""
     kind = next(iter(book.asked), None)
-    if kind is None or not book.may_decide(kind):
+    if kind is None or not _may_begin(book, kind, now_s):
         return False
     idle = next((p for p in book.pending.values() if p.state is State.ARMED), None)
     if idle is not None:
@@ -69,6 +69,12 @@ def _begin_asked(book: Book, now_s: float) -> bool:
     else:
         return False
     return True
+
+
+def _may_begin(book: Book, kind: CheckpointKind, now_s: float) -> bool:
+    """Whether it could be decided, behind the end of those whose held batch is too old for it."""
+    rulings.end_held_old(book, now_s)
+    return not book.is_over and book.may_decide(kind)
 
 
 def next_trigger_s(book: Book) -> float | None:
@@ -301,7 +307,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     if checkpoint is not None:
         _join(book, checkpoint, ack, now_s)
         return
-    region.held = ack
+    region.held, region.held_since_s = ack, now_s + book.missed_s
     if book.settings.is_external:
         book.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from runtime.checkpoint.causes import region_grown_old
 from runtime.checkpoint.handlers import Alignment, Ruling
 from runtime.checkpoint.messages import (
     AbortWork,
@@ -223,10 +222,7 @@ class Book:
             )
         )
         for name, region in self.regions.items():
-            if region.held is not None and self.is_too_old(region.decide_by_s, now_s):
-                # It would take the others' epochs of this checkpoint along.
-                self.close_region(name, region_grown_old(name), now_s, fence=None)
-            elif region.held is not None:
+            if region.held is not None:
                 checkpoint.acks[name] = region.held
                 checkpoint.decide_by(region.decide_by_s)
                 region.cuts[checkpoint.checkpoint_id] = region.held.region.splits

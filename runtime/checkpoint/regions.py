@@ -68,6 +68,7 @@ class RegionState:
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
         held: acknowledged batch that no barrier asked for; joins the next checkpoint.
+        held_since_s: age clock when it was acknowledged.
         decide_by_s: clock after which the batch that it acknowledged last may be lost undecided.
         fence: the checkpoint id whose aborted record ends this life; the next generation.
         discarded: committables of ``held`` when the life ended without a fence yet.
@@ -107,6 +108,7 @@ class RegionState:
     discovered: dict[SplitKey, SplitRange] = field(default_factory=dict)
     cuts: dict[int, tuple[SplitRange, ...]] = field(default_factory=dict)
     held: Acknowledgement | None = None
+    held_since_s: float = field(init=False, default=0.0)
     decide_by_s: float | None = None
     fence: int | None = None
     discarded: list[Acknowledgement] = field(default_factory=list)

@@ -2,6 +2,13 @@
 
 from collections.abc import Sequence
 
+from runtime.checkpoint.blame import (
+    has_waited,
+    holding_up,
+    too_old,
+    waits_for_a_commit,
+    was_held_too_long,
+)
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.causes import (
     given_up,
@@ -37,6 +44,7 @@ from runtime.model import Acknowledgement, CheckpointKind
 __all__ = [
     "drive_restart",
     "end_grown_old",
+    "end_held_old",
     "end_silent",
     "region_failed",
     "region_registered",
@@ -165,62 +173,28 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         if name not in checkpoint.acks and region.is_open
     ]
     grew_old = book.is_too_old(checkpoint.decide_by_s, now_s)
+    guilty = holding_up(book, checkpoint, now_s, grew_old=grew_old)
     error = (
-        grown_old(checkpoint, missing)
+        grown_old(checkpoint, guilty or missing)
         if grew_old
-        else timed_out(checkpoint, missing, timeout_s=book.settings.timeout_s)
+        else timed_out(checkpoint, guilty or missing, timeout_s=book.settings.timeout_s)
     )
     # A late one has its barrier from an older checkpoint: an abort alone would leave it as it is.
-    late = [
-        name
-        for name in missing
-        if book.regions[name].late is not None and name not in checkpoint.carried
-    ]
     # So would it one that stands still between two batches, and the next checkpoint missed it, too.
-    silent = [] if grew_old else book.silent(book.settings.timeout_s / 2)
-    stuck = late + [name for name in silent if name in missing and name not in checkpoint.carried]
-    for name in missing:
-        if name in checkpoint.barriers or name in late:
+    silent = set(book.silent(book.settings.timeout_s / 2))
+    stuck = [name for name in guilty if book.regions[name].late is not None or name in silent]
+    for name in guilty:
+        if name in checkpoint.barriers or book.regions[name].late is not None:
             book.regions[name].pace.expired()
-    has_waited = any(_has_waited(book, checkpoint, ack) for ack in checkpoint.acks.values())
+    waited = any(has_waited(book, checkpoint, ack) for ack in checkpoint.acks.values())
+    if not guilty:
+        waited = waited or any(waits_for_a_commit(book, checkpoint, name) for name in missing)
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in stuck:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
-    if has_waited:
+    if waited:
         return
-    # Where work grew old, who got no barrier is not to blame for that.
-    slow = [
-        name
-        for name in missing
-        if name not in checkpoint.carried and (not grew_old or name in checkpoint.barriers)
-    ]
-    _blame(book, checkpoint, error, now_s, slow=slow or _too_old(book, checkpoint, now_s))
-
-
-def _has_waited(
-    book: Book, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
-) -> bool:
-    """Whether a region's work grew old before its barrier came, while another region was away.
-
-    Nobody is to blame for that: whoever was away has paid for it, and a region that had to wait as
-    long for its own next life would make the next one's work grow old. Nor is anybody to blame for
-    what this host has slept since.
-    """
-    if checkpoint is None or checkpoint.barrier_s is None or ack is None:
-        return False
-    has_come_back = any(found.is_open and not found.has_decided for found in book.regions.values())
-    return (
-        has_come_back
-        and book.regions[ack.batch.region].has_decided
-        and book.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
-    )
-
-
-def _too_old(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
-    """Regions whose own work grew old, if that of others did not: only these took them along."""
-    acks = checkpoint.acks.items()
-    old = [n for n, ack in acks if ack is not None and book.is_too_old(ack.decide_by_s, now_s)]
-    return old if len(old) < len(acks) else []
+    _blame(book, checkpoint, error, now_s, slow=guilty or too_old(book, checkpoint, now_s))
 
 
 def withdrawn(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -239,11 +213,13 @@ def _blame(
     *,
     slow: Sequence[str],
 ) -> None:
+    # All acknowledged, and it was still too late: no region is to blame more than another. One that
+    # had nothing to cut was not too late.
+    blamed = slow or [batch.region for batch in checkpoint.batches()]
     if book.settings.restart_strategy is None:
-        _count_failure(book, error, now_s, blamed=slow or list(checkpoint.acks))
+        _count_failure(book, error, now_s, blamed=blamed)
     else:
-        # All acknowledged, and it was still too late: no region is to blame more than another.
-        for name in slow or checkpoint.acks:
+        for name in blamed:
             _ask_strategy(book, name, error, now_s, is_blamed=bool(slow))
 
 
@@ -314,11 +290,25 @@ def end_grown_old(
     epochs along, so it alone reads again, like one whose task has failed."""
     name, region = ack.batch.region, book.regions[ack.batch.region]
     error = region_grown_old(name)
-    if _has_waited(book, checkpoint, ack):
+    if has_waited(book, checkpoint, ack):
         _end_alone(book, name, error, now_s)
         return
     failed = RegionFailed(region=name, generation=region.generation, error=error)
     region_failed(book, failed, now_s)
+
+
+def end_held_old(book: Book, now_s: float) -> None:
+    """Regions whose acknowledged batch waits for the next checkpoint, which it would take along
+    with the others' epochs: each reads it again alone, and pays for it unless it had the time."""
+    for name, region in book.regions.items():
+        if region.held is None or not book.is_too_old(region.decide_by_s, now_s):
+            continue
+        error = region_grown_old(name)
+        if was_held_too_long(book, region):
+            _end_alone(book, name, error, now_s)
+        else:
+            failed = RegionFailed(region=name, generation=region.generation, error=error)
+            region_failed(book, failed, now_s)
 
 
 def end_silent(book: Book, now_s: float) -> None:

@@ -1,0 +1,107 @@
+"""Who holds up a checkpoint, and who only waits for somebody else. Pure.
+
+A failure is counted for those who hold up an epoch. A region that waits for them, for its next life
+or for a commit has done nothing, and one that has nothing to read says nothing about the others.
+"""
+
+from runtime.checkpoint.book import Book
+from runtime.checkpoint.pending import PendingCheckpoint
+from runtime.checkpoint.regions import RegionState
+from runtime.model import Acknowledgement
+from runtime.moments import is_past
+
+__all__ = [
+    "has_waited",
+    "holding_up",
+    "is_back",
+    "too_old",
+    "waits_for_a_commit",
+    "was_held_too_long",
+]
+
+
+def is_back(region: RegionState) -> bool:
+    """Whether the region was away and has only come back: its life is not its first one, and it has
+    completed no checkpoint, with a batch or without.
+
+    A region that never had anything to read was never away.
+    """
+    return region.is_open and region.history.count > 0 and region.completed_in <= region.generation
+
+
+def has_waited(
+    book: Book, checkpoint: PendingCheckpoint | None, ack: Acknowledgement | None
+) -> bool:
+    """Whether a region's work grew old before its barrier came, for another held up the barrier.
+
+    Nobody is to blame for that: whoever was away has paid for it, or pays by its carries, and a
+    region that had to wait as long for its own next life would make the next one's work grow old.
+    Nor is anybody to blame for what this host has slept since.
+    """
+    if checkpoint is None or checkpoint.barrier_s is None or ack is None:
+        return False
+    name = ack.batch.region
+    return (
+        book.regions[name].has_decided
+        and book.is_too_old(ack.decide_by_s, checkpoint.barrier_s)
+        and any(
+            is_back(found) or _was_waited_for(found)
+            for other, found in book.regions.items()
+            if other != name
+        )
+    )
+
+
+def _was_waited_for(region: RegionState) -> bool:
+    """Whether the last decision was taken without the region, behind its time limit: that of one
+    whose life has ended, or not begun yet, nobody waited for."""
+    return region.is_open and region.carried > 0 and not region.is_starting
+
+
+def was_held_too_long(book: Book, region: RegionState) -> bool:
+    """Whether the region's held batch, which has grown old, had time for a checkpoint that comes
+    when it is due: then something else has held up that checkpoint."""
+    settings = book.settings
+    due_s = region.held_since_s + (settings.interval_s or 0.0) + settings.min_pause_s
+    return not is_past(region.decide_by_s, due_s)
+
+
+def holding_up(
+    book: Book, checkpoint: PendingCheckpoint, now_s: float, *, grew_old: bool
+) -> list[str]:
+    """Open regions for which a checkpoint has waited in vain.
+
+    Args:
+        grew_old: it ends since work in it would be lost, maybe long before its time is up: then who
+            has no barrier had to have the time to ask for one.
+    """
+    waited_s = 0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s
+    could_ask = not grew_old or waited_s >= book.settings.timeout_s / 2
+    return [
+        name
+        for name, region in book.regions.items()
+        if region.is_open
+        and name not in checkpoint.acks
+        and name not in checkpoint.carried
+        and (could_ask or region.late is not None or name in checkpoint.barriers)
+        and not waits_for_a_commit(book, checkpoint, name)
+    ]
+
+
+def waits_for_a_commit(book: Book, checkpoint: PendingCheckpoint, name: str) -> bool:
+    """Whether the region cannot cut yet: its batch is in an older checkpoint, whose end it awaits.
+    A region that follows its splits goes on meanwhile."""
+    if book.regions[name].plan.follows or name in checkpoint.barriers:
+        return False
+    return any(
+        found.checkpoint_id < checkpoint.checkpoint_id and found.acks.get(name) is not None
+        for found in book.pending.values()
+    )
+
+
+def too_old(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> list[str]:
+    """Regions whose own work grew old, if that of others did not: only these took them along. One
+    that had nothing to cut has no work."""
+    acks = checkpoint.acknowledged()
+    old = [ack.batch.region for ack in acks if book.is_too_old(ack.decide_by_s, now_s)]
+    return old if len(old) < len(acks) else []
