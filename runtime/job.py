@@ -243,8 +243,8 @@ class Job:
         engine: ``continuous``: each region is one long task that reads, applies and writes with no
             pause but its flush, and keeps a core; for chained pipelines into Kafka.
             ``micro-batch``: each is a Spark query; for all pipelines. ``auto``, the default:
-            continuous where that is possible, and there is a core for every region. A job may be
-            started with another engine at any checkpoint.
+            continuous where that is possible, by its sinks' brokers, too, and there is a core for
+            every region. A job may be started with another engine at any checkpoint.
         coordinator_lost_timeout_s: a continuous task that has not heard of the driver for so long
             ends; > 0, below half its sinks' transaction timeout; None: 60, or less where needed.
         recovery: of a failed task: ``region``: as often as the session has Spark try a task again,

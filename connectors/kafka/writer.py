@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 25.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
-_USUAL_TIMEOUT_S = 900.0  # transaction.max.timeout.ms, unless somebody has changed it
 _DEFAULT_SETTINGS = write_settings(TaskMemory(), {})
 _FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
 
@@ -353,9 +352,9 @@ class KafkaWriterFactory:
     @property
     def longest_interval_s(self) -> float | None:
         """See `runtime.contracts.ContinuousWriterFactory`."""
-        if self.guarantee is not Guarantee.EXACTLY_ONCE:
-            return None
-        return (self.transaction_timeout_s or _USUAL_TIMEOUT_S) / INTERVALS_OF_A_LIFE
+        if self.guarantee is not Guarantee.EXACTLY_ONCE or self.transaction_timeout_s is None:
+            return None  # or the brokers' maximum decides, which the sink's check tells
+        return self.transaction_timeout_s / INTERVALS_OF_A_LIFE
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
         """See `runtime.contracts.ContinuousWriterFactory`."""

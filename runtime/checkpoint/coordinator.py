@@ -37,6 +37,7 @@ from runtime.checkpoint.serial import SerialSink, SerialSource
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Hands, RunIdentity, drive
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp, answer_in, given, result_within
+from runtime.closing import close_logged
 from runtime.contracts import (
     Clock,
     MetadataStore,
@@ -266,12 +267,10 @@ class BarrierCoordinator:
                 self._owners.stop(timeout_s=_JOIN_S)
                 self._listeners.stop(timeout_s=_JOIN_S)
             finally:
-                closes = [each.close for each in self._sinks.values()]
-                for close in (*closes, *(each.close for each in self._sources.values())):
-                    try:
-                        close()
-                    except Exception:  # a stop goes on with the others
-                        log.exception("a connection was not closed")
+                for name, sink in self._sinks.items():
+                    close_logged(sink.close, f"sink {name}")
+                for name, source in self._sources.items():
+                    close_logged(source.close, f"source {name}")
 
     def __enter__(self) -> Self:
         return self

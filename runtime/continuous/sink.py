@@ -14,7 +14,33 @@ from runtime.contracts import (
 )
 from runtime.errors import ConfigError
 
-__all__ = ["ContinuousSink"]
+__all__ = ["ContinuousSink", "require_short_epochs"]
+
+
+def require_short_epochs(
+    facts: Mapping[str, str], lost_timeout: LostTimeout, *, between_barriers_s: float
+) -> None:
+    """Refuse continuous tasks for a sink whose transactions would not live long enough for them.
+
+    Args:
+        facts: of the sink's check.
+        lost_timeout: of the job; told what the sink allows.
+        between_barriers_s: the job's interval, or its pause between checkpoints if that is longer.
+    Raises:
+        ConfigError: as `LostTimeout.allow`; or a transaction would be too old at its barrier, and
+            read again for ever.
+    """
+    if "transaction_timeout_s" not in facts:
+        return
+    lives_s = float(facts["transaction_timeout_s"])
+    lost_timeout.allow(lives_s)
+    if between_barriers_s > lives_s / INTERVALS_OF_A_LIFE:
+        raise ConfigError(
+            "a continuous task's transaction would be too old at its barrier",
+            {"between_barriers_s": between_barriers_s, "transaction_timeout_s": lives_s},
+            "Keep interval_s and min_pause_s below a third of the transaction timeout "
+            "(transactionTimeout, or the broker's maximum), or use engine='micro-batch'.",
+        )
 
 
 class ContinuousSink:
@@ -45,23 +71,10 @@ class ContinuousSink:
         """See `SinkCoordinator.check`.
 
         Raises:
-            ConfigError: also as `LostTimeout.allow`; or a transaction would be too old at its
-                barrier, and read again for ever.
+            ConfigError: also as `require_short_epochs`.
         """
         facts = self._sink.check(timeout_s=timeout_s)
-        if "transaction_timeout_s" in facts:
-            lives_s = float(facts["transaction_timeout_s"])
-            self._lost_timeout.allow(lives_s)
-            if self._between_barriers_s > lives_s / INTERVALS_OF_A_LIFE:
-                raise ConfigError(
-                    "a continuous task's transaction would be too old at its barrier",
-                    {
-                        "between_barriers_s": self._between_barriers_s,
-                        "transaction_timeout_s": lives_s,
-                    },
-                    "Keep interval_s and min_pause_s below a third of the transaction timeout "
-                    "(transactionTimeout, or the broker's maximum), or use engine='micro-batch'.",
-                )
+        require_short_epochs(facts, self._lost_timeout, between_barriers_s=self._between_barriers_s)
         return facts
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:

@@ -133,7 +133,8 @@ class ContinuousWriterFactory(WriterFactory, Protocol):
     @property
     def longest_interval_s(self) -> float | None:
         """Barriers must come at least so often: an epoch is open from one to the next, and until
-        its decision. None: there is no limit."""
+        its decision. None: there is no limit, or only the remote knows it: then the sink's check
+        tells ``transaction_timeout_s``."""
         ...
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:

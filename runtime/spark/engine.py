@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,29 +13,28 @@ from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.kinds import installed_kinds
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
+from runtime.checkpoint.progress import ProgressListener
 from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.closing import close_logged
 from runtime.continuous.desk import ContinuousDesk
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.native_commits import NativeCommits
 from runtime.continuous.sink import ContinuousSink
-from runtime.contracts import RegionLife, Sink, SinkCoordinator, Source
+from runtime.contracts import RegionLife, Sink, SinkCoordinator, Source, SplitEnumerator
 from runtime.drops import DropBudget, dropped_in_all
-from runtime.job import Engine, Job, Recovery
-from runtime.model import OperatorNode
+from runtime.job import Job, Recovery
 from runtime.service.command_file import announced
 from runtime.service.server import CoordinatorService
 from runtime.spark.console import ConsoleProgress
-from runtime.spark.engines import choose_engine, choose_parts
-from runtime.spark.frame_look import look_at
 from runtime.spark.hosts import HostExclusion, SparkExecutors
 from runtime.spark.interrupts import Interrupts, ended_by_signals
-from runtime.spark.job_graph import Region, job_plan, regions_of, require_chained
-from runtime.spark.launcher import ColumnsRead, ContinuousRegions, RegionLauncher
+from runtime.spark.job_graph import Region, job_plan, require_chained
+from runtime.spark.launcher import ContinuousRegions, RegionLauncher
+from runtime.spark.layout import Layout, between_barriers_s, lay_out
 from runtime.spark.lives import RegionLives
 from runtime.spark.region_start import batches_to_retain, delete_vanished
 from runtime.spark.repair import ChainRepairer
-from runtime.spark.session import is_fair, prepare, require_task_retries, task_slots
-from runtime.spark.tuned_regions import tuned
+from runtime.spark.session import is_fair, prepare, require_task_retries
 from runtime.spark.web_hdfs import checkpoint_web_address
 from runtime.storage.looks import close_quietly
 from runtime.storage.opening import absolute_uri
@@ -45,7 +44,6 @@ __all__ = ["JobResult", "run_job"]
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
-_CHECK_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _WATCH_S = 0.1
 _RESTLESS_S = 0.02  # three looks from the end of a region's life to the next one
 
@@ -76,7 +74,7 @@ def run_job(job: Job) -> JobResult:
     if job.recovery is Recovery.APPROXIMATE:
         require_chained(job.pipelines)
     with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
-        layout = _layout(job)
+        layout = lay_out(job)
         regions = layout.regions
         jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
         store = open_store(job.checkpoint_dir, jvm=jvm)
@@ -86,14 +84,56 @@ def run_job(job: Job) -> JobResult:
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
         commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
-        sources = {i: source.enumerator(i) for i, source in _sources(regions).items()}
         by_tasks = partial(
             ContinuousSink,
             commits=commits,
             lost_timeout=lost_timeout,
-            between_barriers_s=_between_barriers_s(job),
+            between_barriers_s=between_barriers_s(job),
         )
-        sinks = _coordinators(regions, layout.continuous, by_tasks)
+        coordinator, sources = _coordinator(job, layout, store, listeners, by_tasks)
+        stack.callback(coordinator.stop)
+        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
+        names = {region.name for region in regions}
+        delete_vanished(store.fs, names, generation=started.generation)
+        following = ContinuousRegions(
+            names=layout.continuous,
+            desk=ContinuousDesk(coordinator, commits),
+            ends=lambda source_id: sources[source_id].fixed_ends(),
+            lost_timeout_s=lost_timeout.seconds,
+        )
+        _run_regions(job, layout, started, coordinator, store, retain, interrupts, following)
+    return JobResult(
+        job_uid=started.job_uid,
+        restored_from=started.restored_from,
+        last_checkpoint_id=coordinator.last_committed,
+        elapsed_s=time.monotonic() - started_at,
+    )
+
+
+def _coordinator(
+    job: Job,
+    layout: Layout,
+    store: CheckpointStore,
+    listeners: Sequence[ProgressListener],
+    by_tasks: Callable[[SinkCoordinator], SinkCoordinator],
+) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
+    """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
+
+    Args:
+        by_tasks: wraps the sinks that continuous tasks write to: they commit what they wrote.
+    """
+    regions = layout.regions
+    with contextlib.ExitStack() as opened:
+        sources: dict[str, SplitEnumerator] = {}
+        for i, source in _sources(regions).items():
+            sources[i] = source.enumerator(i)
+            opened.callback(close_logged, sources[i].close, f"source {source.name}")
+        sinks: dict[str, SinkCoordinator] = {}
+        theirs = {i for r in regions if r.name in layout.continuous for i in r.sinks}
+        for i, sink in _sinks(regions).items():
+            own = sink.coordinator()
+            opened.callback(close_logged, own.close, f"sink {sink.name}")
+            sinks[i] = by_tasks(own) if i in theirs else own
         coordinator = BarrierCoordinator(
             job_plan(
                 job.name,
@@ -116,23 +156,8 @@ def run_job(job: Job) -> JobResult:
             ),
             require_known=installed_kinds().require_known,
         )
-        stack.callback(coordinator.stop)
-        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
-        names = {region.name for region in regions}
-        delete_vanished(store.fs, names, generation=started.generation)
-        following = ContinuousRegions(
-            names=layout.continuous,
-            desk=ContinuousDesk(coordinator, commits),
-            ends=lambda source_id: sources[source_id].fixed_ends(),
-            lost_timeout_s=lost_timeout.seconds,
-        )
-        _run_regions(job, layout, started, coordinator, store, retain, interrupts, following)
-    return JobResult(
-        job_uid=started.job_uid,
-        restored_from=started.restored_from,
-        last_checkpoint_id=coordinator.last_committed,
-        elapsed_s=time.monotonic() - started_at,
-    )
+        opened.pop_all()  # they are the coordinator's now
+    return coordinator, sources
 
 
 def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
@@ -140,88 +165,13 @@ def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
     return {i: sink for region in regions for i, sink in region.sinks.items()}
 
 
-def _coordinators(
-    regions: Sequence[Region],
-    continuous: Collection[str],
-    by_tasks: Callable[[SinkCoordinator], SinkCoordinator],
-) -> dict[str, SinkCoordinator]:
-    """The driver's side of every sink; continuous tasks commit what they have written."""
-    theirs = {i for region in regions if region.name in continuous for i in region.sinks}
-    made = {i: sink.coordinator() for i, sink in _sinks(regions).items()}
-    return {i: by_tasks(each) if i in theirs else each for i, each in made.items()}
-
-
-def _between_barriers_s(job: Job) -> float:
-    return max(job.settings.interval_s or 0.0, job.settings.min_pause_s)
-
-
 def _sources(regions: Sequence[Region]) -> dict[str, Source]:
     return {region.source_id: region.pipeline.source for region in regions}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """What a run consists of.
-
-    Attributes:
-        graph: the operators.
-        regions: of the job.
-        continuous: names of those that run continuously.
-        cluster_ids: that the sources read.
-        columns: see `ColumnsRead`.
-    """
-
-    graph: tuple[OperatorNode, ...]
-    regions: tuple[Region, ...]
-    continuous: frozenset[str]
-    cluster_ids: tuple[str, ...]
-    columns: ColumnsRead
-
-
-def _layout(job: Job) -> _Layout:
-    """Regions and their engines. What is wrong with the job itself is said before a broker is
-    asked; the sources are checked, changing nothing."""
-    looks = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
-    stateful = [look.keeps_state for look in looks]
-    graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
-    continuous = _continuous(job, regions)
-    facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
-    if job.regions is None and len(continuous) == len(job.pipelines):
-        parts = choose_parts(
-            [int(each.get("partitions", 1)) for each in facts],
-            slots=task_slots(job.spark, wanted=len(regions)),
-        )
-        graph, regions = regions_of(job.pipelines, stateful, parts=parts)
-        continuous = frozenset(region.name for region in regions)
-    return _Layout(
-        graph=graph,
-        regions=tuple(tuned(regions, memory_mib=job.task_memory_mib)),
-        continuous=continuous,
-        cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
-        columns={
-            region.name: look.columns
-            for pipeline, look in zip(job.pipelines, looks, strict=True)
-            for region in regions
-            if region.pipeline is pipeline
-        },
-    )
-
-
-def _continuous(job: Job, regions: Sequence[Region]) -> frozenset[str]:
-    if job.engine is Engine.MICRO_BATCH:
-        return frozenset()
-    return choose_engine(
-        job.engine,
-        regions,
-        slots=task_slots(job.spark, wanted=len(regions)),
-        interval_s=_between_barriers_s(job),
-        is_approximate=job.recovery is Recovery.APPROXIMATE,
-    )
-
-
 def _run_regions(
     job: Job,
-    layout: _Layout,
+    layout: Layout,
     started: StartedJob,
     coordinator: BarrierCoordinator,
     store: CheckpointStore,

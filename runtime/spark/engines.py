@@ -12,9 +12,21 @@ __all__ = ["choose_engine", "choose_parts", "hindrance_of"]
 
 log = logging.getLogger(__name__)
 
+_NOTHING: Mapping[str, str] = {}
 
-def hindrance_of(region: Region, *, interval_s: float, is_approximate: bool) -> str | None:
-    """Why a region cannot be continuous; None: it can."""
+
+def hindrance_of(
+    region: Region,
+    *,
+    interval_s: float,
+    is_approximate: bool,
+    refused: Mapping[str, str] = _NOTHING,
+) -> str | None:
+    """Why a region cannot be continuous; None: it can, as far as is known without asking anybody.
+
+    Args:
+        refused: by operator id of a sink, why its cluster allows no continuous tasks.
+    """
     if not region.pipeline.is_chained:
         return "a transform, which is planned by Spark for each batch"
     source = region.pipeline.source
@@ -36,7 +48,7 @@ def hindrance_of(region: Region, *, interval_s: float, is_approximate: bool) -> 
         return f"an interval above {longest_s:.0f} s: an open transaction may not grow so old"
     if is_approximate:
         return "recovery='approximate'"
-    return None
+    return next((refused[i] for i in region.sinks if i in refused), None)
 
 
 def choose_engine(
@@ -46,8 +58,9 @@ def choose_engine(
     slots: int,
     interval_s: float,
     is_approximate: bool,
+    refused: Mapping[str, str] = _NOTHING,
 ) -> frozenset[str]:
-    """Names of the regions that run continuously; the others run in micro-batches. Pure.
+    """Names of the regions that run continuously; the others run in micro-batches.
 
     Each of them keeps a core busy as long as the job runs: with fewer cores than regions one would
     never begin, and no checkpoint would ever be complete (rule 18).
@@ -55,6 +68,7 @@ def choose_engine(
     Args:
         slots: tasks that the session can run at once.
         interval_s: between two barriers.
+        refused: see `hindrance_of`.
     Raises:
         ConfigError: the continuous engine was asked for, and a region does not suit it, or there
             are too few cores.
@@ -64,7 +78,11 @@ def choose_engine(
     why = {
         region.name: found
         for region in regions
-        if (found := hindrance_of(region, interval_s=interval_s, is_approximate=is_approximate))
+        if (
+            found := hindrance_of(
+                region, interval_s=interval_s, is_approximate=is_approximate, refused=refused
+            )
+        )
         is not None
     }
     suited = frozenset(region.name for region in regions) - why.keys()
@@ -72,6 +90,8 @@ def choose_engine(
     if engine is Engine.CONTINUOUS:
         _require(why, needed, slots)
         return suited
+    for name, found in why.items():
+        log.info("engine: micro-batch: region=%s why=%s", name, found)
     if needed > slots:
         log.info("engine: micro-batch: regions=%d slots=%d", len(suited), slots)
         return frozenset()

@@ -82,11 +82,28 @@ def test_approximate_recovery_is_of_micro_batches() -> None:
 
 
 def test_an_interval_that_outlives_a_transaction_is_refused() -> None:
-    """An epoch is open from one barrier to the next, and until it is decided."""
-    found = hindrance_of(_region(), interval_s=400.0, is_approximate=False)
+    """An epoch is open from one barrier to the next, and until it is decided. Where the sink has no
+    timeout of its own, its brokers are asked for theirs."""
+    sink = KafkaSink(
+        bootstrap_servers="broker:9092",
+        topic="out",
+        transactional_id_prefix="p",
+        transaction_timeout_s=900.0,
+    )
+    own = _region(sinks={"sink": sink})
+    found = hindrance_of(own, interval_s=400.0, is_approximate=False)
     assert found is not None
     assert "interval above 300 s" in found
-    assert hindrance_of(_region(), interval_s=200.0, is_approximate=False) is None
+    assert hindrance_of(own, interval_s=200.0, is_approximate=False) is None
+    assert hindrance_of(_region(), interval_s=400.0, is_approximate=False) is None
+
+
+def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() -> None:
+    """As its check has told."""
+    found = hindrance_of(
+        _region(), interval_s=1.0, is_approximate=False, refused={"sink": "its brokers"}
+    )
+    assert found == "its brokers"
 
 
 def test_rule_18_no_region_waits_for_a_core_for_ever() -> None:

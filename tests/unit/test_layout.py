@@ -1,0 +1,167 @@
+"""The engine that a start chooses: sinks are asked what their clusters allow, and closed again."""
+
+import logging
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.writer import KafkaWriterFactory
+from runtime.errors import ConfigError, UnreachableError
+from runtime.job import Job
+from runtime.spark.layout import lay_out, refusals
+
+
+class _Source(KafkaSource):
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        return {"cluster_id": "c", "partitions": "2"}
+
+    def compression(self, *, timeout_s: float) -> str | None:
+        return None
+
+
+class _Asked:
+    """A sink's driver side that answers its check."""
+
+    def __init__(
+        self,
+        lives_s: float | None,
+        *,
+        error: Exception | None = None,
+        close_error: Exception | None = None,
+    ) -> None:
+        self.lives_s = lives_s
+        self.error = error
+        self.close_error = close_error
+        self.closed = 0
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        if self.error is not None:
+            raise self.error
+        return {} if self.lives_s is None else {"transaction_timeout_s": f"{self.lives_s:g}"}
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.close_error is not None:
+            raise self.close_error
+
+
+class _Sink(KafkaSink):
+    def __init__(self, asked: _Asked, topic: str = "out") -> None:
+        super().__init__(bootstrap_servers="b:1", topic=topic, transactional_id_prefix="p" + topic)
+        self.asked = asked
+
+    def coordinator(self) -> Any:
+        return self.asked
+
+    def writer_factory(self) -> KafkaWriterFactory:
+        return KafkaSink.writer_factory(self)
+
+
+class _Context:
+    """As much of a session as is asked how many tasks it can run at once."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._jsc = self
+
+    def sc(self) -> "_Context":
+        return self
+
+    def resourceProfileManager(self) -> "_Context":
+        return self
+
+    def defaultResourceProfile(self) -> None:
+        return None
+
+    def isLocal(self) -> bool:
+        return True
+
+    def maxNumConcurrentTasks(self, profile: object) -> int:
+        return self._slots
+
+
+def _job(*sinks: _Sink, **options: Any) -> Job:
+    spark = cast(SparkSession, SimpleNamespace(sparkContext=_Context(4)))
+    job = Job("j", spark, checkpoint_dir="d", **options)
+    for number, sink in enumerate(sinks):
+        job.source(_Source(bootstrap_servers="b:1", topics=[f"in{number}"])).sink(sink)
+    return job
+
+
+def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> None:
+    """With a region for each partition."""
+    asked = _Asked(900.0)
+    layout = lay_out(_job(_Sink(asked)))
+    assert len(layout.continuous) == len(layout.regions) == 2
+    assert asked.closed == 1
+
+
+def test_an_interval_above_fifteen_minutes_thirds_is_continuous_where_the_brokers_allow_it() -> (
+    None
+):
+    """What Kafka's own default allows says nothing about brokers that have been asked."""
+    layout = lay_out(_job(_Sink(_Asked(7200.0)), interval_s=600.0, engine="auto"))
+    assert layout.continuous
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"interval_s": 30.0}, "too old at its barrier"),
+        ({"min_pause_s": 30.0}, "too old at its barrier"),
+        ({"coordinator_lost_timeout_s": 40.0}, "outlive its coordinator"),
+    ],
+)
+def test_auto_takes_micro_batches_where_a_cluster_allows_no_continuous_tasks(
+    options: Mapping[str, float], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its brokers' maximum is a minute; the job runs all the same, and the log says why so."""
+    asked = _Asked(60.0)
+    with caplog.at_level(logging.INFO, logger="runtime.spark.engines"):
+        layout = lay_out(_job(_Sink(asked), **options))
+    assert layout.continuous == frozenset()
+    assert len(layout.regions) == 1
+    (line,) = [r.getMessage() for r in caplog.records if "engine: micro-batch: region" in r.msg]
+    assert why in line
+    assert "transaction_timeout_s=60" in line
+    assert asked.closed == 1
+
+
+def test_only_the_regions_of_that_sink_are_run_in_micro_batches() -> None:
+    """The other pipeline's sink is in another cluster."""
+    layout = lay_out(_job(_Sink(_Asked(60.0), "a"), _Sink(_Asked(900.0), "b"), interval_s=30.0))
+    regions = {region.pipeline.sinks[0].name: region.name for region in layout.regions}
+    assert layout.continuous == {regions["kafka-sink-b"]}
+
+
+def test_whoever_insists_on_an_engine_has_no_sink_asked_beforehand() -> None:
+    """The start itself checks them, and refuses by name."""
+    for engine in ("continuous", "micro-batch"):
+        asked = _Asked(60.0)
+        lay_out(_job(_Sink(asked), interval_s=30.0, engine=engine))
+        assert asked.closed == 0
+
+
+def test_a_sink_that_refuses_its_check_is_closed() -> None:
+    """It would in either engine."""
+    asked = _Asked(None, error=UnreachableError("nobody answers", {}, "Wait."))
+    with pytest.raises(UnreachableError, match="nobody answers"):
+        lay_out(_job(_Sink(asked)))
+    assert asked.closed == 1
+
+
+def test_a_sink_that_cannot_be_closed_is_logged_and_hinders_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever a user's own sink raises; nor does it hide what its check has said."""
+    sink = _Sink(_Asked(900.0, close_error=RuntimeError("no")))
+    assert refusals({"s": sink}, between_barriers_s=1.0, lost_timeout_s=None) == {}
+    assert "not closed: what=sink kafka-sink-out" in caplog.text
+    wrong = ConfigError("wrong", {}, "Mend it.")
+    sink = _Sink(_Asked(900.0, error=wrong, close_error=RuntimeError("no")))
+    with pytest.raises(ConfigError, match="wrong"):
+        refusals({"s": sink}, between_barriers_s=1.0, lost_timeout_s=None)
