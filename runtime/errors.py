@@ -35,6 +35,7 @@ __all__ = [
     "TransactionUnknownError",
     "UnreachableError",
     "UnsupportedFormatError",
+    "WaitedTooLongError",
     "WrongJobError",
 ]
 
@@ -43,7 +44,8 @@ class StreamError(Exception):
     """Base of every error this project raises."""
 
     def __init__(self, what: str, where: Mapping[str, object], remedy: str) -> None:
-        super().__init__(what, dict(where), remedy)
+        # Not `super`: beside an `OSError` that would take them for a number, a text and a path.
+        Exception.__init__(self, what, dict(where), remedy)
 
     def __str__(self) -> str:
         what, where, remedy = self.args
@@ -60,6 +62,11 @@ class MissingRequirementError(StreamError):
 
 class UnreachableError(StreamError):
     """A broker, file system or coordinator did not answer in time. Nothing was changed."""
+
+
+class WaitedTooLongError(UnreachableError, TimeoutError):
+    """Somebody was waited for until time was up: ``what`` says who, ``waited_s`` in ``where`` how
+    long. What was asked for may happen all the same."""
 
 
 class RegionUnansweredError(UnreachableError):

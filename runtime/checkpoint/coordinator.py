@@ -46,7 +46,7 @@ from runtime.contracts import (
     SinkCoordinator,
     SplitEnumerator,
 )
-from runtime.errors import UnreachableError
+from runtime.errors import UnreachableError, WaitedTooLongError
 from runtime.failpoints import failpoint
 from runtime.host_clock import slept_s, wall_ms
 from runtime.model import Acknowledgement, Barrier, BatchKey, CheckpointKind, CheckpointRecord
@@ -351,9 +351,9 @@ class BarrierCoordinator:
             if self._ask(lambda core: _is_committed(core, batch)):
                 return
             if not waiter.wait(timeout_s):
-                raise UnreachableError(
+                raise WaitedTooLongError(
                     "the batch was not committed in time",
-                    {"batch": batch, "timeout_s": timeout_s},
+                    {"batch": batch, "waited_s": timeout_s},
                     "It may be decided: ask again, do not write it again.",
                 )
         finally:

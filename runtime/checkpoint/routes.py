@@ -38,7 +38,13 @@ from runtime.checkpoint.states import State
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import Clock, SinkCoordinator
 from runtime.drops import named, offsets_in
-from runtime.errors import FencedError, StorageError, StreamError, UnreachableError
+from runtime.errors import (
+    FencedError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+    WaitedTooLongError,
+)
 from runtime.failpoints import failpoint
 from runtime.model import CheckpointKind
 
@@ -243,9 +249,9 @@ class ActionRoutes:
             while not is_done():
                 now_s = self._clock()
                 if self._given_up.is_set() or now_s >= began_s + self._visible_timeout_s:
-                    return UnreachableError(
+                    return WaitedTooLongError(
                         "the last transactions are committed, but readers cannot see them yet",
-                        {"missing": what, "timeout_s": self._visible_timeout_s},
+                        {"missing": what, "waited_s": round(now_s - began_s)},
                         "Nothing is lost. Are all brokers of the output's partitions up?",
                     )
                 if now_s >= told_s + _TOLD_EVERY_S:

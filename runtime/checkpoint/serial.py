@@ -20,7 +20,7 @@ from runtime.contracts import (
     SweepReport,
     SweepView,
 )
-from runtime.errors import UnreachableError
+from runtime.errors import UnreachableError, WaitedTooLongError
 from runtime.model import SplitKey, SplitRange, StateEntry
 
 __all__ = ["SerialSink", "SerialSource"]
@@ -46,11 +46,11 @@ class SerialSource:
         """The source for this thread alone, for several calls, and what is left of the time.
 
         Raises:
-            UnreachableError: others have held it all the time.
+            WaitedTooLongError: others have held it all the time.
         """
         began_s = time.monotonic()
         if not self._lock.acquire(max(0.0, timeout_s)):
-            raise UnreachableError(
+            raise WaitedTooLongError(
                 "the source is busy answering others",
                 {"waited_s": round(timeout_s, 1)},
                 "It is asked again. Are all brokers of its partitions up?",

@@ -32,7 +32,7 @@ from runtime.contracts import (
     SweepView,
     UnsettledWork,
 )
-from runtime.errors import FencedError, UnreachableError
+from runtime.errors import FencedError, WaitedTooLongError
 from runtime.model import CheckpointRecord, RegionRecord, StateEntry, committables_of
 
 __all__ = ["Answers", "Settlement"]
@@ -279,7 +279,7 @@ class Settlement:
             return
         if unknown:
             raise unknown_error(decided.checkpoint_id, unknown, self._noted(decided, answers))
-        raise UnreachableError(
+        raise WaitedTooLongError(
             "a decided checkpoint could not be committed in time",
             {
                 "checkpoint_id": decided.checkpoint_id,

@@ -27,7 +27,7 @@ from runtime.contracts import (
 from runtime.errors import (
     DamagedCheckpointError,
     StorageError,
-    UnreachableError,
+    WaitedTooLongError,
     WrongJobError,
 )
 from runtime.model import (
@@ -120,7 +120,7 @@ class StartSequence:
         self._repairer = repairer
         self._require_known = require_known
         self._told = told
-        self._deadline_s = 0.0
+        self._began_s = self._deadline_s = 0.0
 
     def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
         """The whole sequence.
@@ -132,7 +132,8 @@ class StartSequence:
             TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
             UnreachableError, StorageError: no answer in time.
         """
-        self._deadline_s = self._clock() + timeout_s
+        self._began_s = self._clock()
+        self._deadline_s = self._began_s + timeout_s
         cluster_ids = self._check()
         history = None
         if restore_from is not None and not self._store.places():
@@ -188,9 +189,10 @@ class StartSequence:
     def _left_s(self) -> float:
         left_s = self._deadline_s - self._clock()
         if left_s <= 0:
-            raise UnreachableError(
+            waited_s = self._clock() - self._began_s
+            raise WaitedTooLongError(
                 "the job could not start in time",
-                {"job": self._plan.name, "store": self._store.uri},
+                {"job": self._plan.name, "store": self._store.uri, "waited_s": round(waited_s, 1)},
                 "Nothing is lost; start it again when broker and store answer.",
             )
         return left_s

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.pending import PendingCheckpoint
 from runtime.checkpoint.states import State
-from runtime.errors import UnreachableError
+from runtime.errors import WaitedTooLongError
 from runtime.moments import is_past
 
 __all__ = ["end_if_hung", "retry", "settled_by_s"]
@@ -29,14 +29,16 @@ def retry(
     checkpoint.retry_later(now_s, first_s=settings.retry_s, longest_s=settings.max_retry_s)
     if is_past(settled_by_s(book, checkpoint), now_s):
         book.end(
-            UnreachableError(
+            WaitedTooLongError(
                 "a checkpoint could not be settled in time",
                 {
                     "checkpoint_id": checkpoint.checkpoint_id,
                     "state": checkpoint.state.value,
+                    "waited_s": round(settings.settle_timeout_s),
                     "details": "; ".join(sorted(details)),
                 },
-                "If it is decided nothing is lost: the next start commits it. Check store, broker.",
+                "If it is decided nothing is lost: the next start commits it. Check store and "
+                "brokers; outage_timeout_s says for how long they are waited for.",
             ),
             now_s,
         )
@@ -59,8 +61,8 @@ def end_if_hung(book: Book, now_s: float) -> None:
             book.end(_hung(checkpoint_id, state, watched_s - since_s), now_s)
 
 
-def _hung(checkpoint_id: int, state: State, waited_s: float) -> UnreachableError:
-    return UnreachableError(
+def _hung(checkpoint_id: int, state: State, waited_s: float) -> WaitedTooLongError:
+    return WaitedTooLongError(
         "a remote step of a checkpoint has not returned",
         {"checkpoint_id": checkpoint_id, "state": state.value, "waited_s": round(waited_s)},
         "If it is decided nothing is lost: the next start commits it. Does the file system of the "

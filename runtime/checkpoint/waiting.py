@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
 from runtime.checkpoint.messages import Action, AskCut, GiveBarrier, NothingDue
-from runtime.errors import UnreachableError
+from runtime.errors import WaitedTooLongError
 from runtime.model import Barrier, BatchKey
 
 __all__ = ["BatchWaiters", "Waiter", "WakeUp", "answer_in", "given", "result_within"]
@@ -95,15 +95,19 @@ def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, obj
     """The coordinator's answer to a wish.
 
     Raises:
-        UnreachableError: it did not get to it in time.
+        WaitedTooLongError: it did not get to it in time; it may do so later.
+        StreamError: its own answer, also where that is a wait of its own that took too long.
     """
     try:
         return answer.result(timeout_s)
     except FutureTimeoutError as err:
-        raise UnreachableError(
+        if answer.done():
+            return answer.result()  # it came just now; or the error is the answer
+        raise WaitedTooLongError(
             "the coordinator did not get to it in time",
-            {**where, "timeout_s": timeout_s},
-            "A checkpoint before it is slow; look at /v1/status.",
+            {**where, "waited_s": timeout_s},
+            "A checkpoint before it is slow: `sluice job status` shows which. It may still be "
+            "done; ask again.",
         ) from err
 
 

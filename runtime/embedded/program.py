@@ -19,7 +19,7 @@ from typing import Self
 import psutil
 
 from runtime.embedded.process import WATCHDOG_ANSWER_S, start_watchdog
-from runtime.errors import UnreachableError
+from runtime.errors import WaitedTooLongError
 
 __all__ = ["Program", "ProgramSpec", "command_of"]
 
@@ -119,15 +119,19 @@ class Program:
         """Wait for the driver's end; its exit code.
 
         Raises:
-            UnreachableError: still running; with the end of its log. It is left running.
+            WaitedTooLongError: still running; with the end of its log. It is left running.
         """
         try:
             return self._driver.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise UnreachableError(
-                f"the program did not end within {timeout_s:.0f} s",
-                {"command": " ".join(self._spec.command), "log": "\n" + self.log_tail()},
-                "Look at its log.",
+            raise WaitedTooLongError(
+                "the program did not end in time",
+                {
+                    "command": " ".join(self._spec.command),
+                    "waited_s": timeout_s,
+                    "log": "\n" + self.log_tail(),
+                },
+                "It runs on. Look at its log.",
             ) from None
 
     def await_gone(self, *, timeout_s: float) -> bool:
@@ -150,9 +154,9 @@ class Program:
                 self._dismiss_watchdog()
                 return
             if time.monotonic() > deadline:
-                raise UnreachableError(
+                raise WaitedTooLongError(
                     "a program could not be killed",
-                    {"pids": [process.pid for process in self.members()]},
+                    {"pids": [process.pid for process in self.members()], "waited_s": timeout_s},
                     "End these processes by hand.",
                 )
 

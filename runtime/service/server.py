@@ -37,6 +37,7 @@ from runtime.errors import (
     MissingRequirementError,
     StreamError,
     UnreachableError,
+    WaitedTooLongError,
 )
 from runtime.json_text import parsed_json
 from runtime.model import BatchKey
@@ -174,11 +175,17 @@ class CoordinatorService:
         self._thread.start()
         deadline_s = time.monotonic() + _START_S
         while not self._server.started:
-            if time.monotonic() > deadline_s or not self._thread.is_alive():
+            if not self._thread.is_alive():
                 raise MissingRequirementError(
                     "the coordinator's service did not start",
                     {"address": self.address},
                     "See the log of uvicorn.",
+                )
+            if time.monotonic() > deadline_s:
+                raise WaitedTooLongError(
+                    "the coordinator's service has not begun to answer",
+                    {"address": self.address, "waited_s": _START_S},
+                    "The machine is very busy: start again when it is less so.",
                 )
             time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, no event
         log.info("service started: address=%s", self.address)

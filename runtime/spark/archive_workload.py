@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from runtime.errors import WaitedTooLongError
 from runtime.spark.session import query_settings
 
 __all__ = ["EndlessSource", "same"]
@@ -65,7 +66,11 @@ def _run(frame: DataFrame, mode: str) -> None:
         query.awaitTermination(0.1)  # type: ignore[arg-type]  # a number of seconds
     query.stop()
     if len(seen) < _BATCHES:
-        raise TimeoutError(f"no {_BATCHES} batches within {_TIMEOUT_S} s")
+        raise WaitedTooLongError(
+            "Spark did not run the batches that are run to learn its classes",
+            {"batches": len(seen), "wanted": _BATCHES, "waited_s": _TIMEOUT_S},
+            "The machine is very busy, or a query of Spark's does not come on: see its log.",
+        )
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from runtime.contracts import (
     RegionRegistration,
     TaskScope,
 )
-from runtime.errors import FencedError, MissingRequirementError, StreamError
+from runtime.errors import FencedError, MissingRequirementError, StreamError, WaitedTooLongError
 from runtime.failed_tasks import task_failed
 from runtime.model import SplitKey, SplitRange
 from runtime.poison import ChainedFunction, FunctionRun
@@ -231,9 +231,13 @@ class ContinuousLife:
             self._spark.sparkContext.cancelJobGroup(self._group)
             self._thread.join(_CANCELLED_S)
         if self._thread.is_alive():
-            raise StreamError(
+            raise WaitedTooLongError(
                 "a region's task did not end",
-                {"region": self._chain.tasks.region, "generation": self._chain.tasks.generation},
+                {
+                    "region": self._chain.tasks.region,
+                    "generation": self._chain.tasks.generation,
+                    "waited_s": _GOOD_END_S + _CANCELLED_S,
+                },
                 "Its executor may hang; what it has open is aborted by the next coordinator.",
             )
 

@@ -4,6 +4,7 @@ PySpark itself is not imported; only its jar directory is looked up.
 """
 
 import contextlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -13,11 +14,16 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError
 
+from runtime.closing import close_logged
 from runtime.embedded.ivy import pyspark_jars
 from runtime.embedded.java import find_java
 from runtime.errors import MissingRequirementError
 
 __all__ = ["hadoop_jvm"]
+
+log = logging.getLogger(__name__)
+
+_END_S = 120.0
 
 _OPTIONS = [
     "-Xmx256m",
@@ -68,6 +74,18 @@ def hadoop_jvm() -> Iterator[Any]:
     finally:
         # Not `close`: objects that are collected later would connect to the port once more, and it
         # may be somebody else's by then.
-        gateway.shutdown()
-        process.stdin.close()  # the JVM ends when its standard input does
-        process.wait(timeout=120)
+        close_logged(gateway.shutdown, "gateway of a JVM")
+        close_logged(process.stdin.close, "JVM")  # it ends when its standard input does
+        _await_end(process)
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """By itself; by force where it hangs, for nobody needs it any more."""
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        log.warning(
+            "a JVM did not end by itself and is killed: pid=%d waited_s=%.0f", process.pid, _END_S
+        )
+        process.kill()
+        process.wait()
