@@ -21,6 +21,7 @@ from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.interpreter import use_this_interpreter
 from runtime.on_error import OnError, Policy, policy_of
+from runtime.output_modes import checked_mode, require_one_mode
 from runtime.poison import ArrowFunction
 from runtime.spelling import refuse_misspelt
 from runtime.task_memory import DEFAULT_MIB, checked_mib
@@ -56,7 +57,7 @@ class Step:
         kind: ``map_batches`` or ``transform``.
         name, uid: of the operator.
         function: Arrow function or frame function, by ``kind``.
-        output_mode: Spark's output mode for a stateful transform.
+        output_mode: of a transform, Spark's output mode, in lower case; None: it does not say.
         deterministic: the user's word that a replay gives the same rows (rules 11 and 21).
         force_rescale: of a transform, the user's word that it may be run in parts.
         policy: of ``map_batches``, for records that it raises for; None: the task fails.
@@ -66,7 +67,7 @@ class Step:
     name: str
     uid: str | None
     function: BatchFunction | FrameFunction
-    output_mode: str = "update"
+    output_mode: str | None = None
     deterministic: bool = True
     force_rescale: bool = False
     policy: Policy | None = None
@@ -133,7 +134,7 @@ class Stream:
         *,
         name: str | None = None,
         uid: str | None = None,
-        output_mode: str = "update",
+        output_mode: str | None = None,
         deterministic: bool = True,
         force_rescale: bool = False,
     ) -> Stream:
@@ -141,16 +142,20 @@ class Stream:
 
         Args:
             output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames.
+                The transforms of a pipeline are one query, which has one mode: those that say one
+                must agree, and the others follow. None says is ``update``.
             deterministic: False says that a replay may give other rows. With state or several
                 sinks that cannot be exactly-once and is refused.
             force_rescale: run it in ``Job(regions=N)`` regions, each over its own splits. By
                 default it is one region, for Spark's planner may bring rows of any two splits
                 together; what it brings together after this, by a ``repartition`` for example,
                 are rows of one region. Refused for a frame that keeps state.
+        Raises:
+            ConfigError: there is no such output mode, or another transform of this pipeline has
+                another one.
         """
-        return self._add(
-            "transform", function, name, uid, output_mode, deterministic, force_rescale
-        )
+        mode = None if output_mode is None else checked_mode(output_mode)
+        return self._add("transform", function, name, uid, mode, deterministic, force_rescale)
 
     def sink(self, sink: Sink) -> Stream:
         """Write this stream; may be called again for further sinks of the same records."""
@@ -163,7 +168,7 @@ class Stream:
         function: BatchFunction | FrameFunction,
         name: str | None,
         uid: str | None,
-        output_mode: str = "update",
+        output_mode: str | None = None,
         deterministic: bool = True,
         force_rescale: bool = False,
         policy: Policy | None = None,
@@ -190,18 +195,18 @@ class Stream:
         default = f"{pipeline.source.name}-{kind}"
         if pipeline.steps:
             default += f"-{len(pipeline.steps) + 1}"
-        pipeline.steps.append(
-            Step(
-                kind=kind,
-                name=name or default,
-                uid=uid,
-                function=function,
-                output_mode=output_mode,
-                deterministic=deterministic,
-                force_rescale=force_rescale,
-                policy=policy,
-            )
+        step = Step(
+            kind=kind,
+            name=name or default,
+            uid=uid,
+            function=function,
+            output_mode=output_mode,
+            deterministic=deterministic,
+            force_rescale=force_rescale,
+            policy=policy,
         )
+        pipeline.steps.append(step)
+        require_one_mode((each.name, each.output_mode) for each in pipeline.steps)
         return self
 
 

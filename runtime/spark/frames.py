@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from runtime.errors import ConfigError
 from runtime.job import BatchFunction, FrameFunction, Pipeline
+from runtime.output_modes import mode_of_query
 
 __all__ = ["arrow_schema", "chained_schema", "output_mode", "source_frame", "transformed"]
 
@@ -69,4 +70,4 @@ def _spark_columns(schema: pa.Schema) -> StructType:
 
 def output_mode(pipeline: Pipeline) -> str:
     """Spark's output mode of a stateful frame."""
-    return pipeline.steps[-1].output_mode if pipeline.steps else "append"
+    return mode_of_query(step.output_mode for step in pipeline.steps)
