@@ -463,6 +463,8 @@ class Acknowledgement:
         checkpoint_id: the barrier's id, a hint (rule 8); None for a batch no barrier asked for.
         region: the region as it shall stand in the record: splits, committables, state.
         again_in_s: a sink wants a batch again after so long, also if there are no records then.
+        state_is_due: what it keeps has more to give in a batch behind this one, also if there are
+            no records then.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
         decide_by_s: on the coordinator's age clock: undecided later, what it pre-committed may be
@@ -473,6 +475,7 @@ class Acknowledgement:
     checkpoint_id: int | None
     region: RegionRecord
     again_in_s: float | None = None
+    state_is_due: bool = False
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()
     decide_by_s: float | None = None

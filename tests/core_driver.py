@@ -213,12 +213,15 @@ class CoreDriver:
         region: str = "main",
         generation: int = 0,
         again_in_s: float | None = None,
+        state_is_due: bool = False,
         keeps: bool = False,
     ) -> BatchKey:
-        """The region acknowledges its next batch; a sink may keep a state, and ask for another."""
+        """The region acknowledges its next batch; a sink may keep a state, and ask for another, as
+        may Spark's."""
         number = self._batch_ids.get((region, generation), 0) + 1
         batch = BatchKey(region=region, generation=generation, batch_id=number)
         ack = replace(self.acknowledgement(batch, barrier), again_in_s=again_in_s)
+        ack = replace(ack, state_is_due=state_is_due)
         if keeps:
             kept = (committable("kept"),)
             ack = replace(ack, region=replace(ack.region, operator_states=kept))

@@ -169,11 +169,7 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
     known = checkpoint.barriers.get(event.region)
-    takes_part = (
-        region.plan.stateful
-        or event.has_read
-        or region.wants_a_batch(now_s, is_last=event.finished)
-    )
+    takes_part = event.has_read or region.wants_a_batch(now_s, is_last=event.finished)
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(book, checkpoint, event, now_s)
         book.note_cut(event.region)
@@ -181,7 +177,7 @@ def region_cut(book: Book, event: RegionCut, now_s: float) -> None:
         book.out.append(GiveBarrier(barrier=known))
         return
     region.finished = event.finished
-    region.pace.is_behind = False
+    region.pace.is_behind = region.owes_a_batch = False
     book.note_cut(event.region)
     if event.finished:
         checkpoint.finished.add(event.region)
@@ -205,7 +201,7 @@ def _give_barrier(
     region = book.regions[event.region]
     # Where a region that follows its splits ends the epoch, it alone knows: a later cut that finds
     # nothing tells that it has reached the end. What a state gives when the watermark has passed
-    # the last records comes in the batch behind theirs, at once.
+    # the last records, if anything, comes in the batch behind theirs, at once.
     region.owes_a_batch = event.finished and region.plan.stateful and not _is_empty(event)
     is_last = event.finished and not (region.plan.follows or region.owes_a_batch)
     barrier = Barrier(
@@ -290,6 +286,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     if region.rate is not None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
+    region.state_is_due = ack.state_is_due
     region.late = None
     region.is_starting = False
     region.decide_by_s = ack.decide_by_s

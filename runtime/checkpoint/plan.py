@@ -76,8 +76,8 @@ class RegionPlan:
         source_ids: operator ids of the sources it reads; several regions may share one.
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
-        stateful: Spark keeps state for it: it takes part in every interval, also without records,
-            and its batch ids go on over restarts.
+        stateful: Spark keeps state for it: its batch ids go on over restarts, and it may have a
+            batch without records, where its state has something to give.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
         deterministic: the user's word that a replay gives the same records.
         follows: its task reads on without waiting for barriers, and a barrier ends its epoch where

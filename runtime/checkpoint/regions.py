@@ -63,7 +63,7 @@ class RegionState:
         is_starting: its life is not the first one, and has not asked for a barrier yet.
         asks_at: the address at which its life asks, as far as it has said so.
         finished: bounded sources have reached their ends with the last cut.
-        owes_a_batch: they have, and what its state gives behind that is still to come.
+        owes_a_batch: they have, and what its state may give behind that is still to come.
         is_written: bounded sources have, with what is decided; also when its life is over.
         discovered: splits that no decided checkpoint has yet, where they begin.
         cuts: ranges of batches under way, by checkpoint id.
@@ -83,6 +83,7 @@ class RegionState:
         needs_sweep: no decision was taken behind a sweep since it was parked.
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
+        state_is_due: what Spark keeps for it wants one, too: a watermark has moved, for example.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending: how far it is behind its barriers.
@@ -122,6 +123,7 @@ class RegionState:
     needs_sweep: bool = False
     completed_s: float | None = None
     again_s: float | None = field(init=False, default=None)
+    state_is_due: bool = field(init=False, default=False)
     pending: PendingTime = field(init=False, default_factory=PendingTime)
     asked: tuple[SplitRange, ...] = field(init=False, default=())
     quiet: QuietTime = field(init=False, default_factory=QuietTime)
@@ -131,10 +133,12 @@ class RegionState:
         self._ask_at_once()
 
     def _ask_at_once(self) -> None:
-        """What a sink wanted is not on record; one that keeps a state is asked, once."""
+        """What sinks and Spark's state wanted is not on record; those that keep one are asked,
+        once."""
         kinds = {entry.kind for entry in self.record.operator_states}
         keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
+        self.state_is_due = self.record.state is not None
 
     @property
     def has_decided(self) -> bool:
@@ -142,8 +146,9 @@ class RegionState:
         return self.record.batch_id is not None and self.record.generation == self.generation
 
     def wants_a_batch(self, now_s: float, *, is_last: bool) -> bool:
-        """Whether a sink has something to do though there is nothing to cut."""
-        return self.again_s is not None and (is_last or now_s >= self.again_s)
+        """Whether a sink or the state has something to do though there is nothing to cut."""
+        is_asked = self.again_s is not None and (is_last or now_s >= self.again_s)
+        return is_asked or self.state_is_due
 
     def require(self, generation: int) -> None:
         """Refuse messages of another life (rule 12).
@@ -178,7 +183,7 @@ class RegionState:
 
     def is_behind(self, settings: CheckpointSettings) -> bool:
         """Whether our own limit, not the user's, left records behind at the last cut; or there are
-        none any more, and its state has more to give."""
+        none any more, and its state may have more to give."""
         if self.owes_a_batch:
             return True
         if self.plan.max_records is not None or self.rate is not None or self.plan.follows:

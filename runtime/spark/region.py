@@ -38,6 +38,7 @@ from runtime.moments import earliest
 from runtime.poison import ChainedFunction, require_other_topics, require_within_limits
 from runtime.spark import query_logs
 from runtime.spark.event_times import EventTimes
+from runtime.spark.next_batch import repeats_its_result, wants_another, without_rows
 from runtime.spark.passing import Passing
 from runtime.spark.session import own_workers
 from runtime.spark.state import StateDescriber
@@ -273,6 +274,8 @@ class RegionQuery:
                 "Restart the job: the region's logs are rewound at start.",
             )
         require_other_topics(spec.functions, barrier.splits)
+        if spec.stateful and repeats_its_result(spec.output_mode, barrier.splits):
+            frame = without_rows(frame)
         region = self._pre_commit(frame, batch, barrier, cut_ms=cut_ms)
         self._coordinator.await_committed(batch)
         self._open = ()
@@ -322,6 +325,7 @@ class RegionQuery:
                     (part.again_in_s for part in staged if part.again_in_s is not None),
                     default=None,
                 ),
+                state_is_due=self._spec.stateful and wants_another(self._query, frame),
                 counts=added(
                     {function.name: counts[function.operator_id]}
                     for function in self._spec.functions

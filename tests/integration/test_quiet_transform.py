@@ -1,11 +1,12 @@
 """What a running `transform` costs while there is nothing to read: no batch, so no planning."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -85,12 +86,40 @@ def tenfold(records: DataFrame) -> DataFrame:
     return records.selectExpr("key", "concat(value, cast('0' as binary)) as value")
 
 
+def how_many(records: DataFrame) -> DataFrame:
+    """How many there have been; in complete mode the whole result, of one row."""
+    return records.groupBy().count().selectExpr("cast(count as string) as value")
+
+
+def sevens(records: DataFrame) -> DataFrame:
+    """The last number of each seven, behind which the watermark has come; numbers are seconds."""
+    timed = records.selectExpr("timestamp_seconds(cast(string(value) as long)) as at")
+    windows = timed.withWatermark("at", "0 seconds").groupBy(F.window("at", "7 seconds"))
+    return windows.count().selectExpr("cast(unix_seconds(window.end) - 1 as string) as value")
+
+
 def by_transform(copy: Copy, *, bounded: bool) -> None:
     """A Job of one `transform`."""
+    _run(copy, tenfold, None, bounded=bounded)
+
+
+def by_counting(copy: Copy, *, bounded: bool) -> None:
+    """A Job whose state gives its whole result in each batch."""
+    _run(copy, how_many, "complete", bounded=bounded)
+
+
+def by_windows(copy: Copy, *, bounded: bool) -> None:
+    """A Job whose state gives what the watermark has passed."""
+    _run(copy, sevens, "append", bounded=bounded)
+
+
+def _run(
+    copy: Copy, function: Callable[[DataFrame], DataFrame], mode: str | None, *, bounded: bool
+) -> None:
     job = Job("quiet", copy.session, checkpoint_dir=str(copy.directory), interval_s=_INTERVAL_S)
     job.source(
         KafkaSource(bootstrap_servers=copy.kafka.bootstrap, topics=[copy.source], bounded=bounded)
-    ).transform(tenfold).sink(
+    ).transform(function, output_mode=mode).sink(
         KafkaSink(
             bootstrap_servers=copy.kafka.bootstrap,
             topic=copy.output,
@@ -144,3 +173,63 @@ def test_rule_26_a_quiet_transform_plans_no_batch_until_a_record_comes(
 
     delete_topic(kafka.bootstrap, copy.source)
     assert "SourceChangedError" in running.failure()
+
+
+def end(running: Running, spark: SparkSession) -> None:
+    """End a job: what stops its queries from outside fails it for good."""
+    for query in spark.streams.active:
+        query.stop()
+    assert "ended without an error" in running.failure()
+
+
+def test_rule_26_a_quiet_state_gives_its_result_once(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    batches: Batches,
+    tmp_path: Path,
+) -> None:
+    """While nothing comes, and at a later run for which nothing came: neither is a batch of
+    Spark's, which would write the whole result of a `complete` aggregation again."""
+    copy = Copy(
+        session=spark,
+        kafka=kafka,
+        directory=tmp_path / "checkpoint",
+        source=topic(),
+        output=topic(),
+    )
+    produce(kafka.bootstrap, copy.source, [b"1", b"1"])
+    running = Running(by_counting, copy)
+    running.await_output([2])
+    wait_for(batches.is_quiet, what="many quiet intervals")
+    produce(kafka.bootstrap, copy.source, [b"1"])
+    running.await_output([2, 3])
+    wait_for(batches.is_quiet, what="many more")
+    end(running, spark)
+    by_counting(copy, bounded=True)
+    assert copy.settled() == [2, 3]
+    produce(kafka.bootstrap, copy.source, [b"1"])
+    by_counting(copy, bounded=True)
+    assert copy.settled() == [2, 3, 4], "the batch that gave nothing has kept the state"
+
+
+def test_a_state_gives_what_its_last_records_have_closed(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, batches: Batches, tmp_path: Path
+) -> None:
+    """In a batch without records, as Spark does: soon where more may come, and before the end."""
+    copy = Copy(
+        session=spark,
+        kafka=kafka,
+        directory=tmp_path / "checkpoint",
+        source=topic(),
+        output=topic(),
+    )
+    produce(kafka.bootstrap, copy.source, [b"1", b"2", b"15"])
+    by_windows(copy, bounded=True)
+    assert copy.settled() == [6]
+    running = Running(by_windows, copy)
+    produce(kafka.bootstrap, copy.source, [b"22"])
+    running.await_output([6, 20])
+    wait_for(batches.is_quiet, what="many quiet intervals")
+    end(running, spark)
+    assert copy.settled() == [6, 20]

@@ -29,7 +29,7 @@ class Profile:
         disk: checkpoints lie on a model file system, in the production store.
         short: checkpoints may have little time, and few of them are kept, by the seed.
         max_concurrent: checkpoints under way at once.
-        stateful: regions take part in every interval, and Spark replays their last batch.
+        stateful: regions have a batch behind each one with records, and Spark replays their last.
         external: the drop-in: batches trigger checkpoints, Spark replays its own log.
         regional: checkpoints are decided without regions that failed or are late.
         shared_output: all regions write one output partition.

@@ -244,6 +244,8 @@ class Life:
             checkpoint_id=hint,
             region=record,
             again_in_s=staged.again_in_s,
+            # Its records have moved a watermark.
+            state_is_due=world.profile.stateful and any(not split.is_empty for split in splits),
             decide_by_s=decide_by_s,
         )
         self._process.tell(Acknowledged(ack=ack), raises=True)

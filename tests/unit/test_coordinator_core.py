@@ -1,6 +1,7 @@
 """The coordinator's decisions, one promise at a time, on a manual clock."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -30,7 +31,7 @@ from runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from runtime.model import BatchKey, CheckpointKind, Verdict
+from runtime.model import BatchKey, CheckpointKind, StateSnapshot, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, committable
 
 UNKNOWN = PublishOutcome.UNKNOWN
@@ -87,15 +88,43 @@ def test_a_region_without_records_acknowledges_same_offsets() -> None:
     assert published.regions[1].committables == ()
 
 
-def test_a_stateful_region_is_cut_also_without_records() -> None:
-    """One barrier is one batch, and time must pass for a stateful query."""
-    driver = CoreDriver(
-        FAST, regions=[RegionPlan(name="main", source_ids=("source",), stateful=True)]
-    )
+STATEFUL = RegionPlan(name="main", source_ids=("source",), stateful=True)
+
+
+def test_a_quiet_state_has_a_batch_where_it_has_something_to_give_and_no_other() -> None:
+    """As Spark runs one without records: each of them would write a whole result once more."""
+    driver = CoreDriver(FAST, regions=[STATEFUL])
     driver.tick()
-    barrier = driver.poll(0)
+    assert driver.poll(0) is None, "there is no state yet"
+    driver.ack(driver.poll(3), state_is_due=True)
+    driver.tick(1.0)
+    barrier = driver.poll(3)
     assert barrier is not None
     assert all(found.is_empty for found in barrier.splits)
+    driver.ack(barrier)
+    driver.tick(1.0)
+    assert driver.poll(3) is None
+    assert driver.poll(4) is not None
+
+
+def test_a_state_is_asked_once_in_each_life() -> None:
+    """What it had to give when the last life ended is not on record."""
+    driver = CoreDriver(FAST, regions=[STATEFUL])
+    driver.tick()
+    first = BatchKey(region="main", generation=0, batch_id=1)
+    kept = driver.acknowledgement(first, driver.poll(3))
+    state = StateSnapshot(
+        provider="RocksDB", checkpoint_format_version=2, state_version=2, state_partitions=1
+    )
+    driver.tell(Acknowledged(ack=replace(kept, region=replace(kept.region, state=state))))
+    generation = driver.restart()
+    driver.tick(1.0)
+    barrier = driver.poll(3, generation=generation)
+    assert barrier is not None
+    second = BatchKey(region="main", generation=generation, batch_id=2)
+    driver.tell(Acknowledged(ack=driver.acknowledgement(second, barrier)))
+    driver.tick(1.0)
+    assert driver.poll(3, generation=generation) is None
 
 
 def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
@@ -462,7 +491,7 @@ def test_a_bounded_state_has_a_batch_behind_its_last_records() -> None:
     with_records = driver.poll(3, finished=True)
     assert with_records is not None
     assert not with_records.is_last
-    driver.ack(with_records)
+    driver.ack(with_records, state_is_due=True)
     assert not driver.seen(EndJob)
     driver.tick()  # nobody waits for an interval, which may be long
     behind_them = driver.poll(3, finished=True)
@@ -470,5 +499,17 @@ def test_a_bounded_state_has_a_batch_behind_its_last_records() -> None:
     assert behind_them.is_last
     assert all(each.is_empty for each in behind_them.splits)
     driver.ack(behind_them)
+    assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
+    assert driver.seen(EndJob)[-1].finished
+
+
+def test_a_bounded_state_that_has_nothing_more_to_give_ends_behind_its_last_records() -> None:
+    """At once, without a batch that would write a complete result a second time."""
+    region = replace(STATEFUL, bounded=True)
+    driver = CoreDriver(replace(FAST, interval_s=3600.0), regions=[region])
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    driver.tick()
+    assert driver.poll(3, finished=True) is None
     assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
     assert driver.seen(EndJob)[-1].finished
