@@ -70,7 +70,7 @@ class ThreadRegions:
         self.queries: dict[str, list[ThreadQuery]] = {}
         self.generations: dict[str, list[int]] = {}
         self.before_ack: dict[str, Callable[[Barrier], None]] = {}
-        self.error: StreamError | None = None
+        self.error: Exception | None = None
 
     def handle(self, region: str) -> RegionHandle:
         """Of one region; it has run nothing yet."""

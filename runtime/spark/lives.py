@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from runtime.attended import AttendedClock
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.checkpoint.plan import RestartedRegion
 from runtime.contracts import Clock, LifeState, LifeStatus, RegionHandle, RegionLife
 from runtime.errors import (
@@ -19,7 +18,7 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from runtime.failed_tasks import in_short
+from runtime.failed_tasks import in_short, task_failed
 from runtime.spark.outages import Outages
 
 __all__ = ["RegionLives"]
@@ -205,12 +204,17 @@ class RegionLives:
         self._try_start(successor)
 
     def _try_start(self, watched: _Watched) -> None:
-        """A file system that is away, or what would come again, ends a life before it began."""
+        """What hinders a life before it began ends it, as what fails it later does: Spark refuses
+        its plan, say, or a source, a sink or a file system does not answer."""
+        life = watched.life
         try:
             self._start(watched)
-        except (StorageUnreachableError, *PERMANENT_ERRORS) as err:
-            watched.is_begun, watched.why = True, err
-            self._coordinator.fail(watched.life.region, watched.life.generation, err)
+        except (RegionUnansweredError, FencedError):
+            raise
+        except Exception as err:  # noqa: BLE001 - told by the coordinator, which counts it
+            error = err if isinstance(err, StreamError) else _not_started(err, life)
+            watched.is_begun, watched.why = True, error
+            self._coordinator.fail(life.region, life.generation, error)
 
     def _is_too_early(self, watched: _Watched) -> bool:
         """Whether the file system that ended this life is still away."""
@@ -242,6 +246,11 @@ class RegionLives:
                     log.warning("a region has not stopped yet: region=%s", life.region)
             except Exception:  # a signal to all processes ends Spark's first: the rest goes on
                 log.exception("a region was not stopped in order: region=%s", life.region)
+
+
+def _not_started(error: Exception, life: RegionLife) -> StreamError:
+    what = "a region's query could not be started"
+    return task_failed(what, error, region=life.region, generation=life.generation)
 
 
 def _failure_of(status: LifeStatus, life: RegionLife) -> BaseException:

@@ -253,6 +253,44 @@ def test_a_region_that_cannot_begin_for_good_is_parked(watched: Watched) -> None
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[TABLE_OR_VIEW_NOT_FOUND] planning failed"),
+        UnreachableError("a source did not answer", {}, "Wait."),
+    ],
+)
+def test_a_life_that_cannot_be_started_is_a_counted_failure_of_its_region(
+    watched: Watched, error: Exception
+) -> None:
+    """Not the end of the job, whose other regions have nothing to do with it."""
+    strategy = FixedDelayRestart(attempts=2, delay_s=0.0)
+    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    watched.regions.error = error
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+    attempts = watched.coordinator.status().regions[0].attempts
+    assert len(attempts) == 2
+    assert str(error) in str(attempts[-1].why)
+    assert watched.lives_of("right") == 1, "it is never touched"
+
+
+def test_a_life_that_can_never_be_started_ends_the_job_as_any_that_fails(watched: Watched) -> None:
+    """With what was raised, once its strategy gives the region up."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
+    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
+    watched.fail_once("left")
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    watched.regions.error = RuntimeError("planning failed")
+    wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
+    with pytest.raises(RegionGivenUpError, match="planning failed"):
+        watched.coordinator.wait(PATIENCE_S)
+
+
 class LosingHandle:
     """A handle whose calls are carried out, and whose answers are lost now and then."""
 
