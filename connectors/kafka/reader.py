@@ -37,6 +37,7 @@ from connectors.kafka.ranges import BoolArray, NewestTimestamps, RangeProgress, 
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import LostRange, data_lost, key_of, range_rewritten
 from connectors.kafka.tuning import ReadSettings, read_settings
+from runtime.attended import AttendedClock
 from runtime.contracts import RecordsRead
 from runtime.errors import StreamError, UnreachableError
 from runtime.model import SplitRange
@@ -51,6 +52,7 @@ _DEFAULT_SETTINGS = read_settings(TaskMemory(), {})
 _IDLE_POLL_S = 0.1
 _STALL_S = 1.0
 _WATERMARKS_S = 10.0
+_LONGEST_LOOK_S = 15.0  # with a question about a partition's ends, or a refused log-in
 _OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _ABSENT = frozenset(
     {"UNKNOWN_TOPIC_ID", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"}
@@ -182,9 +184,11 @@ class Reading:
             ColumnBuilder(reader.columns, keys),
             batch_bytes=reader.settings.batch_bytes,
         )
+        # A look that took longer than this stood still with its process.
+        self._asked_s = AttendedClock(time.monotonic, longest_step_s=_LONGEST_LOOK_S)
         self._open = len(splits)
         self._batch_records = _FIRST_BATCH_RECORDS
-        self._moved_at_s = time.monotonic()
+        self._moved_at_s = self._asked_s()
         self._last_error: KafkaError | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -195,7 +199,7 @@ class Reading:
             if batch is not None:
                 yield batch
                 # Time that the caller took is not the brokers' silence.
-                self._moved_at_s = time.monotonic()
+                self._moved_at_s = self._asked_s()
 
     def begin(self) -> None:
         """Let the consumer fetch; once, before `next_batch`."""
@@ -209,7 +213,7 @@ class Reading:
                 # one that is assigned.
                 with suppress(KafkaException):
                     self._consumer.seek(place)
-        self._moved_at_s = time.monotonic()  # until here nobody was asked for records
+        self._moved_at_s = self._asked_s()  # until here nobody was asked for records
 
     def next_batch(self) -> pa.RecordBatch | None:
         """The next records; None where none came, or none was wanted."""
@@ -258,7 +262,7 @@ class Reading:
         if self._newest is not None:
             slots = slots if wanted is None else slots[wanted]
             self._newest.note(slots, fetched.timestamps_ms(wanted))
-        self._moved_at_s = time.monotonic()
+        self._moved_at_s = self._asked_s()
         self._fit(batch)
         return batch
 
@@ -311,7 +315,7 @@ class Reading:
             if slot is not None and error.code() == PARTITION_EOF:
                 self._pooled.refusals.answered()
                 if self._progress.move_to(slot, event.offset):
-                    self._moved_at_s = time.monotonic()
+                    self._moved_at_s = self._asked_s()
                 else:
                     self._refuse_silence()
             elif slot is not None and LOG_TRUNCATION in error.str():
@@ -424,7 +428,7 @@ class Reading:
 
     def _refuse_silence(self) -> None:
         self._pooled.require_log_in(self._splits[0].topic)
-        silent_s = time.monotonic() - self._moved_at_s
+        silent_s = self._asked_s() - self._moved_at_s
         if self._follows or silent_s < self._reader.no_progress_timeout_s:
             return
         raise UnreachableError(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from runtime.attended import AttendedClock
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import Clock
 from runtime.errors import CoordinatorLostError, UnreachableError
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _JOIN_S = 5.0
+_LONGEST_TRY_S = 15.0  # a connection, and an answer that the coordinator may take its time for
 _COMMIT_S = 1.5  # the driver waits a little longer before it looks itself
 
 
@@ -85,10 +87,23 @@ class Courier:
     as it is; after ``lost_timeout_s`` the task ends. One that has been superseded, or a newer life
     of the region, ends it at once: `FencedError`.
 
+    Silence is the time in which the coordinator was asked and has not answered. It begins with a
+    question: what the task does between two of them, a long function, fetch or flush, is none. And
+    a try counts no more than the longest one takes: beyond that it was this process that stood
+    still (stopped, no core, another thread that kept the interpreter), and it asks again before it
+    gives the coordinator up.
+
+    So a task that runs ends after ``lost_timeout_s`` of silence and one try at most, which lies
+    below half of its transactions' time-out (`runtime.continuous.lost_timeout`). One that stood
+    still ends as much later, but for one try, and could not have ended before. That prolongs
+    nothing that it has open: how old a transaction is goes by the age clock (`runtime.host_clock`),
+    here, where one that may have timed out is not pre-committed, and at the coordinator, which
+    decides none after its ``decide_by_s``; and the broker ends it by a clock of its own.
+
     Args:
         link: to the coordinator; used by this thread alone.
         region, generation: whose barriers.
-        lost_timeout_s: how long nobody may answer.
+        lost_timeout_s: how long nobody may answer who is asked.
         clock: monotonic seconds.
 
     Attributes:
@@ -259,12 +274,13 @@ class Courier:
 
     def _patiently(self, ask: Callable[[], "NextBarrier | None"]) -> "NextBarrier | None":
         """Ask until answered, as long as the task may live without a coordinator."""
-        silent_since_s = self._clock()
+        asking = AttendedClock(self._clock, longest_step_s=_LONGEST_TRY_S)
+        since_s = asking()
         while True:
             try:
                 return ask()
             except UnreachableError as err:
-                silent_s = self._clock() - silent_since_s
+                silent_s = asking() - since_s
                 if self._is_closed:
                     return None
                 if silent_s >= self._lost_timeout_s:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from runtime.attended import AttendedClock
 from runtime.continuous.courier import Courier
 from runtime.continuous.messages import EpochResult
 from runtime.contracts import Clock, ContinuousWriter, Follower, RecordsRead
@@ -40,6 +41,7 @@ _FEW_BYTES = 100_000  # large records come in batches of few, however many wait
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.25
 _PAUSES = 4  # in an epoch, about
+_LONGEST_LOOK_S = 5.0  # from one look for records to the next; beyond, the task did something else
 
 OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
 
@@ -121,7 +123,7 @@ class TaskLoop:
         functions: made for each epoch, since they count its records.
         begins_after: newest checkpoint when the life began.
         no_progress_timeout_s: a split of which nothing comes for so long, though barriers say that
-            there is more, ends the task.
+            there is more, ends the task. What functions and sinks took is not the brokers' silence.
         clock: monotonic seconds.
     """
 
@@ -140,6 +142,7 @@ class TaskLoop:
     ) -> None:
         self._no_progress_timeout_s = no_progress_timeout_s
         self._clock = clock
+        self._looks = AttendedClock(clock, longest_step_s=_LONGEST_LOOK_S)
         self._behind: dict[SplitKey, tuple[int, float]] = {}
         self._region = region
         self._generation = generation
@@ -177,6 +180,7 @@ class TaskLoop:
 
         Returns whether so much has come that there may be more at once.
         """
+        self._looks()  # also where no barrier asks what has come of it
         barrier = self._courier.take()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
@@ -235,7 +239,7 @@ class TaskLoop:
         Raises:
             UnreachableError: with its name.
         """
-        at, now_s = self._follower.positions(), self._clock()
+        at, now_s = self._follower.positions(), self._looks()
         for split in barrier.splits:
             before, since_s = self._behind.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:

@@ -13,9 +13,10 @@ from typing import Any, Self
 
 import urllib3
 
+from runtime.attended import AttendedClock
 from runtime.checkpoint.leader import Leader
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
-from runtime.contracts import RegisteredAttempt
+from runtime.contracts import Clock, RegisteredAttempt
 from runtime.errors import (
     FencedError,
     StreamError,
@@ -33,6 +34,7 @@ __all__ = ["CoordinatorAddress", "CoordinatorClient"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
+_CONNECT_S = 5.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _LOOK_EVERY_S = 1.0
@@ -74,13 +76,22 @@ class CoordinatorClient:
     """Implements `runtime.contracts.AttemptRegistry` and the barrier poll over HTTP.
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
-    may be repeated safely, so a call is repeated until it is answered or its deadline has passed.
+    may be repeated safely, so a call is repeated until it is answered or its deadline has passed. A
+    try counts no more than the longest one takes: what this process stood still for is nobody's
+    silence.
     While nobody answers, the record in the checkpoint directory, where that is local, mounted or to
     be read over WebHDFS, tells whether a later coordinator leads the job by now. An error of the
     coordinator is raised here as the same class.
     """
 
-    def __init__(self, address: CoordinatorAddress, *, deadline_s: float = _DEADLINE_S) -> None:
+    def __init__(
+        self,
+        address: CoordinatorAddress,
+        *,
+        deadline_s: float = _DEADLINE_S,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._address = address
         self._deadline_s = deadline_s
         self._looked_s: float | None = None
@@ -252,7 +263,9 @@ class CoordinatorClient:
         """Repeat with growing pauses until answered; bounded by the deadline."""
         # In ASCII: text that has no UTF-8 arrives, too. urllib3's own way with JSON would raise.
         content = None if body is None else json.dumps(body, separators=(",", ":"))
-        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+        longest_try_s = _CONNECT_S + timeout_s + _LONGEST_PAUSE_S
+        asking = AttendedClock(self._clock, longest_step_s=longest_try_s)
+        deadline = asking() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = _FIRST_PAUSE_S
         last: StreamError | None = None
         while True:
@@ -262,7 +275,7 @@ class CoordinatorClient:
                     f"{self._address.address}{path}",
                     body=content,
                     fields=fields,
-                    timeout=urllib3.Timeout(connect=min(timeout_s, 5.0), read=timeout_s),
+                    timeout=urllib3.Timeout(connect=min(timeout_s, _CONNECT_S), read=timeout_s),
                 )
                 if response.status != _TOO_MANY and response.status < _SERVER_ERRORS:
                     return _answer(response)
@@ -273,7 +286,7 @@ class CoordinatorClient:
             except urllib3.exceptions.HTTPError as err:
                 reason = type(err).__name__
                 self._require_leadership()
-            if time.monotonic() + pause_s >= deadline:
+            if asking() + pause_s >= deadline:
                 if isinstance(last, UnreachableError):
                     raise last
                 raise UnreachableError(
@@ -289,7 +302,7 @@ class CoordinatorClient:
 
         All tasks of a dead driver look, so not at each of their tries.
         """
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._looked_s is not None and now_s - self._looked_s < _LOOK_EVERY_S:
             return
         self._looked_s = now_s

@@ -1,6 +1,7 @@
 """A driver that is paused hears nothing: that is nobody's silence, and what is open grows old."""
 
 import dataclasses
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from runtime.attended import AttendedClock, AttendedTime
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.plan import JobPlan, RegionPlan
-from runtime.contracts import RegionLife
-from runtime.errors import RegionUnansweredError
+from runtime.contracts import RegionLife, RegisteredAttempt
+from runtime.errors import RegionUnansweredError, UnreachableError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.lives import RegionLives
 from tests.core_driver import FAST
 from tests.fake_store import FakeStore
@@ -147,3 +149,31 @@ def test_a_regions_host_was_not_away_while_the_driver_was_paused(run: Run) -> No
 
     with pytest.raises(RegionUnansweredError):
         asked_in_each_second()
+
+
+# --- the coordinator, seen by a task --------------------------------------------------------------
+
+
+def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up() -> None:
+    """Its deadline is over, by the clock; that the coordinator is silent nobody has seen."""
+    clock = ManualClock()
+    looks: list[float] = []
+
+    def stops_at_each_look() -> float:
+        clock.advance(_LONG_S)
+        looks.append(clock())
+        return clock()
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = CoordinatorAddress(
+        address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
+    )
+    batch = BatchKey(region="main", generation=1, batch_id=1)
+    attempt = RegisteredAttempt(batch=batch, operator_id="sink", resource="id", checkpoint_id=1)
+    with (
+        CoordinatorClient(address, deadline_s=60.0, clock=stops_at_each_look) as client,
+        pytest.raises(UnreachableError, match=str(port)),
+    ):
+        client.register(attempt)
+    assert len(looks) >= 6, "it was asked several times, and not for ever"

@@ -74,6 +74,12 @@ class Bench:
         self.writers.append(RecordingWriter(scope))
         return TaskWriters({"sink": self.writers[-1]}, dead_letter_sink=None)
 
+    def looks(self, seconds: float) -> None:
+        """Time in which the task looks for records, and does nothing else."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            self.loop.step()
+
     def step(self, times: int = 1) -> None:
         for _ in range(times):
             self.loop.step()
@@ -230,10 +236,22 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
         bench.give(checkpoint_id, split(0, ends.get(0, 0), 100_000), split(1, 0, 5))
         bench.step()
         assert bench.follower.positions()[("source", "input", 0)] > start
-        bench.clock.advance(50.0)
+        bench.looks(50.0)
     bench.give(7, split(0, start + 10, 100_000), split(1, 0, 5))
     with pytest.raises(UnreachableError, match="input-1"):
         bench.step()
+
+
+def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
+    """A function or a sink took long, or the process stood still: nobody looked for records."""
+    bench = Bench({0: 0, 1: 0})
+    bench.give(4, split(0, 0, 5), split(1, 0, 5))
+    bench.step()
+    bench.clock.advance(10_000.0)
+    bench.step()
+    bench.follower.logs = {0: 5, 1: 5}
+    bench.step(4)
+    assert len(bench.courier.ended) == 1
 
 
 def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -> None:
@@ -244,7 +262,7 @@ def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -
     assert len(bench.courier.ended) == 1
     bench.follower.logs[0] = 60
     bench.step(6)
-    bench.clock.advance(130.0)
+    bench.looks(130.0)
     bench.give(5, split(0, 0, 60), split(1, 10, 20))  # the third one was given away
     bench.follower.logs = {}  # a new consumer has nothing yet
     bench.step()

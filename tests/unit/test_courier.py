@@ -144,6 +144,57 @@ def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
         courier.take()
 
 
+def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up() -> None:
+    """Its process was stopped, or a function kept the interpreter: nobody was asked meanwhile."""
+    clock = ManualClock()
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, ""), _barrier(4)],
+        on_silence=lambda: clock.advance(10_000.0),
+    )
+    courier = _courier(link, clock)
+    courier.start()
+    assert _taken(courier).checkpoint_id == 4
+    courier.close()
+
+
+def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
+    """As much later as it takes to ask, and no later."""
+    clock = ManualClock()
+    tries_s = iter([10_000.0] + [11.0] * 99)
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
+        on_silence=lambda: clock.advance(next(tries_s)),
+    )
+    courier = _courier(link, clock)
+    began_s = clock()
+    courier.start()
+    wait_for(lambda: _has_failed(courier))
+    assert clock() - began_s <= 10_000.0 + 60.0 + 11.0
+
+
+def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
+    """A flush that takes long, right behind a question that was not answered at once."""
+    clock = ManualClock()
+    silence = UnreachableError("silent", {}, "")
+    link = PlayedLink(
+        answers=[silence, _barrier(4)],
+        refusals=[silence],
+        on_silence=lambda: clock.advance(11.0),
+    )
+
+    class SlowEpoch(PlayedEpoch):
+        def pre_commit(self) -> EpochResult:
+            clock.advance(10_000.0)
+            return super().pre_commit()
+
+    courier = _courier(link, clock)
+    courier.start()
+    _taken(courier)
+    courier.hand_over(SlowEpoch(4))
+    wait_for(lambda: courier.is_over)
+    assert [ack.checkpoint_id for ack in link.acks] == [4]
+
+
 def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     """Nothing is asked twice of one that says so."""
     link = PlayedLink(answers=[FencedError("another one leads", {}, "")])
