@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from connectors.kafka.native.consumer import NativeConsumer
 from connectors.kafka.native.library import library_for
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import ReadSettings
+from runtime.contracts import Clock
 from runtime.model import SplitRange
 
 __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
@@ -23,7 +25,9 @@ __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
 log = logging.getLogger(__name__)
 
 _IDLE_CONSUMERS = 4
-_METADATA_S = 5.0
+_LEARN_S = 5.0  # for all topics together
+_LEAST_S = 1.0  # for one of them, as long as that is left: the first one also connects
+_MOST_NAMED = 10
 _REACH_S = 1.0
 
 # A user's kafka.* option wins over these.
@@ -67,6 +71,7 @@ class PooledConsumer:
     consumer: Consumer | NativeConsumer
     key: _Key
     refusals: Refusals = field(default_factory=Refusals)
+    clock: Clock = time.monotonic
     _leaders: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def learn(self, splits: Iterable[SplitRange]) -> None:
@@ -75,21 +80,47 @@ class PooledConsumer:
         An assignment does not ask by itself: it waits for the next of librdkafka's looks round,
         one each second, unless the topic came along with the client's first connection. And until
         the next look it fetches from a leader of then that has been frozen since, and may know
-        records that a later one, by whom a range was cut, has others in the place of.
+        records that a later one, by whom a range was cut, has others in the place of. So topics of
+        which this client knows an earlier leader come first.
+
+        All topics share one deadline; those that are not learned in time are told in the log, and
+        asked for again by the next read.
         """
         wanted: dict[str, dict[int, int]] = defaultdict(dict)
         for split in splits:
             epoch = -1 if split.leader_epoch is None else split.leader_epoch
             wanted[split.topic][split.partition] = epoch
-        for topic, epochs in sorted(wanted.items()):
-            known = self._leaders.get(topic)
-            if known is not None and all(at <= known.get(p, -1) for p, at in epochs.items()):
-                continue
-            # A cluster that does not answer is the business of the read, which has a bound.
-            with contextlib.suppress(KafkaException):
-                self.consumer.list_topics(topic, timeout=_METADATA_S)
-                self.refusals.answered()
-                self._leaders[topic] = {**(known or {}), **epochs}
+        unknown = [topic for topic, epochs in wanted.items() if not self._knows(topic, epochs)]
+        unknown.sort(key=lambda topic: (topic not in self._leaders, topic))
+        until_s = self.clock() + _LEARN_S
+        missed: list[str] = []
+        for at, topic in enumerate(unknown):
+            left_s = until_s - self.clock()
+            share_s = min(left_s, max(_LEAST_S, left_s / (len(unknown) - at)))
+            if share_s <= 0.0 or not self._learn(topic, wanted[topic], timeout_s=share_s):
+                missed.append(topic)
+        if missed:
+            log.warning(
+                "leaders are not known yet, and looked for while reading: topics=%d of %d (%s)",
+                len(missed),
+                len(unknown),
+                ",".join(missed[:_MOST_NAMED]),
+            )
+
+    def _knows(self, topic: str, epochs: Mapping[int, int]) -> bool:
+        known = self._leaders.get(topic)
+        return known is not None and all(at <= known.get(p, -1) for p, at in epochs.items())
+
+    def _learn(self, topic: str, epochs: Mapping[int, int], *, timeout_s: float) -> bool:
+        """Whether it was. A cluster that does not answer is the business of the read, which has a
+        bound."""
+        try:
+            self.consumer.list_topics(topic, timeout=timeout_s)
+        except KafkaException:
+            return False
+        self.refusals.answered()
+        self._leaders[topic] = {**self._leaders.get(topic, {}), **epochs}
+        return True
 
     def wake(self) -> None:
         """What it reported while it was idle is of the past; confluent-kafka's reports by polls."""

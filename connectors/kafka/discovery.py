@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RETRY_PAUSE_S = 0.1
+_MARGIN_S = 5.0
 # Shorter than most callers' patience, so that a refused log-in is told before that ends.
 _ATTEMPT_S = 5.0
 
@@ -386,16 +387,22 @@ def _spec(what: Edge | int) -> OffsetSpec:
     return spec
 
 
-def _result(future: "Future[T]", timeout_s: float) -> T:
-    # librdkafka ends the request by itself; the margin only guards against a lost future.
-    return future.result(timeout_s + 5.0)
+def _until_s(timeout_s: float) -> float:
+    """For all answers of one question together. librdkafka ends its requests by itself; the margin
+    only guards against lost futures."""
+    return time.monotonic() + timeout_s + _MARGIN_S
+
+
+def _result(future: "Future[T]", until_s: float) -> T:
+    return future.result(max(0.0, until_s - time.monotonic()))
 
 
 def _topics(asked: Mapping[str, "Future[Any]"], timeout_s: float) -> dict[str, TopicFacts]:
     found: dict[str, TopicFacts] = {}
+    until_s = _until_s(timeout_s)
     for name, future in asked.items():
         try:
-            answer = _result(future, timeout_s)
+            answer = _result(future, until_s)
         except KafkaException as err:
             if not _is_absence(err):
                 raise
@@ -411,9 +418,10 @@ def _offsets(
     asked: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
 ) -> dict[PartitionKey, OffsetFact | None]:
     found: dict[PartitionKey, OffsetFact | None] = {}
+    until_s = _until_s(timeout_s)
     for partition, future in asked.items():
         try:
-            answer = _result(future, timeout_s)
+            answer = _result(future, until_s)
         except KafkaException as err:
             if not _is_absence(err):
                 raise
