@@ -60,7 +60,7 @@ _Typed = tuple[pa.DataType, st.SearchStrategy[Any]]
 def _types(instants: st.SearchStrategy[datetime.datetime]) -> st.SearchStrategy[_Typed]:
     """A type, and a strategy for its values, null among them."""
     leaves = st.sampled_from([(kind, st.none() | values) for kind, values in _leaves(instants)])
-    return st.recursive(
+    return leaves | st.recursive(
         leaves, lambda inner: _lists(inner) | _structs(inner) | _maps(inner), max_leaves=5
     )
 

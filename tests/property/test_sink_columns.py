@@ -92,6 +92,15 @@ def _batches(draw: st.DrawFn) -> pa.RecordBatch:
     return made.slice(draw(st.integers(0, count)))
 
 
+_WITH_HEADERS = pa.record_batch(
+    {
+        "value": [b"v", b"v", b"v"],
+        "headers": pa.array(
+            [[("a", b"b"), ("a", None)], [], None],
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        ),
+    }
+)
 _NULL_PARTITION = pa.record_batch(
     {"value": [b"v", b"v"], "partition": pa.array([1, None], pa.uint32())}
 )
@@ -103,6 +112,7 @@ _FAR_FUTURE = pa.record_batch(
 @settings(max_examples=400)
 @given(batch=_batches(), topic=st.sampled_from([None, "out"]))
 @example(batch=_NULL_PARTITION, topic="out")
+@example(batch=_WITH_HEADERS, topic="out")
 def test_rows_become_arguments_or_an_error_of_ours(
     batch: pa.RecordBatch, topic: str | None
 ) -> None:
