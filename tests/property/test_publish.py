@@ -86,6 +86,7 @@ def _store(world: _World, faults: list[Fault], turn: Callable[[], None]) -> Chec
 @given(_orders, st.lists(_faults, min_size=2, max_size=3), st.lists(st.integers(0, 40), max_size=3))
 @example([], [[Fault.NONE, Fault.LATE, *[Fault.REFUSED] * 9], [Fault.CRASH_BEFORE]], [])
 @example([], [[Fault.NONE, Fault.LATE] * 6, [Fault.CRASH_BEFORE]], [])
+@example([], [[Fault.NONE, Fault.LATE] * 6, [Fault.CRASH_BEFORE]], [33])  # before it is given up
 @example([], [[Fault.NONE, Fault.LATE] * 3, [Fault.CRASH_BEFORE]], [])
 def test_a_place_holds_one_record_whole_or_none(
     order: list[int], faults: list[list[Fault]], landings: list[int]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runtime.checker import (
@@ -138,7 +138,13 @@ def corrupts(lane: list[Record], rng: random.Random) -> None:
     lane[at] = lane[at]._replace(key=b"another key %d" % rng.randrange(10**9))
 
 
-FAULTS = [loses, doubles, invents, swaps, moves, corrupts]
+def delays(lane: list[Record], rng: random.Random) -> None:
+    """By more than fits into little memory."""
+    del rng
+    lane.append(lane.pop(0))
+
+
+FAULTS = [loses, doubles, invents, swaps, moves, delays, corrupts]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -148,6 +154,7 @@ FAULTS = [loses, doubles, invents, swaps, moves, corrupts]
     rows=st.sampled_from(ROWS),
     seed=SEEDS,
 )
+@example(count=200, faults=[delays], rows=30, seed=0)
 def test_the_verdict_on_disk_is_the_one_in_memory(
     tmp_path: Path,
     count: int,

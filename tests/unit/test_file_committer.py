@@ -39,6 +39,7 @@ def test_an_epoch_of_more_files_than_one_call_can_look_at_is_published() -> None
         (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
         if report.outcome is CommitOutcome.COMMITTED:
             break
+    assert report.outcome is CommitOutcome.COMMITTED
     assert set(disk.files) == {f"orders/dt={n % 25}/part-{n}" for n in range(100)}
 
 

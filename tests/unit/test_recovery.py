@@ -128,6 +128,7 @@ def test_nothing_remote_is_changed_before_the_seal() -> None:
             assert len(job.broker.ongoing()) == 2
 
     job.start(at=look)
+    assert job.points.count("before-seal") == 1
     assert job.points.index("after-seal") < job.points.index("before-commit")
     assert job.points.index("after-commit") < job.points.index("before-sweep")
     assert not job.broker.ongoing()
@@ -393,6 +394,7 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
             assert len(job.broker.ongoing()) == 2
 
     job.start(told=(told,), at=look)
+    assert job.points.count("before-seal") == 1
     assert job.broker.read_committed(0) == ["decided"]
     assert not job.broker.ongoing()
     assert job.broker.aborts_of_committed == 0

@@ -125,9 +125,7 @@ def test_others_go_on_while_a_region_waits_for_its_delay() -> None:
     (main,) = restarted(driver)
     driver.tick(1.0)
     driver.ack(driver.poll(9, generation=main), generation=main)
-    barrier = driver.poll(12, region="side")
-    if barrier is not None:
-        driver.ack(barrier, region="side")
+    driver.ack(driver.poll(12, region="side"), region="side")
     assert driver.core.is_live("main", main)
 
 

@@ -153,15 +153,12 @@ def test_rule_9_regions_that_keep_something_keep_their_splits(main: RegionPlan) 
     wishes = _Wishes()
     driver = _driver(wishes, main, _plan("side"))
     driver.tick()
-    barrier = driver.poll(5, region="side")
-    assert barrier is not None
-    driver.ack(barrier, region="side")
+    driver.ack(driver.poll(5, region="side"), region="side")
     driver.tell(BarrierPolled(region="main", generation=0))
     read = (split(0, 0, 5, source_id=main.source_ids[0]),)
     cut = RegionCut(checkpoint_id=1, region="main", generation=0, splits=read, finished=False)
-    given = [a for a in driver.tell(cut) if isinstance(a, GiveBarrier)]
-    if given:
-        driver.ack(given[0].barrier)
+    (given,) = (a for a in driver.tell(cut) if isinstance(a, GiveBarrier))
+    driver.ack(given.barrier)
     assert driver.seen(Publish)[0].assignment is not None
     assert wishes.seen == []
 
