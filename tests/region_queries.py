@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.contracts import RegionHandle, RegionLife, RegionRegistration
-from runtime.errors import StorageUnreachableError, StreamError
+from runtime.errors import StorageUnreachableError
 from runtime.model import Barrier
 from runtime.service.hosted_region import HostedRegion
 from tests.fakes import FakeBroker
