@@ -1,0 +1,118 @@
+"""The steps of a streaming plan: which there are, where a name leads to, and which keep state.
+
+Steps are the operators of Spark's analysed logical plan, as py4j objects.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+__all__ = ["Step", "Steps", "keeps_state", "unrepeatable_in"]
+
+Step = Any
+"""A logical operator of Spark's."""
+
+_WITH = "WithCTE"
+_NAMED = "CTERelationRef"
+_JOIN = "Join"
+_SAMPLE = "Sample"
+_AGGREGATE = "AggregateExpression"
+
+# What keeps nothing between batches. Whatever is not listed counts as stateful: that is never
+# wrong, and costs a stateless frame no more than a directory that outlives its region's lives.
+_STATELESS = frozenset(
+    {
+        "ArrowEvalPython",
+        "BatchEvalPython",
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Expand",  # of an unpivot, and below the aggregation of a cube
+        "Filter",
+        "FlatMapGroupsInArrow",
+        "FlatMapGroupsInPandas",
+        "Generate",
+        "LocalLimit",  # the global one above it counts
+        "MapInArrow",
+        "MapInPandas",
+        "MapPartitions",
+        "Project",
+        "RebalancePartitions",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sample",
+        "Sort",  # within partitions, or of a whole result, above the aggregation that keeps it
+        "StreamingRelationV2",
+        "SubqueryAlias",
+        "Union",
+        "UnresolvedHint",
+        "View",
+    }
+)
+
+
+class Steps:
+    """The steps of one frame's plan, as Spark runs them: a query that a ``WITH`` has given a name
+    stands wherever that is used, and nowhere else. Driver."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no public way
+        self._root = plan
+        self._named: dict[int, Step] = {}
+
+    def streaming(self) -> Iterator[Step]:
+        """Those that take part in a stream, from the last one to the sources."""
+        return self._below(self._root, only_streaming=True)
+
+    def below(self, step: Step) -> Iterator[Step]:
+        """All that the rows of one of them come from, tables too; behind `streaming` alone."""
+        return (each for child in _all(step.children()) for each in self._below(child))
+
+    def _below(self, step: Step, *, only_streaming: bool = False) -> Iterator[Step]:
+        if only_streaming and not step.isStreaming():
+            return
+        name = step.nodeName()
+        if name == _WITH:
+            self._named |= {each.id(): each.child() for each in _all(step.cteDefs())}
+            inner = [step.plan()]
+        elif name == _NAMED and step.cteId() in self._named:
+            inner = [self._named[step.cteId()]]
+        else:
+            yield step
+            inner = list(_all(step.children()))
+        for each in inner:
+            yield from self._below(each, only_streaming=only_streaming)
+
+
+def keeps_state(step: Step) -> bool:
+    """Whether Spark keeps something for a step of a stream between two batches."""
+    if step.nodeName() == _JOIN:  # a stream joined with a table keeps no state
+        return sum(child.isStreaming() for child in _all(step.children())) > 1
+    return step.nodeName() not in _STATELESS
+
+
+def unrepeatable_in(step: Step) -> Iterator[str]:
+    """Expressions of a step that may give something else when the same rows are read again: random
+    numbers, functions that are declared so, and what is told by a row's place in its task.
+
+    What aggregates is left out: `first` or `collect_list` choose among the rows that there are.
+    """
+    if step.nodeName() == _SAMPLE:
+        yield "sample"
+    for expression in _all(step.expressions()):
+        yield from _unrepeatable(expression)
+
+
+def _unrepeatable(expression: Any) -> Iterator[str]:  # noqa: ANN401 - a py4j object
+    if expression.deterministic() or expression.getClass().getSimpleName() == _AGGREGATE:
+        return
+    inner = [name for child in _all(expression.children()) for name in _unrepeatable(child)]
+    if inner or not all(child.deterministic() for child in _all(expression.children())):
+        yield from inner
+    else:
+        yield str(expression.sql())
+
+
+def _all(sequence: Any) -> Iterator[Any]:  # noqa: ANN401 - a Scala sequence
+    return (sequence.apply(at) for at in range(sequence.size()))

@@ -1,0 +1,112 @@
+"""What Spark's plan of a transform tells, before anything runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.errors import ConfigError
+from runtime.job import Job, Pipeline, Stream
+from runtime.spark.frame_look import FrameLook, look_at
+from tests.kafka_fixture import TopicFactory
+from tests.kafka_records import produce, read, unique
+
+pytestmark = pytest.mark.integration
+
+Function = Callable[[DataFrame], DataFrame]
+
+
+def by_sql(text: str) -> Function:
+    """A statement over the source's records, as table ``records``."""
+
+    def transform(records: DataFrame) -> DataFrame:
+        records.createOrReplaceTempView("records")
+        return records.sparkSession.sql(text)
+
+    return transform
+
+
+def with_table(change: Function) -> Function:
+    """A join with a table that was changed."""
+
+    def transform(records: DataFrame) -> DataFrame:
+        table = records.sparkSession.createDataFrame([(b"k", b"x")], "key binary, other binary")
+        return records.join(change(table), "key").selectExpr("other AS value")
+
+    return transform
+
+
+def value_of(change: Function) -> Function:
+    """What is left is one value."""
+    return lambda records: change(records).selectExpr("'x' AS value")
+
+
+def looked(spark: SparkSession, function: Function) -> FrameLook:
+    """At a pipeline of one transform."""
+    pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
+    Stream(pipeline).transform(function)
+    return look_at(spark, pipeline)
+
+
+NAMED = "WITH even AS (SELECT key, value FROM records WHERE offset % 2 = 0)"
+STATELESS: dict[str, Function] = {
+    "named": by_sql(f"{NAMED} SELECT value FROM even"),
+    "named twice": by_sql(f"{NAMED}, same AS (SELECT * FROM even) SELECT value FROM same"),
+    "unpivot": value_of(lambda all_: all_.unpivot(["offset"], ["partition"], "name", "number")),
+    "sorted table": with_table(lambda table: table.orderBy("key")),
+    "cubed table": with_table(lambda table: table.cube("key").agg(F.first("other").alias("other"))),
+    "random number": value_of(lambda all_: all_.where(F.rand() < 0.5)),
+}
+STATEFUL: dict[str, Function] = {
+    "named": by_sql(f"{NAMED} SELECT key, string(count(*)) AS value FROM even GROUP BY key"),
+    "inside": by_sql("WITH n AS (SELECT count(*) AS n FROM records) SELECT string(n) value FROM n"),
+    "cube": value_of(lambda all_: all_.cube("key", "topic").count()),
+    "sorted": value_of(lambda all_: all_.groupBy("key").count().orderBy("count")),
+    "distinct": value_of(lambda all_: all_.dropDuplicates(["key"])),
+    "first": value_of(lambda all_: all_.groupBy("key").agg(F.first("value"))),
+    "random behind it": value_of(lambda all_: all_.groupBy("key").count().where(F.rand() < 0.5)),
+    "time": value_of(lambda all_: all_.groupBy(F.current_timestamp()).count()),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "keeps_state"),
+    [pytest.param(each, False, id=f"stateless, {name}") for name, each in STATELESS.items()]
+    + [pytest.param(each, True, id=f"stateful, {name}") for name, each in STATEFUL.items()],
+)
+def test_steps_are_classed_as_spark_classes_them(
+    spark: SparkSession, function: Function, keeps_state: bool
+) -> None:
+    """Also inside what a WITH has given a name, and never those of a table."""
+    assert looked(spark, function).keeps_state is keeps_state
+
+
+def test_a_name_that_is_used_twice_reads_its_stream_twice(spark: SparkSession) -> None:
+    """As Spark runs it; a checkpoint holds one position."""
+    twice = by_sql(f"{NAMED} SELECT value FROM even UNION ALL SELECT value FROM even")
+    with pytest.raises(ConfigError, match="its source twice"):
+        looked(spark, twice)
+
+
+def test_a_statement_with_named_queries_runs(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """From one topic to another."""
+    source, sink = topic(), topic()
+    produce(kafka.bootstrap, source, [b"%d" % n for n in range(6)])
+    job = Job("named", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)
+    stream = job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    )
+    even = "WITH even AS (SELECT value FROM records WHERE int(string(value)) % 2 = 0)"
+    stream.transform(by_sql(f"{even} SELECT value FROM even WHERE value > x'30'")).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("named")
+        )
+    )
+    job.run()
+    assert sorted(record.value or b"" for record in read(kafka.bootstrap, sink)) == [b"2", b"4"]
