@@ -9,7 +9,7 @@ from runtime.errors import ConfigError
 from runtime.job import Pipeline
 from runtime.spark.frames import chained_schema, source_frame, transformed
 from runtime.spark.job_source import probe_for
-from runtime.spark.plans import is_stateful, streams_read
+from runtime.spark.plans import is_stateful, streams_read, unrepeatable_below_state
 from runtime.spark.pruning import columns_read, kept_by
 
 __all__ = ["FrameLook", "look_at"]
@@ -32,7 +32,8 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     """Make the pipeline's frame over a source that never runs, and look at it.
 
     Raises:
-        ConfigError: it reads another stream, too, or its rows do not suit a sink of files.
+        ConfigError: it reads another stream, too, or its state would differ from what was written
+            if a batch is run again, or its rows do not suit a sink of files.
     """
     if pipeline.is_chained:
         if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
@@ -49,9 +50,25 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
             "A checkpoint holds one position of one source in each pipeline. Make the other one a "
             "source of the job, or read the records once, with their columns twice.",
         )
+    _require_repeatable(pipeline, frame)
     _check_files(pipeline, frame)
     columns = columns_read(kept_by(frame, pipeline.sinks)) if read else None
     return FrameLook(keeps_state=is_stateful(frame), columns=columns)
+
+
+def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:
+    """A batch that is decided is run once more where Spark has not committed its state (rule 21):
+    what comes to that must be what has come to the rows that were written."""
+    found = unrepeatable_below_state(frame)
+    if found:
+        raise ConfigError(
+            "a state is fed by an expression that may give something else in a replay",
+            {"source": pipeline.source.name, "expressions": ", ".join(found)},
+            "Records could be in the result and not in the state, or the other way round. Take a "
+            "function of the record in its place, such as xxhash64(topic, partition, offset); or "
+            "write the rows to a topic, and keep the state of that. A UDTF that always gives the "
+            "same for the same arguments is to say so: asDeterministic().",
+        )
 
 
 def _check_files(pipeline: Pipeline, frame: DataFrame) -> None:

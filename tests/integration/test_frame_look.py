@@ -92,6 +92,33 @@ def test_a_name_that_is_used_twice_reads_its_stream_twice(spark: SparkSession) -
         looked(spark, twice)
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda all_: all_.where(F.rand() < 0.5), r"rand\("),
+        (lambda all_: all_.withColumn("key", F.uuid()), r"uuid\(\)"),
+        (lambda all_: all_.withColumn("key", F.monotonically_increasing_id()), "monotonically_"),
+        (lambda all_: all_.sample(0.5), "sample"),
+        (
+            lambda all_: all_.withColumn("key", F.udf(lambda v: v).asNondeterministic()("offset")),
+            r"<lambda>\(offset\)",
+        ),
+    ],
+)
+def test_rule_21_what_a_replay_may_change_feeds_no_state(
+    spark: SparkSession, change: Function, named: str
+) -> None:
+    """A decided batch that is run again for its state would put a record into another group than
+    the one that was written with it, or into none."""
+    for state in (
+        lambda records: change(records).groupBy("key").count(),
+        lambda records: change(records).dropDuplicates(["key"]),
+    ):
+        with pytest.raises(ConfigError, match=named) as refused:
+            looked(spark, value_of(state))
+        assert "xxhash64" in str(refused.value)
+
+
 def test_a_statement_with_named_queries_runs(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
