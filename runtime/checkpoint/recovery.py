@@ -272,9 +272,13 @@ def first_regions(
     )
 
 
-def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[str]) -> None:
+def verify_same_job(
+    record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[str], *, is_settled: bool = False
+) -> None:
     """The directory must belong to this job, and everything in the decision must have an owner.
 
+    Args:
+        is_settled: nothing of the decision has to be committed any more: sinks may have left.
     Raises:
         WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
     """
@@ -284,7 +288,8 @@ def verify_same_job(record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[
             {"job": plan.name, "found": record.job_name, "job_uid": record.job_uid},
             "Give each job a checkpoint directory of its own, or use the job's old name.",
         )
-    _verify_operators(record, plan, set(sink_ids))
+    pending = set() if is_settled else {entry.operator_id for entry in record.committables}
+    _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)
     _verify_state(record, plan)
 
@@ -327,7 +332,7 @@ def _verify_sinks_stayed(
         )
 
 
-def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str]) -> None:
+def _verify_operators(record: CheckpointRecord, plan: JobPlan, missing_sinks: set[str]) -> None:
     names = {node.operator_id: f"{node.kind} {node.name!r}" for node in record.graph}
     own_logs = {region.name for region in plan.regions if region.keeps_logs}
     sources = {
@@ -337,7 +342,6 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str
         for split in region.splits
     }
     planned_sources = {source for region in plan.regions for source in region.source_ids}
-    sinks = {entry.operator_id for entry in record.committables}
     states = {
         entry.operator_id
         for region in record.regions
@@ -345,7 +349,7 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str
         if entry.kind != COUNTS_KIND  # of a function that may have left
     }
     known_states = {node.operator_id for node in plan.graph}
-    missing = (sources - planned_sources) | (sinks - sink_ids) | (states - known_states)
+    missing = (sources - planned_sources) | missing_sinks | (states - known_states)
     if missing:
         raise WrongJobError(
             "the checkpoint has positions, transactions or state of operators that the job lacks",
@@ -356,7 +360,9 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, sink_ids: set[str
                 "job_has": ", ".join(_described(node) for node in plan.graph),
             },
             "An operator's id follows from its uid, else from its name and what feeds it: give "
-            "back the old names, or set uid to keep an operator through such a change.",
+            "back the old names, or set uid to keep an operator through such a change. A sink may "
+            "leave once its transactions are settled: start the job with it once more, and stop "
+            "it in order.",
         )
 
 

@@ -263,8 +263,10 @@ class Settlement:
 
     def _can_repair(self, found: LostCommittables) -> bool:
         heir = self.plan.heir_of(found.region)
-        is_exact = heir is not None and heir.can_repair
-        return self.settings.on_lost is OnLost.REPAIR and is_exact
+        if heir is None or not heir.can_repair or self.settings.on_lost is not OnLost.REPAIR:
+            return False
+        # A sink that another pipeline has now is not behind the functions that made the records.
+        return all(entry.operator_id in heir.sink_ids for entry in found.committables)
 
     def _give_up_late(
         self,

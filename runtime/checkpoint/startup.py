@@ -337,10 +337,7 @@ class StartSequence:
         """
         while True:
             history, resume_id = self._resume_point(restore_from)
-            for record in (self._record_at(history, resume_id), *recovery.to_settle(history)):
-                recovery.verify_same_job(record, self._plan, self._sinks.keys())
-                self._require_known(record)
-                hand_over(record.regions, recorded(record))  # raises if they do not fit
+            self._verify(self._record_at(history, resume_id), recovery.to_settle(history))
             seal = recovery.seal_record(
                 history,
                 self._plan,
@@ -364,6 +361,15 @@ class StartSequence:
                 )
                 return history, seal
             log.info("place was taken, sealing the next: checkpoint_id=%d", seal.checkpoint_id)
+
+    def _verify(self, resumed: CheckpointRecord, to_settle: Sequence[CheckpointRecord]) -> None:
+        open_ids = {record.checkpoint_id for record in to_settle}
+        for record in (resumed, *to_settle):
+            is_settled = record.checkpoint_id not in open_ids
+            sink_ids = self._sinks.keys()
+            recovery.verify_same_job(record, self._plan, sink_ids, is_settled=is_settled)
+            self._require_known(record)
+            hand_over(record.regions, recorded(record))  # raises if they do not fit
 
     # --- behind the seal --------------------------------------------------------------------------
 

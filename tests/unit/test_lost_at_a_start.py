@@ -59,6 +59,21 @@ def test_rule_11_a_function_declared_non_deterministic_stops_with_the_ranges() -
     assert 1 not in job.store.committed
 
 
+def test_rule_11_what_a_sink_lost_that_another_pipeline_has_now_is_named() -> None:
+    """The functions that made the records do not lead to it any more: nothing is written again,
+    and nothing is passed over."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = Rewriter(job)
+    plan = two_regions()
+    main, side = plan.regions
+    moved = dataclasses.replace(plan, regions=(dataclasses.replace(main, sink_ids=()), side))
+    with pytest.raises(TransactionLostError, match=r"regions=main ranges=input-0:\[0,10\)"):
+        job.start(plan=moved)
+    assert rewriter.calls == 1, "that of the other region, whose sink has stayed"
+    assert [work.region for work in job.store.unsettled(1)] == ["main"]
+
+
 def test_rule_11_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> None:
     """What is lost of the other region is named, and nothing else."""
     job = half_lost()

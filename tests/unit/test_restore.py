@@ -312,6 +312,17 @@ def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() ->
     assert not job.store.history
 
 
+def test_a_sink_may_leave_whose_transactions_are_settled() -> None:
+    """What it has written stays; the job goes on where it was, and the next decision has none."""
+    job = Job(record(0), committed=(0,))
+    entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
+    job.store.records[1] = record(1, entries=(entry,))
+    job.store.committed.add(1)
+    found = job.start()
+    assert found.record.checkpoint_id == 1
+    assert found.regions["main"].splits == record(1).regions[0].splits
+
+
 @pytest.mark.parametrize(
     "regions",
     [
