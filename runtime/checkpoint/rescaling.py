@@ -7,6 +7,7 @@ assignment, a crash after it the new ones; there is nothing in between.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, NoReturn
 
 from runtime.checkpoint.assignment import hand_over, recorded, to_least_loaded
 from runtime.checkpoint.plan import JobPlan, RegionPlan
@@ -30,6 +31,25 @@ __all__ = ["dealt_anew", "verify_rescalable"]
 _AS_A_LIST = frozenset({Redistribution.SPLIT, Redistribution.UNION})
 _SUMS = frozenset({COUNTS_KIND, DROPS_KIND})
 """Added up by whoever has several of them; any region that reads the source can."""
+_MOST_NAMES = 20
+
+
+class _Bound(NamedTuple):
+    """Why a region cannot be exchanged, and what to do about it."""
+
+    why: str
+    remedy: str
+
+
+_STATE = (
+    "A region that keeps state keeps its splits and its name: start with the regions= and the "
+    "pipelines of before."
+)
+_SOURCE = (
+    "A new source has no positions here: start with the sources of before (one whose topics or "
+    "name have changed keeps its positions by the same uid), or run it as a job of its own."
+)
+_DIRECTORY = "Give the query the checkpointLocation that it had."
 
 
 def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
@@ -41,43 +61,86 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
             that vanishes.
     """
     planned = {region.name: region for region in plan.regions}
-    known = {region.region for region in record.regions}
+    known = {region.region: region for region in record.regions}
     bound = _with_other_sources(record, planned)
-    if planned.keys() == known and not bound:
+    if planned.keys() == known.keys() and not bound:
         return
-    vanished = [region for region in record.regions if region.region not in planned]
-    new = [region for name, region in planned.items() if name not in known]
-    bound += [region.region for region in vanished if region.state is not None]
-    bound += [region.name for region in new if region.stateful]
-    bound += [region.name for region in plan.regions if region.keeps_logs]
+    bound |= _with_state_or_logs(known, planned)
     if bound:
-        raise WrongJobError(
-            "the regions of the job are not those of the checkpoint, and some cannot be exchanged",
-            {
-                "job": plan.name,
-                "only_in_checkpoint": ",".join(sorted(known - planned.keys())),
-                "only_in_job": ",".join(sorted(planned.keys() - known)),
-                "bound": ",".join(sorted(set(bound))),
-            },
-            "Regions that keep state keep their splits, and a new source has no positions here: "
-            "start with the old sources and pipelines, or with another checkpoint directory.",
-        )
-    for region in vanished:
-        for entry in region.operator_states:
+        _refuse_exchange(record, plan, bound)
+    for name, region in known.items():
+        for entry in () if name in planned else region.operator_states:
             if not _heirs(entry, region, record, plan):
-                _refuse_state(entry, region, record)
+                _refuse_state(entry, region, record, plan)
 
 
-def _with_other_sources(record: CheckpointRecord, planned: Mapping[str, RegionPlan]) -> list[str]:
+def _with_state_or_logs(
+    known: Mapping[str, RegionRecord], planned: Mapping[str, RegionPlan]
+) -> dict[str, _Bound]:
+    bound: dict[str, _Bound] = {}
+    for name, region in known.items():
+        if name not in planned and region.state is not None:
+            bound[name] = _Bound(f"{name} keeps state, and the job has no such region now", _STATE)
+    for name, new in planned.items():
+        if name not in known and new.stateful:
+            bound[name] = _Bound(f"{name} keeps state, and the checkpoint has none for it", _STATE)
+        if new.keeps_logs:
+            bound[name] = _Bound(f"{name} is a drop-in query, whose log is Spark's", _DIRECTORY)
+    return bound
+
+
+def _refuse_exchange(
+    record: CheckpointRecord, plan: JobPlan, bound: Mapping[str, _Bound]
+) -> NoReturn:
+    before = sorted(region.region for region in record.regions)
+    now = sorted(region.name for region in plan.regions)
+    remedies = dict.fromkeys(found.remedy for found in bound.values())
+    raise WrongJobError(
+        "the regions of the job are not those of the checkpoint, and some cannot be exchanged",
+        {
+            "job": plan.name,
+            "checkpoint_id": record.checkpoint_id,
+            "before": _counted(before),
+            "now": _counted(now),
+            "only_in_checkpoint": ",".join(sorted(set(before) - set(now))),
+            "only_in_job": ",".join(sorted(set(now) - set(before))),
+            "bound": ",".join(sorted(bound)),
+            "why": "; ".join(bound[name].why for name in sorted(bound)),
+        },
+        f"{' '.join(remedies)} Nothing was changed; another checkpoint directory begins anew.",
+    )
+
+
+def _counted(names: Sequence[str]) -> str:
+    shown = ",".join(names[:_MOST_NAMES])
+    return f"{len(names)} ({shown}{',…' if len(names) > _MOST_NAMES else ''})"
+
+
+def _with_other_sources(
+    record: CheckpointRecord, planned: Mapping[str, RegionPlan]
+) -> dict[str, _Bound]:
     """Regions of a source without positions here, and those whose name was another source's: a name
     is made from topics, and may come back for a source that has been given another ``uid``."""
+    names = {node.operator_id: node.name for node in record.graph}
     sources = _sources(record)
-    found = [name for name, plan in planned.items() if not sources.issuperset(plan.source_ids)]
+
+    def named(ids: Iterable[str]) -> str:
+        return ",".join(f"{names[i]} ({i})" if i in names else i for i in sorted(ids))
+
+    found: dict[str, _Bound] = {}
+    for name, plan in planned.items():
+        new = set(plan.source_ids) - sources
+        if new:
+            why = f"{name} reads a source that the checkpoint has no positions of, {named(new)}"
+            found[name] = _Bound(why, _SOURCE)
     for region in record.regions:
-        plan = planned.get(region.region)
-        read = {split.source_id for split in region.splits}
-        if plan is not None and not plan.keeps_logs and not read.issubset(plan.source_ids):
-            found.append(region.region)
+        plan_now = planned.get(region.region)
+        if plan_now is None or plan_now.keeps_logs or region.region in found:
+            continue
+        other = {split.source_id for split in region.splits} - set(plan_now.source_ids)
+        if other:
+            why = f"{region.region} read {named(other)}, and now {named(plan_now.source_ids)}"
+            found[region.region] = _Bound(why, _SOURCE)
     return found
 
 
@@ -194,7 +257,9 @@ def _may_keep(planned: RegionPlan, operator_id: str) -> bool:
     return operator_id in able
 
 
-def _refuse_state(entry: StateEntry, region: RegionRecord, record: CheckpointRecord) -> None:
+def _refuse_state(
+    entry: StateEntry, region: RegionRecord, record: CheckpointRecord, plan: JobPlan
+) -> NoReturn:
     names = {node.operator_id: node.name for node in record.graph}
     raise WrongJobError(
         "a sink keeps state in a region that the job has no more, and no other one can go on with",
@@ -202,6 +267,8 @@ def _refuse_state(entry: StateEntry, region: RegionRecord, record: CheckpointRec
             "region": region.region,
             "sink": names.get(entry.operator_id, entry.operator_id),
             "kind": entry.kind,
+            "before": _counted(sorted(found.region for found in record.regions)),
+            "now": _counted(sorted(found.name for found in plan.regions)),
         },
         "Start with the old `regions=` and the sink in its old pipeline.",
     )
