@@ -136,12 +136,9 @@ def _running(path: str) -> Iterator[CoordinatorClient]:
         try:
             yield client
         except UnreachableError as err:
-            what, where, _ = err.args
+            what, where, remedy = err.args
             raise UnreachableError(
-                f"the job does not answer: {what}",
-                {**where, "path": path},
-                "Does it run, and can this host reach it? A job listens on the loopback of its "
-                "driver unless Job(host=…) says otherwise.",
+                f"the job does not answer: {what}", {**where, "path": path}, remedy
             ) from err
 
 

@@ -28,6 +28,12 @@ from runtime.model import Barrier, BatchKey
 from runtime.payloads import seconds
 from runtime.service import values, wire
 from runtime.service.leadership import known_leader
+from runtime.service.no_answer import (
+    CONNECT_TIMEOUT_S,
+    foreign_answer,
+    no_connection,
+    unusable_address,
+)
 from runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorAddress", "CoordinatorClient"]
@@ -267,35 +273,74 @@ class CoordinatorClient:
         asking = AttendedClock(self._clock, longest_step_s=longest_try_s)
         deadline = asking() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = _FIRST_PAUSE_S
-        last: StreamError | None = None
         while True:
             try:
-                response = self._pool.request(
-                    method,
-                    f"{self._address.address}{path}",
-                    body=content,
-                    fields=fields,
-                    timeout=urllib3.Timeout(connect=min(timeout_s, _CONNECT_S), read=timeout_s),
+                response = self._request(
+                    method, path, content=content, fields=fields, timeout_s=timeout_s
                 )
                 if response.status != _TOO_MANY and response.status < _SERVER_ERRORS:
-                    return _answer(response)
-                last = _error_of(response)
-                if last is not None and not repeats_errors:
-                    raise last
-                reason = f"HTTP {response.status}" if last is None else str(last)
+                    return self._answer(response, path)
+                own = _error_of(response)
+                if own is not None and not repeats_errors:
+                    raise own
+                failure = self._failed(response, own, path)
             except urllib3.exceptions.HTTPError as err:
-                reason = type(err).__name__
+                failure = no_connection(
+                    err, address=self._address.address, path=path, timeout_s=timeout_s
+                )
                 self._require_leadership()
             if asking() + pause_s >= deadline:
-                if isinstance(last, UnreachableError):
-                    raise last
-                raise UnreachableError(
-                    "the coordinator did not answer",
-                    {"address": self._address.address, "path": path, "reason": reason},
-                    "Does the driver process still run, and can this host reach it?",
-                )
+                raise failure
             time.sleep(pause_s)  # the pause between tries of a service that does not answer
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: str | None,
+        fields: Mapping[str, str] | None,
+        timeout_s: float,
+    ) -> urllib3.BaseHTTPResponse:
+        address = self._address.address
+        if not address.startswith(("http://", "https://")):
+            raise unusable_address("neither http:// nor https://", address=address)
+        try:
+            return self._pool.request(
+                method,
+                f"{address}{path}",
+                body=content,
+                fields=fields,
+                timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
+                redirect=False,  # wherever it leads, the token is not for that place
+            )
+        except ValueError as err:  # urllib3's own, too, of what is no address
+            # Without its cause: that of a token that is no header shows it.
+            raise unusable_address(type(err).__name__, address=address) from None
+
+    def _answer(self, response: urllib3.BaseHTTPResponse, path: str) -> dict[str, Any]:
+        """The JSON of a success; the coordinator's own error otherwise."""
+        found = _json(response)
+        if response.status == 200 and isinstance(found, dict):
+            return found
+        raise _error_of(response) or foreign_answer(
+            response, address=self._address.address, path=path
+        )
+
+    def _failed(
+        self, response: urllib3.BaseHTTPResponse, own: StreamError | None, path: str
+    ) -> StreamError:
+        """What is raised if no later try is answered better."""
+        if own is None:
+            return foreign_answer(response, address=self._address.address, path=path)
+        if isinstance(own, UnreachableError):
+            return own
+        return UnreachableError(
+            "the coordinator answers, and fails each time",
+            {"address": self._address.address, "path": path, "reason": str(own)},
+            "See the log of the driver process.",
+        )
 
     def _require_leadership(self) -> None:
         """Raise FencedError when the record says that a later coordinator leads the job.
@@ -330,23 +375,11 @@ def _understood(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError, TypeError) as err:
-        raise _foreign(path=path, reason=repr(err)) from err
-
-
-def _foreign(**where: object) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        "the coordinator's address gave an answer that is not a coordinator's",
-        where,
-        "Is another service listening on that port, or another version of Sluice?",
-    )
-
-
-def _answer(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
-    """The JSON of a success; the coordinator's own error otherwise."""
-    found = _json(response)
-    if response.status == 200 and isinstance(found, dict):
-        return found
-    raise _error_of(response) or _foreign(status=response.status)
+        raise UnsupportedFormatError(
+            "the coordinator's address gave an answer that is not a coordinator's",
+            {"path": path, "reason": repr(err)},
+            "Is another service listening on that port, or another version of Sluice?",
+        ) from err
 
 
 def _error_of(response: urllib3.BaseHTTPResponse) -> StreamError | None:

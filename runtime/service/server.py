@@ -254,10 +254,12 @@ class CoordinatorService:
             tokens.append(self._command_token)
         given = authorization.encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):
+            kind = "with a token that is not its own" if given else "without its token"
             raise AuthenticationError(
-                "the coordinator refused a request without its token",
-                {"address": self.address},
-                "Use the address object that the job gave out.",
+                f"the coordinator refused a request {kind}",
+                {"address": self.address, "path": request.url.path},
+                "Each run has tokens of its own, and that of people is good for the status and "
+                "commands alone: use the address object that the job gave out, or `sluice job`.",
             )
 
     def _barrier(self, body: BarrierBody) -> dict[str, Any]:
