@@ -19,7 +19,6 @@ from connectors.kafka.tuning import WriteSettings
 
 __all__ = ["Preparation", "make_client"]
 
-_INIT_TIMEOUT_S = 18.0  # with the limits, which are asked for before
 _LEAST_INIT_S = 9.0
 
 
@@ -48,6 +47,8 @@ class Preparation:
         topic: that all records go to; None: they name theirs.
         look: asks the cluster for its limits.
         hot_path: by compiled code or not.
+        patience_s: of `init_transactions`, which the client repeats by itself, with the limits,
+            which are asked for before.
     """
 
     def __init__(
@@ -59,18 +60,20 @@ class Preparation:
         topic: str | None,
         look: Callable[[], LimitsLook],
         hot_path: HotPath,
+        patience_s: float,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._transaction_timeout_s = transaction_timeout_s
         self._topic = topic
+        self._patience_s = patience_s
         self._limits = KnownLimits(look)
         self._make_client = partial(make_client, hot_path)
         self._pace = StatisticsPace(time.monotonic)
 
     def __call__(self, transactional_id: str) -> TransactionalProducer:
         """See `connectors.kafka.producers.Prepare`."""
-        until_s = time.monotonic() + _INIT_TIMEOUT_S
+        until_s = time.monotonic() + self._patience_s
         config = transactional_config(
             self._connection,
             self._limits(),

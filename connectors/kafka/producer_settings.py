@@ -4,7 +4,8 @@ Runs where a producer is made: in an executor's background thread.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from connectors.kafka.client_options import Role
 from connectors.kafka.cluster_limits import ClusterLimits
@@ -12,10 +13,12 @@ from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import MOST_SENT_MESSAGE_BYTES, WriteSettings, batch_settings
 
-__all__ = ["plain_config", "transactional_config"]
+__all__ = ["WaitLimits", "plain_config", "transactional_config"]
 
 _BATCH_BYTES = 1_000_000
 _DELIVERY_TIMEOUT_S = 120.0  # Java's delivery.timeout.ms
+_BEHIND_DELIVERY_S = 60.0
+_LEAST_READY_S = 25.0  # limits, connections and the id take that where brokers are slow
 _KAFKA_MAX_TRANSACTION_TIMEOUT_S = 900.0  # the broker's default for transaction.max.timeout.ms
 _BATCH_OVERHEAD_BYTES = 512
 
@@ -30,6 +33,44 @@ _DEFAULTS: Mapping[str, Any] = {
     "partitioner": LIBRDKAFKA_PARTITIONER,
     "log.connection.close": False,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitLimits:
+    """For how long a task waits for brokers that are away; a record's ``message.timeout.ms`` says.
+
+    Attributes:
+        ready_s: for a producer.
+        flush_s: until all records are acknowledged, or the queue has room: the client gives a
+            record up before that, and says why.
+    """
+
+    ready_s: float = _DELIVERY_TIMEOUT_S
+    flush_s: float = _DELIVERY_TIMEOUT_S + _BEHIND_DELIVERY_S
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, transaction_timeout_s: float | None = None) -> Self:
+        """By the user's options, without ``kafka.``.
+
+        Args:
+            transaction_timeout_s: a record of a transaction is not kept for longer, unless the user
+                says so; None: nobody has chosen one.
+        """
+        told_ms = [
+            int(options[name])
+            for name in ("message.timeout.ms", "delivery.timeout.ms")
+            if options.get(name, "").strip().isdecimal()  # else the client refuses it by name
+        ]
+        if not told_ms:
+            least_s = transaction_timeout_s or _DELIVERY_TIMEOUT_S
+            return cls(ready_s=max(_LEAST_READY_S, min(_DELIVERY_TIMEOUT_S, least_s)))
+        delivery_s = max(told_ms) / 1000
+        if not min(told_ms):  # librdkafka keeps records for ever: the flush is the bound
+            return cls(ready_s=cls().flush_s)
+        return cls(
+            ready_s=max(_LEAST_READY_S, delivery_s),
+            flush_s=max(cls().flush_s, delivery_s + _BEHIND_DELIVERY_S),
+        )
 
 
 def transactional_config(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from connectors.kafka.handles import TransactionalId
-from connectors.kafka.refusals import LateRequestError, UnansweredError, UnsentError
+from connectors.kafka.refusals import LateRequestError, NotReadyError, UnansweredError, UnsentError
 from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import Clock, TaskScope
@@ -129,7 +129,7 @@ class ProducerPool:
 
         Raises:
             StreamError: what making one ready raised, since this call or, if nobody was told yet,
-                before it; UnreachableError when time runs out.
+                before it; NotReadyError when time runs out, NoIdLeftError at once.
         """
         deadline = self._clock() + timeout_s
         with self._changed:
@@ -246,8 +246,8 @@ class ProducerPool:
     def _release_later(self, producer: TransactionalProducer) -> None:
         self._background(producer.release)
 
-    def _too_late(self, timeout_s: float) -> UnreachableError:
-        return UnreachableError(
+    def _too_late(self, timeout_s: float) -> NotReadyError:
+        return NotReadyError(
             "no transactional producer became ready in time",
             {"region": self._region, "prefix": self._prefix, "timeout_s": timeout_s},
             "Check that the brokers run and can be reached from the executors.",

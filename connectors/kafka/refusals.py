@@ -3,7 +3,14 @@
 from connectors.kafka._client import KafkaError, translate
 from runtime.errors import AuthenticationError, StreamError, UnreachableError
 
-__all__ = ["LateRequestError", "UnansweredError", "UnsentError", "is_answer", "weight"]
+__all__ = [
+    "LateRequestError",
+    "NotReadyError",
+    "UnansweredError",
+    "UnsentError",
+    "is_answer",
+    "weight",
+]
 
 
 class UnansweredError(UnreachableError):
@@ -20,6 +27,10 @@ class UnansweredError(UnreachableError):
 
 class UnsentError(UnreachableError):
     """`init_transactions` was not even sent: nobody answers before that."""
+
+
+class NotReadyError(UnreachableError):
+    """Nothing has failed, and time ran out: to make the producer ready goes on."""
 
 
 class LateRequestError(UnansweredError):

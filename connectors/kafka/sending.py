@@ -22,6 +22,7 @@ from connectors.kafka.handles import OutputCount
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.native.producing import NativeProducing
 from connectors.kafka.producer_client import Client, RecordClient, partition_count, serve
+from connectors.kafka.producer_wait import Unheard, Wait
 from connectors.kafka.producing import PlainProducing, Prepared, Producing
 from connectors.kafka.records import RecordColumns
 from runtime.contracts import Clock
@@ -52,6 +53,7 @@ class RecordSender:
         queue_full_timeout_s: float,
         partition_count: int | None = None,
         stops_at_errors: bool = True,
+        wait: Wait | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
@@ -60,6 +62,7 @@ class RecordSender:
         self._partition_count = partition_count
         self._queue_full_timeout_s = queue_full_timeout_s
         self._stops_at_errors = stops_at_errors
+        self._wait = wait or Unheard()
         self._clock = clock
         self._looked_for: set[tuple[str, int]] = set()
         self._records: Counter[str] = Counter()
@@ -180,8 +183,14 @@ class RecordSender:
 
     def _wait_for_room(self) -> bool:
         """Whether the queue has become empty: then no record has to wait for another."""
-        deadline = self._clock() + self._queue_full_timeout_s
-        full, look_s = len(self._client), _SHORTEST_LOOK_S
+        try:
+            self._await_fewer(len(self._client))
+        finally:
+            self._wait.is_over()
+        return not len(self._client)
+
+    def _await_fewer(self, full: int) -> None:
+        deadline, look_s = self._clock() + self._queue_full_timeout_s, _SHORTEST_LOOK_S
         # Empty already where the last records were acknowledged since the refusal.
         while full and len(self._client) >= full:
             # Nothing wakes who waits: of records that were taken nobody is told.
@@ -194,7 +203,7 @@ class RecordSender:
                     {"queued_records": full, "timeout_s": self._queue_full_timeout_s},
                     "Check that the brokers take records.",
                 )
-        return not len(self._client)
+            self._wait.goes_on(f"the queue is full: records={full}")
 
 
 def _producing(client: Client) -> Producing:
@@ -209,6 +218,7 @@ def flush(
     *,
     timeout_s: float,
     stops_at_errors: bool = True,
+    wait: Wait | None = None,
     clock: Clock = time.monotonic,
 ) -> None:
     """Wait until every record is acknowledged (rule 1: both the count and the reports).
@@ -216,23 +226,33 @@ def flush(
     In short steps: behind a refused record librdkafka keeps the rest of its partition back until
     they time out, and nobody needs to wait for that.
 
+    Args:
+        wait: told while no record is acknowledged; may end it.
     Raises:
         DeliveryError, AuthenticationError, FencedError: a record was refused.
         UnreachableError: not all were confirmed in time.
     """
-    deadline = clock() + timeout_s
-    while True:
-        left = _flush_step(client, delivery)
-        if stops_at_errors or not left:
-            delivery.check()
-        if not left:
-            return
-        if clock() > deadline:
-            raise UnreachableError(
-                "records were not confirmed in time",
-                {"unconfirmed_records": left, "timeout_s": timeout_s},
-                "Check that the brokers take records; nothing of this epoch is visible.",
-            )
+    wait = wait or Unheard()
+    deadline, least = clock() + timeout_s, len(client)
+    try:
+        while True:
+            left = _flush_step(client, delivery)
+            if stops_at_errors or not left:
+                delivery.check()
+            if not left:
+                return
+            if clock() > deadline:
+                raise UnreachableError(
+                    "records were not confirmed in time",
+                    {"unconfirmed_records": left, "timeout_s": timeout_s},
+                    "Check that the brokers take records; nothing of this epoch is visible.",
+                )
+            if left < least:
+                least = left
+                wait.is_over()
+            wait.goes_on(f"not all is acknowledged: records={left}")
+    finally:
+        wait.is_over()
 
 
 def _flush_step(client: Client, delivery: DeliveryLog) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from runtime.contracts import TaskScope
 from runtime.errors import IllegalTransitionError, UnreachableError
 
-__all__ = ["IDS_PER_TASK", "SlotBook", "SlotEvent", "SlotState", "advance"]
+__all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotBook", "SlotEvent", "SlotState", "advance"]
 
 IDS_PER_TASK = 3
 """Undecided, being written, made ready: more ids than that a task never needs (rule 4).
@@ -22,6 +22,10 @@ one: `CheckpointSettings.max_concurrent`, which `Job` does not offer.
 """
 
 _MOST_READY = 4
+
+
+class NoIdLeftError(UnreachableError):
+    """No wait helps: ids become free when checkpoints do that the task's next batch is told of."""
 
 
 class SlotState(enum.Enum):
@@ -161,7 +165,7 @@ class SlotBook:
         """Raise when a task waits for an id that can never come."""
         if self._count(SlotState.READY) + self._count(SlotState.PREPARING):
             return
-        raise UnreachableError(
+        raise NoIdLeftError(
             "every transactional id of this task holds a transaction whose end is unknown",
             {"ids": len(self._slots), "batch_id": self._batch_id},
             "The region restarts with new ids; check that the brokers answer.",

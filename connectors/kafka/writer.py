@@ -16,7 +16,8 @@ from connectors.kafka.partitioner import LIBRDKAFKA_PARTITIONER
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.preparation import Preparation, make_client
 from connectors.kafka.producer_client import Client, partition_count
-from connectors.kafka.producer_settings import plain_config
+from connectors.kafka.producer_settings import WaitLimits, plain_config
+from connectors.kafka.producer_wait import ProducerWait
 from connectors.kafka.producers import Lease, ProducerPool, process_pools
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
@@ -39,11 +40,10 @@ __all__ = ["Guarantee", "KafkaWriterFactory", "PlainWriter", "TransactionalWrite
 
 log = logging.getLogger(__name__)
 
-_READY_TIMEOUT_S = 25.0
 _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _DEFAULT_SETTINGS = write_settings(TaskMemory(), {})
-_FLUSH_TIMEOUT_S = 180.0  # the client gives a record up before that, and says why
+_DEFAULT_WAITS = WaitLimits()
 
 
 class Guarantee(enum.Enum):
@@ -90,12 +90,14 @@ class TransactionalWriter:
         *,
         partitions_keys: bool = True,
         keeps_producer: bool = False,
-        flush_timeout_s: float = _FLUSH_TIMEOUT_S,
+        waits: WaitLimits = _DEFAULT_WAITS,
     ) -> None:
         self._pool = pool
         self._keeps_producer = keeps_producer
         self._partitions_keys = partitions_keys
-        self._flush_timeout_s = flush_timeout_s
+        self._waits = waits
+        self._for_producer = ProducerWait(registry, scope.batch, "a producer")
+        self._for_brokers = ProducerWait(registry, scope.batch, "the brokers of its output")
         self._scope = scope
         self._registry = registry
         self._schemas = _Schemas(topic)
@@ -157,7 +159,12 @@ class TransactionalWriter:
         if not self._is_flushed:
             failpoint("before-flush")
             with lease.producer.in_use():
-                flush(lease.producer.client, self._delivery, timeout_s=self._flush_timeout_s)
+                flush(
+                    lease.producer.client,
+                    self._delivery,
+                    timeout_s=self._waits.flush_s,
+                    wait=self._for_brokers,
+                )
             self._is_flushed = True
 
     def commit(self, *, timeout_s: float) -> bool:
@@ -189,7 +196,10 @@ class TransactionalWriter:
         return self._lease, self._sender
 
     def _begin(self) -> tuple[Lease, RecordSender]:
-        lease = self._pool.take(self._scope, timeout_s=_READY_TIMEOUT_S)
+        lease = self._for_producer.until_ready(
+            lambda step_s: self._pool.take(self._scope, timeout_s=step_s),
+            timeout_s=self._waits.ready_s,
+        )
         try:
             self._registered_s = self._registry.register(
                 RegisteredAttempt(
@@ -210,8 +220,9 @@ class TransactionalWriter:
         return lease, RecordSender(
             lease.producer.client,
             self._delivery,
-            queue_full_timeout_s=_FLUSH_TIMEOUT_S,
+            queue_full_timeout_s=self._waits.flush_s,
             partition_count=lease.producer.partition_count if self._partitions_keys else None,
+            wait=self._for_brokers,
         )
 
     def _handle(
@@ -253,7 +264,9 @@ class PlainWriter:
         guarantee: Guarantee,
         partition_count: int | None,
         drop: Callable[[], None],
+        waits: WaitLimits = _DEFAULT_WAITS,
     ) -> None:
+        self._waits = waits
         self._client = client
         self._scope = scope
         self._drop = drop
@@ -265,7 +278,7 @@ class PlainWriter:
         self._sender = RecordSender(
             client,
             self._delivery,
-            queue_full_timeout_s=_FLUSH_TIMEOUT_S,
+            queue_full_timeout_s=waits.flush_s,
             partition_count=partition_count,
             stops_at_errors=self._is_checked,
         )
@@ -297,7 +310,7 @@ class PlainWriter:
             flush(
                 self._client,
                 self._delivery,
-                timeout_s=_FLUSH_TIMEOUT_S,
+                timeout_s=self._waits.flush_s,
                 stops_at_errors=self._is_checked,
             )
         except StreamError as err:
@@ -372,7 +385,7 @@ class KafkaWriterFactory:
         self, scope: TaskScope, registry: AttemptRegistry, *, keeps_producer: bool
     ) -> "TransactionalWriter | PlainWriter":
         if self.guarantee is not Guarantee.EXACTLY_ONCE:
-            return self._open_plain(scope)
+            return self._open_plain(scope, registry)
         pool = process_pools().enter(
             self.transactional_id_prefix,
             scope,
@@ -387,6 +400,7 @@ class KafkaWriterFactory:
             self.topic,
             partitions_keys=self._partitions_keys,
             keeps_producer=keeps_producer,
+            waits=self._waits,
         )
 
     @property
@@ -395,7 +409,14 @@ class KafkaWriterFactory:
         chosen = self.connection.options.get("partitioner", LIBRDKAFKA_PARTITIONER)
         return chosen == LIBRDKAFKA_PARTITIONER
 
-    def _open_plain(self, scope: TaskScope) -> PlainWriter:
+    @property
+    def _waits(self) -> WaitLimits:
+        timeout_s = None
+        if self.guarantee is Guarantee.EXACTLY_ONCE:
+            timeout_s = self.transaction_timeout_s
+        return WaitLimits.of(self.connection.options, transaction_timeout_s=timeout_s)
+
+    def _open_plain(self, scope: TaskScope, registry: AttemptRegistry) -> PlainWriter:
         idempotent = self.guarantee is Guarantee.AT_LEAST_ONCE
 
         def make() -> Client:
@@ -405,7 +426,10 @@ class KafkaWriterFactory:
             return make_client(self.hot_path, config)
 
         producers = process_plain_producers()
-        client = producers.client(scope, make)
+        wait = ProducerWait(registry, scope.batch, "a producer")
+        client = wait.until_ready(
+            lambda _: producers.client(scope, make), timeout_s=self._waits.ready_s
+        )
         count = None
         if self.topic is not None and self._partitions_keys:
             count = partition_count(client, self.topic)
@@ -416,6 +440,7 @@ class KafkaWriterFactory:
             guarantee=self.guarantee,
             partition_count=count,
             drop=lambda: producers.drop(scope),
+            waits=self._waits,
         )
 
     def limits(self) -> LimitsLook:
@@ -434,4 +459,5 @@ class KafkaWriterFactory:
             topic=self.topic,
             look=self.limits,
             hot_path=self.hot_path,
+            patience_s=self._waits.ready_s,
         )

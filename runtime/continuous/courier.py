@@ -9,7 +9,7 @@ from typing import Protocol
 from runtime.attended import AttendedClock
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import Clock
-from runtime.errors import CoordinatorLostError, UnreachableError
+from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier
 
@@ -156,6 +156,19 @@ class Courier:
                 raise self._error
             barrier, self._barrier = self._barrier, None
             return barrier
+
+    def require_wanted(self) -> None:
+        """Raise where the task shall end: what ended the life, or FencedError where it is being
+        stopped."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            if self._is_over:
+                raise FencedError(
+                    "this life of the region is being stopped",
+                    {"region": self._region, "generation": self._generation},
+                    "The task ends; what is not decided is read again if it is wanted.",
+                )
 
     def wait(self, timeout_s: float) -> None:
         """Until `take` has something to say, or time is up."""

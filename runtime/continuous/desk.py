@@ -13,7 +13,7 @@ from runtime.contracts import Coordinator, OpenWork, RegionRegistration
 from runtime.counts import added, totals_after
 from runtime.drops import drops_after
 from runtime.errors import FencedError
-from runtime.model import Acknowledgement, RecordCounts, RegionRecord, StateEntry
+from runtime.model import Acknowledgement, BatchKey, RecordCounts, RegionRecord, StateEntry
 from runtime.poison import ChainedFunction, require_other_topics, require_within_limits
 
 __all__ = ["ContinuousDesk", "EpochBook"]
@@ -227,6 +227,12 @@ class ContinuousDesk:
         except FencedError:
             self.commits.end(region, generation)  # its task ends when it hears this
             raise
+
+    def is_stopping(self, batch: BatchKey) -> bool:
+        """Whether the task of that life of a region, if it is a continuous one, is told to end."""
+        with self._lock:
+            book = self._books.get(batch.region)
+        return book is not None and (book.generation != batch.generation or book.is_stopping)
 
     def acknowledge(self, result: EpochResult) -> None:
         """See `EpochBook.acknowledge`."""

@@ -76,6 +76,7 @@ from runtime.contracts.writing import (
     StagedFrame,
     TaskScope,
     TimedSplitReader,
+    WaitRegistry,
     WriterFactory,
 )
 
@@ -140,5 +141,6 @@ __all__ = [
     "TunedSink",
     "TunedSource",
     "UnsettledWork",
+    "WaitRegistry",
     "WriterFactory",
 ]

@@ -19,6 +19,7 @@ __all__ = [
     "StagedFrame",
     "TaskScope",
     "TimedSplitReader",
+    "WaitRegistry",
     "WriterFactory",
 ]
 
@@ -66,6 +67,25 @@ class AttemptRegistry(Protocol):
         Returns the coordinator's age clock (`runtime.host_clock`): nothing of the attempt began
         before.
         """
+        ...
+
+
+@runtime_checkable
+class WaitRegistry(AttemptRegistry, Protocol):
+    """A registry that hears of long waits, too: whoever waits lives, and can be told to end."""
+
+    def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+        """A task of the batch waits for ``what``; to be told again every few seconds.
+
+        Blocks for two seconds at most. That the coordinator does not answer is no error.
+
+        Raises:
+            FencedError: the batch is no longer wanted, or its life is being stopped.
+        """
+        ...
+
+    def waited(self, batch: BatchKey, what: str) -> None:
+        """The wait is over, well or not. Never raises."""
         ...
 
 

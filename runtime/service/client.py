@@ -44,6 +44,7 @@ _CONNECT_S = 5.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _LOOK_EVERY_S = 1.0
+_WAIT_S = 2.0
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: whatever it was, it may pass
 
@@ -79,7 +80,7 @@ class CoordinatorAddress:
 
 
 class CoordinatorClient:
-    """Implements `runtime.contracts.AttemptRegistry` and the barrier poll over HTTP.
+    """Implements `runtime.contracts.WaitRegistry` and the barrier poll over HTTP.
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
     may be repeated safely, so a call is repeated until it is answered or its deadline has passed. A
@@ -163,6 +164,20 @@ class CoordinatorClient:
         )
         with _understood(path):
             return seconds(answer["registered_s"])
+
+    def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+        """See `runtime.contracts.WaitRegistry.waits`."""
+        with contextlib.suppress(UnreachableError):
+            self._tell_wait(batch, what, why)
+
+    def waited(self, batch: BatchKey, what: str) -> None:
+        """See `runtime.contracts.WaitRegistry.waited`."""
+        with contextlib.suppress(StreamError):
+            self._tell_wait(batch, what, None)
+
+    def _tell_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+        body = self._batch_envelope(batch) | {"what": what, "why": why}
+        self._send("POST", "/v1/waits", body=body, timeout_s=_WAIT_S, deadline_s=0.0)
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `runtime.contracts.Coordinator.is_decided`."""

@@ -12,6 +12,7 @@ __all__ = [
     "NextBarrierBody",
     "QueryBody",
     "RestartBody",
+    "WaitBody",
 ]
 
 
@@ -63,6 +64,14 @@ class BatchQuery(_RegionEnvelope):
     """``GET /v1/batches/decided``."""
 
     batch_id: int
+
+
+class WaitBody(_RegionEnvelope):
+    """``POST /v1/waits``: a task waits for something; without ``why``: no longer."""
+
+    batch_id: int
+    what: str
+    why: str | None = None
 
 
 class QueryBody(_Envelope):

@@ -51,8 +51,10 @@ from runtime.service.messages import (
     NextBarrierBody,
     QueryBody,
     RestartBody,
+    WaitBody,
 )
 from runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from runtime.service.task_waits import TaskWaits
 from runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
@@ -111,6 +113,7 @@ class CoordinatorService:
         self._coordinator = coordinator
         self._desk = desk
         self._commands = commands
+        self._task_waits = TaskWaits()
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
@@ -239,6 +242,7 @@ class CoordinatorService:
         app.post("/v1/attempts")(self._attempts)
         app.post("/v1/epochs/next")(self._next_barrier)
         app.post("/v1/epochs")(self._epochs)
+        app.post("/v1/waits")(self._waiting)
         app.get("/v1/batches/decided")(self._decided)
         app.get("/v1/status")(self._status)
         app.post("/v1/regions/restart")(self._restart)
@@ -299,6 +303,18 @@ class CoordinatorService:
             )
         )
         return {"registered_s": registered_s}
+
+    def _waiting(self, body: WaitBody) -> dict[str, Any]:
+        coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
+        is_stopping = self._desk is not None and self._desk.is_stopping(batch)
+        self._task_waits.told(batch, body.what, body.why)
+        if is_stopping or not coordinator.is_live(batch.region, batch.generation):
+            raise FencedError(
+                "this life of the region is over",
+                {"region": batch.region, "generation": batch.generation, "waits_for": body.what},
+                "The task ends; what it has open is aborted, and read again if it is wanted.",
+            )
+        return {}
 
     def _decided(self, query: Annotated[BatchQuery, Query()]) -> dict[str, Any]:
         coordinator = self._of(query.leader_session_id, query.job_uid)
@@ -372,7 +388,7 @@ def _parsed(kind: type[_Told], found: Mapping[str, Any]) -> _Told:
         ) from err
 
 
-def _batch(body: AttemptBody | BatchQuery) -> BatchKey:
+def _batch(body: AttemptBody | BatchQuery | WaitBody) -> BatchKey:
     return BatchKey(region=body.region, generation=body.generation, batch_id=body.batch_id)
 
 

@@ -17,6 +17,7 @@ from runtime.continuous.courier import Courier
 from runtime.continuous.desk import EpochBook
 from runtime.continuous.loop import EpochScope, TaskLoop
 from runtime.continuous.pulse import LONGEST_STEP_S
+from runtime.continuous.task_registry import TaskRegistry
 from runtime.contracts import (
     AttemptRegistry,
     Clock,
@@ -95,14 +96,14 @@ class ContinuousChain:
     def _loop(self, follower: Follower) -> TaskLoop:
         tasks = self.tasks
         link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
-        registry = CoordinatorClient(tasks.address, deadline_s=self.lost_timeout_s)
+        courier = Courier(link, tasks.region, tasks.generation, lost_timeout_s=self.lost_timeout_s)
+        client = CoordinatorClient(tasks.address, deadline_s=self.lost_timeout_s)
+        registry = TaskRegistry(client, courier)
         return TaskLoop(
             tasks.region,
             tasks.generation,
             follower=follower,
-            courier=Courier(
-                link, tasks.region, tasks.generation, lost_timeout_s=self.lost_timeout_s
-            ),
+            courier=courier,
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
             begins_after=self.begins_after,

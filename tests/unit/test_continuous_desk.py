@@ -164,14 +164,15 @@ def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
 
 
 def test_a_life_that_is_being_stopped_tells_its_task() -> None:
-    """At once, instead of a barrier."""
+    """At once, instead of a barrier; also one that waits for brokers, and asks for none."""
     book = EpochBook(region="main", generation=7)
+    desk = _desk(PlayedCoordinator(), book)
+    assert not desk.is_stopping(_batch(0))
+    assert desk.is_stopping(replace(_batch(0), generation=6))
+    assert not desk.is_stopping(replace(_batch(0), region="of another engine"))
     book.stop()
-    assert (
-        _desk(PlayedCoordinator(), book)
-        .next_barrier("main", 7, wait_s=30.0, has_read=False)
-        .is_over
-    )
+    assert desk.next_barrier("main", 7, wait_s=30.0, has_read=False).is_over
+    assert desk.is_stopping(_batch(0))
 
 
 def test_a_task_is_told_what_to_commit_and_its_answer_is_heard() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from runtime.continuous.courier import Courier
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
+from runtime.continuous.task_registry import TaskRegistry
+from runtime.contracts import RegisteredAttempt
 from runtime.errors import FencedError, UnreachableError
 from runtime.model import Barrier, BatchKey
 from tests.core_driver import split
@@ -303,3 +305,44 @@ def _has_failed(courier: Courier) -> bool:
     except (FencedError, UnreachableError):
         return True
     return False
+
+
+def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end() -> None:
+    """It asks its coordinator, too; that one may be gone by then."""
+    told: list[str] = []
+
+    class Client:
+        def register(self, attempt: RegisteredAttempt) -> float:
+            raise AssertionError(attempt)
+
+        def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+            told.append(f"{what}: {why}")
+
+        def waited(self, batch: BatchKey, what: str) -> None:
+            told.append(f"{what}: over")
+
+    courier = _courier(PlayedLink(), ManualClock())
+    registry = TaskRegistry(Client(), courier)
+    batch = BatchKey(region="main", generation=7, batch_id=1)
+    registry.waits(batch, "a producer", why="away")
+    courier.start()  # and hears that the life is being stopped
+    wait_for(lambda: courier.is_over)
+    with pytest.raises(FencedError, match="being stopped"):
+        registry.waits(batch, "a producer", why="away")
+    registry.waited(batch, "a producer")
+    assert told == ["a producer: away", "a producer: over"]
+
+
+def test_a_task_that_waits_hears_what_has_ended_its_courier() -> None:
+    link = PlayedLink(answers=[FencedError("superseded", {}, "")])
+    courier = _courier(link, ManualClock())
+    courier.start()
+
+    def has_ended() -> bool:
+        try:
+            courier.require_wanted()
+        except FencedError as err:
+            return "superseded" in str(err)
+        return False
+
+    wait_for(has_ended)

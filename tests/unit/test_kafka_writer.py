@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.kafka.handles import TransactionIdentity, decode_handle
+from connectors.kafka.producer_settings import WaitLimits
 from connectors.kafka.producers import ProducerPool
 from connectors.kafka.transaction_status import read_status
 from connectors.kafka.transactional_producer import TransactionalProducer
@@ -236,7 +237,9 @@ def test_a_partition_that_does_not_exist_is_asked_for_and_refused(rig: Rig) -> N
 def test_records_that_are_not_confirmed_are_never_pre_committed(rig: Rig) -> None:
     """Rule 1: `flush` must return 0."""
     rig.cluster.never_confirmed = 2
-    rig.writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, "out", flush_timeout_s=0)
+    rig.writer = TransactionalWriter(
+        rig.pool, SCOPE, rig.registry, "out", waits=WaitLimits(flush_s=0)
+    )
     with pytest.raises(UnreachableError, match="not confirmed"):
         write_and_pre_commit(rig, records(b"a"))
 

@@ -152,6 +152,29 @@ def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
         client.register(old)
 
 
+def test_a_task_that_waits_is_heard_and_told_when_its_life_is_over(
+    client: CoordinatorClient, coordinator: BarrierCoordinator
+) -> None:
+    """It would wait for brokers for two minutes, for a life that nobody runs any more."""
+    client.waits(BATCH, "a producer", why="no broker answers")
+    client.waited(BATCH, "a producer")
+    with pytest.raises(FencedError, match="is over"):
+        client.waits(dataclasses.replace(BATCH, generation=-1), "a producer", why="the same")
+    coordinator.cancel()
+    wait_for(lambda: not coordinator.is_live("main", 0))
+    with pytest.raises(FencedError, match="is over"):
+        client.waits(BATCH, "a producer", why="no broker answers")
+    client.waited(BATCH, "a producer")
+
+
+def test_a_coordinator_that_does_not_answer_ends_no_wait(service: CoordinatorService) -> None:
+    """It is the brokers that are waited for; how long it may be silent others know."""
+    with CoordinatorClient(service.coordinator_address) as client:
+        service.stop()
+        client.waits(BATCH, "a producer", why="no broker answers")
+        client.waited(BATCH, "a producer")
+
+
 def test_a_writer_learns_that_its_batch_is_decided(
     client: CoordinatorClient, coordinator: BarrierCoordinator, broker: FakeBroker
 ) -> None:
