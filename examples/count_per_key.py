@@ -4,10 +4,12 @@ The state is Spark's own (RocksDB); the counts stay exact over kills.
 """
 
 import argparse
+import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
+from runtime.errors import StreamError
 from runtime.job import Job
 from runtime.spark.fast_start import fast_start
 
@@ -24,9 +26,11 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="topic to read, from its beginning")
     parser.add_argument("--output", required=True, help="topic to write")
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
+    )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
     spark = (
@@ -51,4 +55,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except StreamError as error:  # it says what, where and what to do
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,4 +1,7 @@
-"""The same copy in a plain Structured Streaming program: only the two formats are Sluice's."""
+"""Copy a topic exactly once in a plain Structured Streaming program, appending ``!`` to each value.
+
+Only the two formats, and the line that installs them, are Sluice's.
+"""
 
 import argparse
 
@@ -16,9 +19,11 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="topic to read, from its beginning")
     parser.add_argument("--output", required=True, help="topic to write")
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
+    )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
     spark = (

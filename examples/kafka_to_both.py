@@ -4,6 +4,7 @@
 """
 
 import argparse
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from connectors.hdfs import HdfsSink
 from connectors.kafka import KafkaSink, KafkaSource
+from runtime.errors import StreamError
 from runtime.job import Job
 from runtime.spark.fast_start import fast_start
 
@@ -27,12 +29,17 @@ def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
 def main() -> None:
     """Parse the command line and run the job."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--bootstrap", "--input", "--output", "--path", "--checkpoint"):
-        parser.add_argument(name, required=True)
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--bootstrap", required=True, help="host:port of the Kafka cluster")
+    parser.add_argument("--input", required=True, help="topic to read, from its beginning")
+    parser.add_argument("--output", required=True, help="topic to write")
+    parser.add_argument("--path", required=True, help="directory to write (URI or path)")
+    parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
+    )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
     parser.add_argument("--format", default="parquet", help="parquet, orc, avro, json or csv")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
     spark = (
@@ -56,4 +63,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except StreamError as error:  # it says what, where and what to do
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from connectors.hdfs import HdfsSink
 from connectors.kafka import KafkaSource
+from runtime.errors import StreamError
 from runtime.job import Job
 from runtime.spark.fast_start import fast_start
 
@@ -31,11 +33,15 @@ def main() -> None:
     parser.add_argument("--input", required=True, help="topic to read, from its beginning")
     parser.add_argument("--path", required=True, help="directory to write (URI or path)")
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
+    )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
     parser.add_argument("--format", default="parquet", help="parquet, orc, avro, json or csv")
-    parser.add_argument("--partition-by", nargs="*", default=[], metavar="COLUMN")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument(
+        "--partition-by", nargs="*", default=[], metavar="COLUMN", help="makes directories"
+    )
+    parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
     spark = (
@@ -55,4 +61,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except StreamError as error:  # it says what, where and what to do
+        sys.exit(f"{type(error).__name__}: {error}")
