@@ -229,6 +229,23 @@ class _Marks:
                 self.enough.set()
 
 
+def _plan(regions: Sequence[str]) -> JobPlan:
+    return JobPlan(
+        name="commits",
+        regions=tuple(
+            RegionPlan(
+                name=name,
+                source_ids=(_SOURCE,),
+                sink_ids=(_SINK,),
+                stateful_sink_ids=(),
+                chained=True,
+                follows=True,
+            )
+            for name in regions
+        ),
+    )
+
+
 def _measure_once(
     rig: Rig, tasks: int, *, natively: bool, interval_s: float, checkpoints: int
 ) -> tuple[float, ...]:
@@ -243,20 +260,7 @@ def _measure_once(
     marks = _Marks(wanted=_WARM + checkpoints)
     with tempfile.TemporaryDirectory(dir=rig.directory) as directory:
         coordinator = BarrierCoordinator(
-            JobPlan(
-                name="commits",
-                regions=tuple(
-                    RegionPlan(
-                        name=name,
-                        source_ids=(_SOURCE,),
-                        sink_ids=(_SINK,),
-                        stateful_sink_ids=(),
-                        chained=True,
-                        follows=True,
-                    )
-                    for name in regions
-                ),
-            ),
+            _plan(regions),
             open_store(directory),
             sinks={_SINK: ContinuousSink(made, commits, LostTimeout(None)) if natively else made},
             sources={_SOURCE: _MadeUp(tasks)},
@@ -269,12 +273,12 @@ def _measure_once(
             for name in regions:
                 desk.open(EpochBook(region=name, generation=started.generation))
             with CoordinatorService(coordinator, desk=desk) as service:
-                process = multiprocessing.get_context("spawn").Process(
+                context = multiprocessing.get_context("spawn")
+                process = context.Process(
                     target=_run_tasks,
                     args=(sink, service.coordinator_address, started.generation, regions),
                 )
                 process.start()
-                context = multiprocessing.get_context("spawn")
                 over, (told, telling) = context.Event(), context.Pipe(duplex=False)
                 reader = context.Process(target=_read, args=(rig.connection, topic, telling, over))
                 reader.start()
@@ -284,8 +288,7 @@ def _measure_once(
                 reader.join(30)
                 coordinator.cancel()
                 process.join(30)
-                if process.is_alive():
-                    process.kill()
+                process.kill()  # no more than a word to one that has ended
         finally:
             coordinator.stop()
             topics.delete(rig.connection, topic)
@@ -316,27 +319,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with open_rig() as rig:
         for tasks, interval_s in zip(args.tasks, args.interval, strict=True):
             found: dict[str, list[tuple[float, ...]]] = {"by the tasks": [], "by hand": []}
-            for _ in range(args.repeat):
-                for how in found:
-                    console.print(f"measuring {tasks} tasks {how} ...")
-                    once = _measure_once(
-                        rig,
-                        tasks,
-                        natively=how == "by the tasks",
-                        interval_s=interval_s,
-                        checkpoints=args.checkpoints,
-                    )
-                    console.print(str(once))
-                    found[how].append(once)
-            for how, runs in found.items():
-                for at, what in enumerate(_FIGURES):
-                    figures.append(
-                        Figure(
-                            what=f"{tasks} transactions {how}: {what}",
-                            runs=[run[at] for run in runs],
-                            unit="ms",
-                        )
-                    )
+            for how in list(found) * args.repeat:
+                console.print(f"measuring {tasks} tasks {how} ...")
+                once = _measure_once(
+                    rig,
+                    tasks,
+                    natively=how == "by the tasks",
+                    interval_s=interval_s,
+                    checkpoints=args.checkpoints,
+                )
+                console.print(str(once))
+                found[how].append(once)
+            figures += [
+                Figure(
+                    what=f"{tasks} transactions {how}: {what}",
+                    runs=[run[at] for run in runs],
+                    unit="ms",
+                )
+                for how, runs in found.items()
+                for at, what in enumerate(_FIGURES)
+            ]
     for part in table(figures, measured_on):
         console.print(part)
 

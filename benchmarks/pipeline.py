@@ -71,8 +71,7 @@ def count_per_key(records: DataFrame) -> DataFrame:
     return records.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
 
 
-def main() -> None:
-    """Run until killed."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "input", "output", "checkpoint", "progress"):
         parser.add_argument(f"--{name}", required=True)
@@ -87,8 +86,12 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=2, help="that run at once")
     parser.add_argument("--columns", choices=["used", "all"], default="used", help="of the source")
     parser.add_argument("--arrow-rows", type=int, default=10_000, help="of Spark, in one batch")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Run until killed."""
+    args = _arguments()
     master = f"local[{args.tasks}]"
     spark = (
         SparkSession.builder.master(master)

@@ -6,6 +6,7 @@ the command is given again. What every run wrote is counted by a read_committed 
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -139,12 +140,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args.results.parent.mkdir(parents=True, exist_ok=True)
     _mend(args.results)
     on = dict(machine.describe())
+    asked = [
+        point
+        for axis, engine in itertools.product(args.axis, args.engine)
+        for point in points(axis, args.records, _named(engine))
+        if not args.values or point.grown in args.values
+    ]
     with open_rig() as rig:
-        for axis in args.axis:
-            for engine in args.engine:
-                for point in points(axis, args.records, _named(engine)):
-                    if not args.values or point.grown in args.values:
-                        _repeat(rig, point, args.repeat, args.results, on)
+        for point in asked:
+            _repeat(rig, point, args.repeat, args.results, on)
     print(tables(read_lines(args.results)))
 
 

@@ -1,12 +1,14 @@
 """Topics of the benchmarks: filled fast, and read for when the broker appended what."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
 from connectors.kafka._client import (
+    Consumer,
     KafkaError,
+    Message,
     TopicPartition,
     make_admin,
     make_producer,
@@ -103,13 +105,17 @@ def _stamps(
     deadline = time.monotonic() + _READ_S
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
-        while time.monotonic() < deadline:
-            for message in consumer.consume(1 if one else 1_000, 0.5):
-                if message.error() is not None:  # the end of the partition
-                    return found
-                found.append(message.timestamp()[1])
-                if one:
-                    return found
+        for message in _until(deadline, consumer, at_once=1 if one else 1_000):
+            if message.error() is not None:  # the end of the partition
+                return found
+            found.append(message.timestamp()[1])
+            if one:
+                return found
     finally:
         consumer.close()
     raise RuntimeError(f"{topic}-{partition} could not be read from {start}")
+
+
+def _until(deadline: float, consumer: Consumer, *, at_once: int) -> Iterator[Message]:
+    while time.monotonic() < deadline:
+        yield from consumer.consume(at_once, 0.5)

@@ -325,10 +325,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found = _measure(rig, contender, args)
                 runs += found
                 print("; ".join(f"{r.tree} {r.load} {r.parts[_ALL]:.2f}" for r in found))
-                if args.results:
-                    with args.results.open("a", encoding="utf-8") as file:
-                        file.writelines(json.dumps(asdict(run)) + "\n" for run in found)
+                _keep(found, args.results)
     print(table(runs))
+
+
+def _keep(found: Sequence[Run], path: Path | None) -> None:
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(run)) + "\n" for run in found)
 
 
 if __name__ == "__main__":

@@ -124,10 +124,10 @@ def _runs(settings: Sequence[Setting], loads: Sequence[Load], repeat: int) -> It
         for load in loads:
             if load.interval_s is not None and not setting.paced:
                 continue
+            values = (DEFAULT, *setting.values)
             for turn in range(repeat):
-                values = (DEFAULT, *setting.values)
-                for value in values if turn % 2 == 0 else reversed(values):
-                    yield _Run(setting=setting, value=value, load=load, turn=turn)
+                in_turn = values if turn % 2 == 0 else values[::-1]
+                yield from (_Run(setting=setting, value=v, load=load, turn=turn) for v in in_turn)
 
 
 def _fill(rig: Rig, topic: str, load: Load) -> None:

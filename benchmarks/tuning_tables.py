@@ -52,8 +52,8 @@ def _table(load: str, lines: Sequence[_Line]) -> Iterator[str]:
             cells = [f"`{setting}`", value, str(len(runs))]
             for name, _, form, by in shown:
                 cells.append(_cell([line["figures"][name] * by for line in runs], form))
-                if name in _COMPARED:
-                    cells.append(_over_default(runs, beside, name) if value != DEFAULT else "")
+                compared = [_over_default(runs, beside, name) if value != DEFAULT else ""]
+                cells += compared if name in _COMPARED else []
             yield f"| {' | '.join(cells)} |"
 
 

@@ -133,13 +133,7 @@ def copy_in_epochs(
             for partition, end in ends.items()
         ]
         wanted = sum(s.end_offset - s.start_offset for s in splits)
-        scope = TaskScope(
-            job_uid=job_uid,
-            operator_id="sink",
-            batch=BatchKey(region="r", generation=0, batch_id=number),
-            checkpoint_id=number,
-            committed_through=number - 1,
-        )
+        scope = _scope(job_uid, number)
         writer = factory.open(scope, _Registry())
         written = 0
         batches = (
@@ -169,6 +163,16 @@ def copy_in_epochs(
     process_pools().close()
     coordinator.close()
     return sample
+
+
+def _scope(job_uid: str, number: int) -> TaskScope:
+    return TaskScope(
+        job_uid=job_uid,
+        operator_id="sink",
+        batch=BatchKey(region="r", generation=0, batch_id=number),
+        checkpoint_id=number,
+        committed_through=number - 1,
+    )
 
 
 def _split(topic: str, partition: int, start: int, end: int) -> SplitRange:

@@ -77,9 +77,9 @@ def _act(name: str, action: str) -> None:
 
 def _kill_others_of_session() -> None:
     """Spark's daemon has a process group of its own, but shares the driver's session (Linux)."""
-    session = os.getsid(0)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(int(entry.name)) == session:
-                    os.kill(int(entry.name), signal.SIGKILL)
+    session, here = os.getsid(0), os.getpid()
+    others = {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {here}
+    for pid in others:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)

@@ -313,15 +313,9 @@ class Job:
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, Job.__init__, of="Job")
-        if not checkpoint_dir:
-            raise ConfigError(
-                "a job needs a directory for its checkpoints",
-                {"job": name, "setting": "checkpoint_dir"},
-                "Give a directory of its own, or an hdfs: URI.",
-            )
         self.name = name
         self.spark = spark
-        self.checkpoint_dir = checkpoint_dir
+        self.checkpoint_dir = _directory(checkpoint_dir, job=name)
         self.settings = CheckpointSettings(
             interval_s=interval_s,
             timeout_s=timeout_s,
@@ -422,6 +416,16 @@ def _own_steps(source: Source) -> list[Step]:
         )
         for each in source.functions
     ]
+
+
+def _directory(given: str, *, job: str) -> str:
+    if not given:
+        raise ConfigError(
+            "a job needs a directory for its checkpoints",
+            {"job": job, "setting": "checkpoint_dir"},
+            "Give a directory of its own, or an hdfs: URI.",
+        )
+    return given
 
 
 def _regions(number: int | None) -> int | None:

@@ -1,11 +1,12 @@
 """Staged files merged in the session's JVM: rows by Spark, Avro block by block."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
@@ -173,25 +174,28 @@ def _append(sources: Sequence[str], uri: str) -> None:
     jvm, conf, path = session_hadoop(uri)
     avro = jvm.org.apache.avro
     fs = path.getFileSystem(conf)
+    reader = avro.generic.GenericDatumReader
     writer = avro.file.DataFileWriter(avro.generic.GenericDatumWriter())
-    try:
+
+    def append(source: str, *, is_first: bool) -> None:
+        opened = fs.open(jvm.org.apache.hadoop.fs.Path(source))
+        with contextlib.closing(avro.file.DataFileStream(opened, reader())) as part:
+            if is_first:
+                _describe_alike(writer, part, avro.file.CodecFactory)
+                writer.create(part.getSchema(), fs.create(path, True))
+            writer.appendAllFrom(part, False)
+
+    with contextlib.closing(writer):
         for number, source in enumerate(sources):
-            opened = fs.open(jvm.org.apache.hadoop.fs.Path(source))
-            part = avro.file.DataFileStream(opened, avro.generic.GenericDatumReader())
-            try:
-                if number == 0:
-                    codec = part.getMetaString("avro.codec") or "null"
-                    writer.setCodec(avro.file.CodecFactory.fromString(codec))
-                    # Spark says there by which calendar the file's dates are meant.
-                    for key in part.getMetaKeys():
-                        if not key.startswith("avro."):
-                            writer.setMeta(key, part.getMeta(key))
-                    writer.create(part.getSchema(), fs.create(path, True))
-                writer.appendAllFrom(part, False)
-            finally:
-                part.close()
-    finally:
-        writer.close()
+            append(source, is_first=number == 0)
+
+
+def _describe_alike(writer: Any, part: Any, codecs: Any) -> None:  # noqa: ANN401 - Java objects
+    writer.setCodec(codecs.fromString(part.getMetaString("avro.codec") or "null"))
+    # Spark says there by which calendar the file's dates are meant.
+    for key in part.getMetaKeys():
+        if not key.startswith("avro."):
+            writer.setMeta(key, part.getMeta(key))
 
 
 def _literal(path: str) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from connectors.kafka.committer import KafkaCommitter
@@ -26,7 +26,7 @@ from runtime.checkpoint.opening import command_store, split_place
 from runtime.contracts import CommitReport
 from runtime.errors import ConfigError, FencedError, TransactionUnknownError, UnreachableError
 from runtime.model import CheckpointRecord
-from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
+from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord
 
 __all__ = [
     "TransactionSession",
@@ -186,21 +186,26 @@ def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
         store = KafkaOwnerStore(job.connections[key], prefix, timeout_s=timeout_s)
-        try:
-            first = store.read()
-            # As a start of another job does.
-            until = time.monotonic() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
-            while first is not None and first.job_uid == job.job_uid and time.monotonic() < until:
-                time.sleep(0.25)  # a living holder shows itself only by its next renewal
-                found = store.read()
-                if found is not None and found != first:
-                    raise FencedError(
-                        "the job runs, and may still commit what is open",
-                        {"prefix": prefix, "host": found.host, "session": found.session},
-                        "Leave it to the job's own sweep, stop the job first, or use --force.",
-                    )
-        finally:
-            store.close()
+        with closing(store):
+            found = _renewed(store, job.job_uid)
+        if found is not None:
+            raise FencedError(
+                "the job runs, and may still commit what is open",
+                {"prefix": prefix, "host": found.host, "session": found.session},
+                "Leave it to the job's own sweep, stop the job first, or use --force.",
+            )
+
+
+def _renewed(store: KafkaOwnerStore, job_uid: str) -> OwnerRecord | None:
+    """The record of a holder that renews it, watched for as long as a start of another job does."""
+    first = store.read()
+    until = time.monotonic() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
+    while first is not None and first.job_uid == job_uid and time.monotonic() < until:
+        time.sleep(0.25)  # a living holder shows itself only by its next renewal
+        found = store.read()
+        if found is not None and found != first:
+            return found
+    return None
 
 
 def end(

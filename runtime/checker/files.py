@@ -60,20 +60,25 @@ def read_files(
             "there is no such file or directory", {"path": path}, "Give a path on this machine."
         )
     has_values = functools.cache(lambda: any(map(_has_values, files)))
-    for file in files:
+
+    def records(file: Path) -> Iterator[Record]:
         partitions = _partitions(file.relative_to(path).parts[:-1])
+        for number, row in enumerate(_rows(file)):
+            whole = _whole(row, number, partitions)
+            is_record = "value" in whole or (_is_keyed(whole, partitions) and has_values())
+            if not is_record:
+                yield Record(topic, 0, number, None, row_value(whole), ())
+                continue
+            if left_out is not None:
+                left_out(whole.keys() - _OF_RECORDS)
+            headers = _headers(whole, file, number, need_headers=need_headers)
+            key, value = _bytes(whole.get("key")), _bytes(whole.get("value"))
+            yield Record(topic, 0, number, key, value, headers)
+
+    for file in files:
         try:
-            for number, row in enumerate(_rows(file)):
-                whole = _whole(row, number, partitions)
-                is_record = "value" in whole or (_is_keyed(whole, partitions) and has_values())
-                if left_out is not None and is_record:
-                    left_out(whole.keys() - _OF_RECORDS)
-                if is_record:
-                    headers = _headers(whole, file, number, need_headers=need_headers)
-                    content = _bytes(whole.get("key")), _bytes(whole.get("value")), headers
-                else:
-                    content = None, row_value(whole), ()
-                yield Record(topic, 0, number, *content), Place(str(file), 0, number)
+            for record in records(file):
+                yield record, Place(str(file), 0, record.offset)
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as err:
             raise StorageError(
                 "a file cannot be read whole",

@@ -44,6 +44,17 @@ class _Life:
     committed: set[StateEntry] = field(default_factory=set)
     is_silent: bool = False
 
+    def ask(self, decided: frozenset[StateEntry]) -> set[StateEntry]:
+        """Of these, what it told; the batches that it shall commit for them are asked for."""
+        mine: set[StateEntry] = set()
+        for batch_id, told in self.told.items():
+            named = decided.intersection(told)
+            mine |= named
+            # Else it was committed along with another sink's, or another sink has waited.
+            if named - self.committed and not self.is_silent:
+                self.asked.add(batch_id)
+        return mine
+
 
 class NativeCommits:
     """Which epochs living tasks are asked to commit, and what they say. Driver.
@@ -120,14 +131,10 @@ class NativeCommits:
         decided, mine = frozenset(entries), set[StateEntry]()
         with self._changed:
             for region, life in self._lives.items():
-                for batch_id, told in life.told.items():
-                    named = decided.intersection(told)
-                    if named:
-                        lives[region] = life.generation
-                        mine |= named
-                    # Else it was committed along with another sink's, or another sink has waited.
-                    if named - life.committed and not life.is_silent:
-                        life.asked.add(batch_id)
+                named = life.ask(decided)
+                if named:
+                    lives[region] = life.generation
+                    mine |= named
         if lives:
             self._wake()
         return AskedCommits(self, lives, frozenset(mine))

@@ -105,10 +105,13 @@ class HostedRegion:
             with self._changed:
                 self._starting = None
                 if running is not None:
-                    self._life = _Life(life.generation, running)
-                    if life.generation <= self._over_through:
-                        self._life.stop_soon(self._region)
+                    self._enter(_Life(life.generation, running))
                 self._changed.notify_all()
+
+    def _enter(self, life: _Life) -> None:
+        self._life = life
+        if life.generation <= self._over_through:
+            life.stop_soon(self._region)
 
     def _require_next(self, life: RegionLife) -> None:
         newest = -1 if self._life is None else self._life.generation

@@ -220,15 +220,21 @@ def _run_regions(
         stack.callback(lives.stop)
         try:
             with interrupts.held():
-                for region in regions:
-                    lives.begin(_first_life(started, region))
-                    interrupts.check()
+                _begin(lives, started, regions, interrupts)
                 _watch(coordinator, lives, hosts, interrupts)
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
             )
             raise
+
+
+def _begin(
+    lives: RegionLives, started: StartedJob, regions: Sequence[Region], interrupts: Interrupts
+) -> None:
+    for region in regions:
+        lives.begin(_first_life(started, region))
+        interrupts.check()
 
 
 def _first_life(started: StartedJob, region: Region) -> RegionLife:

@@ -38,13 +38,12 @@ def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) 
     content = fs.read(path)
     lines = _lines(content)
     prefix = f"{source_name}:"
-    if lines[:1] == ["v2"]:
-        for line in lines[2:]:
-            if line.startswith(prefix):
-                with contextlib.suppress(ValueError):
-                    offset = parsed_json(line.removeprefix(prefix))
-                    if isinstance(offset, dict):
-                        return offset
+    offsets = lines[2:] if lines[:1] == ["v2"] else []
+    for line in (each for each in offsets if each.startswith(prefix)):
+        with contextlib.suppress(ValueError):
+            offset = parsed_json(line.removeprefix(prefix))
+            if isinstance(offset, dict):
+                return offset
     raise DamagedCheckpointError(
         "Spark's offset log does not hold the offset of this batch",
         {"path": path, "source": source_name, "version": lines[:1]},

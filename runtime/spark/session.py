@@ -201,15 +201,18 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
         settings = {**QUERY_SETTINGS, _BATCHES: str(max(batches_to_retain, asked))}
         before = {key: spark.conf.get(key, None) for key in settings}
         try:
-            for key, value in settings.items():
-                spark.conf.set(key, value)
+            _set(spark, settings)
             yield
         finally:
-            for key, old in before.items():
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
+            _set(spark, before)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    for key, value in settings.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
 
 
 @contextlib.contextmanager

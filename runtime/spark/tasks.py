@@ -163,9 +163,8 @@ def _writing(
         key, task = _identity(tasks)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
-            for batch in functions.applied(batches, writers.bury):
-                if passing is not None:
-                    batch = passing.conform(batch)
+            applied = functions.applied(batches, writers.bury)
+            for batch in applied if passing is None else map(passing.conform, applied):
                 writers.write(batch)
                 yield batch
             committables = writers.pre_commit()

@@ -179,19 +179,15 @@ class HadoopFileSystem:
     def join(self, sources: Sequence[str], path: str) -> int:
         """See `FileSystem.join`: the bytes pass through the JVM alone."""
         copy = self._jvm.org.apache.hadoop.io.IOUtils.copyBytes
-        with self._translated("copy into", path):
-            joined = self._fs.create(self._at(path), True)
-            try:
-                for source in sources:
-                    part = self._fs.open(self._at(source))
-                    try:
-                        copy(part, joined, _COPY_BYTES, False)
-                    finally:
-                        part.close()
-                joined.hsync()
-                return int(joined.getPos())
-            finally:
-                joined.close()
+        with (
+            self._translated("copy into", path),
+            contextlib.closing(self._fs.create(self._at(path), True)) as joined,
+        ):
+            for source in sources:
+                with contextlib.closing(self._fs.open(self._at(source))) as part:
+                    copy(part, joined, _COPY_BYTES, False)
+            joined.hsync()
+            return int(joined.getPos())
 
     def move(self, source: str, path: str) -> bool:
         """See `FileSystem.move`: false also stands for a source that is not there."""

@@ -12,6 +12,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from runtime.errors import AuthenticationError, ConfigError, StorageError, StreamError
 from runtime.failpoints import failpoint
@@ -137,13 +138,16 @@ class LocalFileSystem:
             _make_directories(target.parent)
             with target.open("wb") as joined:
                 for source in sources:
-                    with self._at(source).open("rb") as part:
-                        shutil.copyfileobj(part, joined, _COPY_BYTES)
+                    self._append(source, joined)
                 joined.flush()
                 os.fsync(joined.fileno())
                 length_bytes = joined.tell()
             _sync_directory(target.parent)
             return length_bytes
+
+    def _append(self, source: str, joined: BinaryIO) -> None:
+        with self._at(source).open("rb") as part:
+            shutil.copyfileobj(part, joined, _COPY_BYTES)
 
     def move(self, source: str, path: str) -> bool:
         """See `FileSystem.move`."""

@@ -1,0 +1,98 @@
+"""How long modules and functions are, and how deep their blocks: a reader keeps them in mind."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TREES = ("runtime", "connectors", "benchmarks", "examples")
+MOST_LINES = 500
+MOST_FUNCTION_LINES = 60
+MOST_LEVELS = 3
+
+_BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.TryStar, ast.Match)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PARTS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """From ``def`` to the end, without the docstring, which may list many arguments."""
+    end = function.end_lineno or function.lineno
+    first = function.body[0]
+    is_documented = ast.get_docstring(function, clean=False) is not None
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if is_documented else 0
+    return end - function.lineno + 1 - docstring
+
+
+def levels(node: ast.AST) -> int:
+    """Blocks within blocks; an ``elif`` is no deeper than its ``if``, a nested function counts by
+    itself."""
+    return max((_levels_of(part, child, node) for part, child in _children(node)), default=0)
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for part in _PARTS:
+        for child in getattr(node, part, ()):
+            if not isinstance(child, _SCOPES):
+                yield part, child
+
+
+def _levels_of(part: str, child: ast.AST, parent: ast.AST) -> int:
+    is_elif = part == "orelse" and isinstance(parent, ast.If) and isinstance(child, ast.If)
+    return levels(child) + (isinstance(child, _BLOCKS) and not is_elif)
+
+
+def misshapen(source: str) -> list[str]:
+    """What of a module is too long or too deep."""
+    lines = len(source.splitlines())
+    found = [f"{lines} lines"] if lines > MOST_LINES else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if (length := function_lines(node)) > MOST_FUNCTION_LINES:
+                found.append(f"{node.name}: {length} lines")
+            if (depth := levels(node)) > MOST_LEVELS:
+                found.append(f"{node.name}: {depth} levels")
+    return found
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_modules_and_functions_are_short_and_flat(tree: str) -> None:
+    """See the limits above."""
+    modules = sorted((ROOT / tree).rglob("*.py"))
+    assert modules
+    found = {str(path.relative_to(ROOT)): misshapen(path.read_text("utf-8")) for path in modules}
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+_FLAT = """
+def f(a):
+    \"\"\"One.
+
+    Two.
+    \"\"\"
+    for b in a:
+        if b:
+            pass
+        elif a:
+            with b:
+                pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        (_FLAT, []),
+        (_FLAT + " " * 16 + "while a: pass\n", ["f: 4 levels"]),
+        ("a = 1\n" * 500, []),
+        ("a = 1\n" * 501, ["501 lines"]),
+        ("def f():\n" + "    a = 1\n" * 59, []),
+        ("def f():\n" + "    a = 1\n" * 60, ["f: 61 lines"]),
+        ("def f():\n    '''\n" + "\n" * 60 + "    '''\n    a = 1\n", []),
+        ("class A:\n  def f():\n" + "    a = 1\n" * 60, ["f: 61 lines"]),
+    ],
+)
+def test_what_is_too_long_or_too_deep_is_found(source: str, wrong: list[str]) -> None:
+    assert misshapen(source) == wrong
