@@ -118,7 +118,7 @@ class Measured:
     machine: Mapping[str, str] = field(default_factory=dict)
 
 
-def log_figures(path: Path, figures: Sequence[Figure], **where: Any) -> None:  # noqa: ANN401
+def log_figures(path: Path, figures: Sequence[Figure], **where: Any) -> None:  # noqa: ANN401 - fields of `Measured`
     """Append each figure of a part's run as a line of JSON; on disk when it returns.
 
     Args:

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ def _kill(running: Running, doom: Doom, bed: Bed, *, until_s: float) -> None:
         else:
             doom.ask(region, moment)
         wait_until(
-            lambda name=region, at=moment: _is_dead(doom, name, at),  # type: ignore[misc]
+            partial(_is_dead, doom, region, moment),
             program=running.program,
             timeout_s=_TAKEN_S,
         )

@@ -45,7 +45,7 @@ _HADOOPS = "local host is"  # how Hadoop begins to say between whom a connection
 def session_file_system(uri: str) -> FileSystem:
     """The file system rooted at ``uri``, in the session's JVM where it needs one."""
     context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way
-    return open_file_system(uri, None if context is None else context._jvm)  # noqa: SLF001
+    return open_file_system(uri, None if context is None else context._jvm)  # noqa: SLF001 - no public way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
 
 def session_writes(format_name: str) -> bool:
     """Whether Spark's own writer of this format is on the class path; of Avro's it may not be."""
-    sql = _session(format_name)._jvm.org.apache.spark.sql  # noqa: SLF001
+    sql = _session(format_name)._jvm.org.apache.spark.sql  # noqa: SLF001 - no public way
     try:
         sql.execution.datasources.DataSource.lookupDataSource(
             format_name, sql.internal.SQLConf.get()
@@ -190,7 +190,7 @@ def _counted(observed: Observation, *, timeout_s: float = _COUNT_S) -> dict[str,
         UnreachableError: the event did not come; Spark drops some when it has too many.
     """
     told: Any = observed._jo  # noqa: SLF001 - its own `get` waits for ever
-    wait = _session(_ROWS)._jvm.scala.concurrent  # noqa: SLF001
+    wait = _session(_ROWS)._jvm.scala.concurrent  # noqa: SLF001 - no public way
     limit = wait.duration.Duration.create(int(timeout_s * 1000), "ms")
     try:
         wait.Await.ready(told.future(), limit)
@@ -252,7 +252,7 @@ ROW_COUNTS: Mapping[str, Callable[[str], int]] = {"parquet": _parquet_rows, "orc
 def session_hadoop(uri: str) -> tuple[Any, Any, Any]:
     """The session's JVM, its Hadoop configuration, and ``uri`` as a path there."""
     context = _session(uri)
-    jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001
+    jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
     return jvm, conf, jvm.org.apache.hadoop.fs.Path(uri)
 
 

@@ -27,7 +27,7 @@ def session_task_files(uri: str) -> TaskFiles:
 
 def default_fs() -> str:
     """Where Spark looks for a path without a scheme."""
-    return str(_context()._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001
+    return str(_context()._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 - no public way
 
 
 def _context() -> Any:  # noqa: ANN401 - of which only what is private is used

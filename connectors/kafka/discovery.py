@@ -379,9 +379,9 @@ def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, objec
 def _spec(what: Edge | int) -> OffsetSpec:
     spec: OffsetSpec
     if what is Edge.EARLIEST:
-        spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # has no types
     elif what is Edge.LATEST:
-        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # has no types
     else:
         spec = OffsetSpec.for_timestamp(what)
     return spec

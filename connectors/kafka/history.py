@@ -46,8 +46,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 30.0
-_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # has no types
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # has no types
 _POLL_S = 0.02
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1

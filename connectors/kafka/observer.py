@@ -168,7 +168,7 @@ class Observer:
     def _run(self) -> None:
         try:
             self._observe()
-        except Exception as err:  # noqa: BLE001  handed over to whoever waits or closes
+        except Exception as err:  # noqa: BLE001 - handed over to whoever waits or closes
             with self._changed:
                 self._error = err
                 self._changed.notify_all()

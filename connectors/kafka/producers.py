@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from connectors.kafka.handles import TransactionalId
 from connectors.kafka.refusals import LateRequestError, NotReadyError, UnansweredError, UnsentError
@@ -211,7 +212,7 @@ class ProducerPool:
         if self._closed:
             return
         for slot in self._book.to_prepare(at_least=at_least):
-            self._background(lambda slot=slot: self._make_ready(slot))  # type: ignore[misc]
+            self._background(partial(self._make_ready, slot))
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -101,7 +101,7 @@ class DropInClient:
         payload = {"location": location, "run_id": run.run_id, "batch_id": batch_id}
         self._call("abort", payload, timeout_s=_BEGIN_TIMEOUT_S)
 
-    def _call(self, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401
+    def _call(self, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         with CoordinatorClient(self.address) as client:
             return client.query(HANDLER_KEY, call, payload, timeout_s=timeout_s)
 

@@ -258,7 +258,7 @@ class ContinuousLife:
         self._book.stop()  # nobody answers any more, and what is decided is finished by hand
 
     def _result(self) -> StreamError | None:
-        context, work = self._spark.sparkContext, cloudpickle.dumps(self._chain)  # type: ignore[no-untyped-call]
+        context, work = self._spark.sparkContext, cloudpickle.dumps(self._chain)  # type: ignore[no-untyped-call]  # PySpark's
 
         def run(_: Iterable[int]) -> Iterator[bytes]:
             chain: ContinuousChain = pickle.loads(work)  # written above

@@ -262,7 +262,7 @@ class RegionLauncher:
                 most_dropped=0 if self._drops is None else self._drops.left(),
             )
             # Spark sends along the broadcast variables that this thread has pickled.
-            chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]
+            chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]  # PySpark's
         return SourcePlan(
             format_name=f"sluice-{self._job_uid}-{region.name}",
             address=self._address,

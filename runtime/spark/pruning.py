@@ -32,7 +32,7 @@ def columns_read(frame: DataFrame) -> frozenset[str] | None:
     source or above filters. Where something else stands there, it reads everything.
     """
     session = frame.sparkSession._jsparkSession  # noqa: SLF001 - PySpark has no public way
-    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
     try:
         path = list(_way_to_source(session.sessionState().optimizer().execute(analyzed)))
     except Py4JJavaError as err:

@@ -63,7 +63,7 @@ def main() -> None:
 
     if _TASK_RUNNER in sys.modules:
         runner = sys.modules[_TASK_RUNNER]
-        runner.main = outliving(runner.main)  # type: ignore[attr-defined]
+        runner.main = outliving(runner.main)  # type: ignore[attr-defined]  # a module
     daemon.manager()
 
 

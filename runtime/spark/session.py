@@ -179,7 +179,7 @@ def active_session(spark: SparkSession) -> Iterator[None]:
     taken, and finds there what an earlier call registered with another session."""
     sessions = SparkSession._get_j_spark_session_class(spark._jvm)  # noqa: SLF001 - not public
     before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - not public
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ def session_web_address(context: SparkContext, uri: str) -> WebHdfsAddress:
             where WebHDFS answers.
     """
     jvm: Any = context._jvm  # noqa: SLF001 - PySpark has no public way
-    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001
+    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
     hadoop = jvm.org.apache.hadoop
     hadoop.hdfs.HdfsConfiguration.init()  # makes every configuration read hdfs-site.xml, too
     user = hadoop.security.UserGroupInformation.getCurrentUser().getShortUserName()

@@ -1,6 +1,7 @@
-"""How long modules and functions are, and how deep their blocks: a reader keeps them in mind."""
+"""How long modules and functions are, how deep their blocks, and why a tool is kept quiet."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,3 +97,35 @@ def f(a):
 )
 def test_what_is_too_long_or_too_deep_is_found(source: str, wrong: list[str]) -> None:
     assert misshapen(source) == wrong
+
+
+_IGNORE = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no cover)\b")
+_WITH_A_REASON = re.compile(
+    r"#\s*noqa: [A-Z]+\d+(, [A-Z]+\d+)* - \S|#\s*type: ignore\[[a-z-]+(, [a-z-]+)*\]\s+# \S"
+)
+
+
+def unexplained(source: str) -> list[int]:
+    """Lines that keep a tool quiet without its code and a reason."""
+    return [
+        number
+        for number, line in enumerate(source.splitlines(), start=1)
+        if _IGNORE.search(line) and not _WITH_A_REASON.search(line)
+    ]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_an_ignore_names_its_code_and_its_reason(tree: str) -> None:
+    """That it is needed at all, Ruff (RUF100) and mypy (strict) see to."""
+    texts = {path: path.read_text("utf-8") for path in (ROOT / tree).rglob("*.py")}
+    found = {str(path): unexplained(text) for path, text in texts.items()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a  # noqa", "a  # noqa: F401", "a  # type: ignore", "a  # type: ignore[misc]"],
+)
+def test_an_ignore_without_a_reason_is_found(line: str) -> None:
+    assert unexplained(f"b\n{line}\n") == [2]
+    assert unexplained("a  # noqa: F401 - made\na  # type: ignore[misc]  # made\n") == []
