@@ -30,12 +30,10 @@ class BatchHead:
     """What the beginning of a record batch tells.
 
     Attributes:
-        base_offset: of its first record.
         codec: one of `CODECS`; None: of a number that is not known.
         is_control: it holds the end of a transaction and no record of a user.
     """
 
-    base_offset: int
     codec: str | None
     is_control: bool
 
@@ -47,16 +45,12 @@ def first_batch(records: bytes | None) -> BatchHead | None:
     if records[_MAGIC_AT] < 2:  # a message set of before 0.11, which a broker may still hold
         if len(records) < _OLD_HEAD.size:
             return None
-        offset, _, _, _, attributes = _OLD_HEAD.unpack_from(records)
-        return BatchHead(base_offset=offset, codec=_codec(attributes), is_control=False)
+        *_, attributes = _OLD_HEAD.unpack_from(records)
+        return BatchHead(codec=_codec(attributes), is_control=False)
     if len(records) < _HEAD.size:
         return None
-    offset, _, _, _, _, attributes, _ = _HEAD.unpack_from(records)
-    return BatchHead(
-        base_offset=offset,
-        codec=_codec(attributes),
-        is_control=bool(attributes & _CONTROL_BIT),
-    )
+    *_, attributes, _ = _HEAD.unpack_from(records)
+    return BatchHead(codec=_codec(attributes), is_control=bool(attributes & _CONTROL_BIT))
 
 
 def codec_of_config(value: str | None) -> str | None:

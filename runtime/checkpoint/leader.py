@@ -3,13 +3,13 @@
 import json
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from runtime.errors import UnsupportedFormatError
 from runtime.json_text import parsed_json
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "LeaderStore", "leader_in"]
+__all__ = ["LEADER_FILE", "FileLeaderStore", "Leader", "leader_in"]
 
 log = logging.getLogger(__name__)
 
@@ -33,20 +33,9 @@ class Leader:
     generation: int | None = None
 
 
-class LeaderStore(Protocol):
-    """Who leads a job, and where: for clients that nobody answers, and for the command line."""
-
-    def announce(self, leader: Leader) -> None:
-        """Replace the record. Liveness only: safety is the decision."""
-        ...
-
-    def current(self) -> Leader | None:
-        """The last announced leader, or None."""
-        ...
-
-
 class FileLeaderStore:
-    """`LeaderStore` as ``_leader``: versioned JSON, replaced whole.
+    """Who leads a job, and where, as ``_leader``: versioned JSON, replaced whole. For clients that
+    nobody answers, and for the command line.
 
     The coordinator announces itself once it has sealed; source runners, tasks and the command
     line ask. A record may be stale: whoever follows it is told off by the address, or by the
@@ -57,7 +46,7 @@ class FileLeaderStore:
         self._fs = fs
 
     def announce(self, leader: Leader) -> None:
-        """Replace the record."""
+        """Replace the record. Liveness only: safety is the decision."""
         record = {
             "format_version": _FORMAT_VERSION,
             "leader_session_id": leader.leader_session_id,

@@ -13,7 +13,7 @@ import pytest
 
 from runtime.checkpoint.acceptance import accepted_as
 from runtime.checkpoint.known_places import place_name
-from runtime.checkpoint.leader import FileLeaderStore, Leader, LeaderStore
+from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import (
@@ -51,7 +51,7 @@ def _publish(store: CheckpointStore, *records: CheckpointRecord) -> None:
 def test_store_fulfils_the_contracts(store: CheckpointStore) -> None:
     """The classes are what the coordinator was written against."""
     metadata: MetadataStore = store
-    leader: LeaderStore = FileLeaderStore(store.fs)
+    leader = FileLeaderStore(store.fs)
     assert metadata.uri == store.fs.uri
     assert leader.current() is None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from fastavro.schema import to_parsing_canonical_form
 
 from runtime.checkpoint.assignment import recorded
 from runtime.checkpoint.container import DIGEST_KEY, VERSION_KEY, write_container
@@ -20,7 +21,13 @@ from runtime.checkpoint.metadata import (
     encode_repair,
     require_known_kinds,
 )
-from runtime.checkpoint.schema import METADATA_V4, METADATA_VERSION
+from runtime.checkpoint.schema import (
+    METADATA_V1,
+    METADATA_V2,
+    METADATA_V3,
+    METADATA_V4,
+    METADATA_VERSION,
+)
 from runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from runtime.model import Assignment, CheckpointRecord, FileReference, Redistribution, StateEntry
 from tests.checkpoint_records import committable, full_record, record
@@ -81,6 +88,17 @@ def test_metadata_of_version_3_is_read_for_ever() -> None:
 def test_metadata_of_version_4_is_read_for_ever() -> None:
     """The golden file decodes to the record it was made of, in every later Sluice."""
     assert decode((_DATA / "metadata-v4.avro").read_bytes()) == full_record()
+
+
+@pytest.mark.parametrize(
+    ("version", "schema"),
+    [(1, METADATA_V1), (2, METADATA_V2), (3, METADATA_V3), (4, METADATA_V4)],
+)
+def test_each_version_was_written_as_its_schema_says(version: int, schema: Any) -> None:
+    """What stands in the code of the older ones is what stands in their files."""
+    golden = (_DATA / f"metadata-v{version}.avro").read_bytes()
+    written: Any = fastavro.reader(io.BytesIO(golden)).writer_schema
+    assert to_parsing_canonical_form(written) == to_parsing_canonical_form(schema)
 
 
 def test_format_version_4_is_frozen() -> None:
