@@ -13,7 +13,7 @@ from connectors.kafka.security import KafkaConnection
 from runtime.errors import AuthenticationError
 from tests.fakes import ManualClock
 from tests.mock_cluster import MockCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, join
 
 REFUSAL = AuthenticationError("refused", {}, "Check it.")
 SILENCE = LimitsLook(unanswered=frozenset({"cluster"}))
@@ -96,7 +96,7 @@ def test_while_one_asks_again_the_others_use_what_is_known() -> None:
     assert looking.wait(PATIENCE_S)
     assert known() == ONE.limits
     answered.set()
-    slow.join(PATIENCE_S)
+    join(slow)
     assert found == [BOTH.limits]
 
 
