@@ -38,7 +38,7 @@ def wants_another(query: StreamingQuery | None, frame: DataFrame) -> bool:
         last, tracker = execution.lastExecution(), execution.watermarkTracker()
         tracker.updateWatermark(last.executedPlan())
         said = {"batchWatermarkMs": tracker.currentWatermark(), "batchTimestampMs": 0, "conf": {}}
-        jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001
+        jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Spark's own classes
         streaming = jvm.org.apache.spark.sql.execution.streaming
         metadata = streaming.checkpointing.OffsetSeqMetadata
         return bool(last.shouldRunAnotherBatch(metadata.apply(json.dumps(said))))
