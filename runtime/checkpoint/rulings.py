@@ -194,6 +194,8 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
     if waited:
         return
+    if guilty and all(book.silence.is_replaying(name) for name in guilty):
+        return  # its own replay may take as long as it gets on; its neighbours read again
     _blame(book, checkpoint, error, now_s, slow=guilty or too_old(book, checkpoint, now_s))
 
 
@@ -361,7 +363,7 @@ def region_registered(book: Book, event: RegionRegistered, now_s: float) -> None
         )
     if region.is_open:
         region.asks_at = told.address
-        book.silence.begun(told.region, now_s)
+        book.silence.begun(told.region, now_s, replayed=told.replayed)
     left = () if region.is_open else tuple(book.undecidable(region, told.open))
     if left:
         book.out.append(AbortWork(checkpoint_id=None, committables=left))

@@ -23,28 +23,44 @@ class Silence:
     had a chance to ask.
 
     A life is watched from the moment at which its query was started, and anew from its first
-    question on: what lies between the two takes longer than what lies between two questions.
+    question on: what lies between the two takes longer than what lies between two questions. It may
+    be a whole batch that Spark runs once more, for its state; while that gets on nobody is silent.
     """
 
     _watched: AttendedTime = field(default_factory=_time)
     _heard_s: dict[str, float] = field(default_factory=dict)  # in the order of the moments
     _begun_s: dict[str, float] = field(default_factory=dict)  # who has not asked yet; the same
+    _replayed: dict[str, int] = field(default_factory=dict)  # of them, what has been done so far
 
     @property
     def watched_s(self) -> float:
         """That clock."""
         return self._watched.passed_s
 
-    def begun(self, region: str, now_s: float) -> None:
-        """Its query was started; said again, or behind its first question, it changes nothing."""
+    def begun(self, region: str, now_s: float, *, replayed: int | None = None) -> None:
+        """Its query was started; said again, or behind its first question, it changes nothing.
+
+        Args:
+            replayed: of a batch that Spark runs once more; another number than the last one says
+                that it gets on.
+        """
         self.watch(now_s)
-        if region not in self._heard_s:
-            self._begun_s.setdefault(region, self.watched_s)
+        if region in self._heard_s:
+            return
+        if replayed is not None and self._replayed.get(region) != replayed:
+            self._replayed[region] = replayed
+            self._begun_s.pop(region, None)
+        self._begun_s.setdefault(region, self.watched_s)
+
+    def is_replaying(self, region: str) -> bool:
+        """Whether it was heard of a batch that its life runs once more, and has not asked yet."""
+        return region in self._replayed
 
     def asked(self, region: str, now_s: float) -> None:
         """It asks for a barrier."""
         self.watch(now_s)
         self._begun_s.pop(region, None)
+        self._replayed.pop(region, None)
         self._heard_s.pop(region, None)
         self._heard_s[region] = self.watched_s
 
@@ -57,6 +73,7 @@ class Silence:
         """Its life is over: the next one is watched when its query was started."""
         self._begun_s.pop(region, None)
         self._heard_s.pop(region, None)
+        self._replayed.pop(region, None)
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
+from runtime.contracts.region_handle import RegionRegistration
 from runtime.contracts.writing import AttemptRegistry
 from runtime.model import Acknowledgement, Barrier, BatchKey, CheckpointKind
 
@@ -52,6 +53,14 @@ class Coordinator(AttemptRegistry, Protocol):
         """Return only when the batch's checkpoint is committed on record; raise otherwise.
 
         A region that is being stopped is woken with FencedError.
+        """
+        ...
+
+    def register_region(self, registration: RegionRegistration) -> None:
+        """A life of a region says who it is, what it has open, and how far it is with a replay.
+
+        Raises:
+            FencedError: the region has a newer life, or the job another coordinator.
         """
         ...
 

@@ -93,6 +93,8 @@ class RegionRegistration:
         acknowledged: checkpoint id of the barrier that it acknowledged last; None: no barrier yet.
         open: its transactions and staged files, by batch, oldest first.
         address: of the coordinator, as its source runner knows it; empty: it has none.
+        replayed: of the last batch of an earlier life, which Spark runs once more before it asks
+            for another: what has been done, in whatever it is counted; None: it runs none.
     """
 
     region: str
@@ -100,6 +102,7 @@ class RegionRegistration:
     acknowledged: int | None = None
     open: tuple[OpenWork, ...] = ()
     address: str = ""
+    replayed: int | None = None
 
 
 class RegionHandle(Protocol):

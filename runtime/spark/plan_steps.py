@@ -88,7 +88,8 @@ class Steps:
 def keeps_state(step: Step) -> bool:
     """Whether Spark keeps something for a step of a stream between two batches."""
     if step.nodeName() == _JOIN:  # a stream joined with a table keeps no state
-        return sum(bool(child.isStreaming()) for child in _all(step.children())) > 1
+        streams = [child for child in _all(step.children()) if child.isStreaming()]
+        return len(streams) > 1
     return str(step.nodeName()) not in _STATELESS
 
 

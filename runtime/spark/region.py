@@ -40,6 +40,7 @@ from runtime.spark import query_logs
 from runtime.spark.event_times import EventTimes
 from runtime.spark.next_batch import repeats_its_result, wants_another, without_rows
 from runtime.spark.passing import Passing
+from runtime.spark.replays import ReplayTold, tasks_done
 from runtime.spark.session import own_workers
 from runtime.spark.state import StateDescriber
 from runtime.spark.tasks import (
@@ -127,6 +128,7 @@ class RegionQuery:
         self._returned: int | None = None  # last batch id whose callback returned normally
         self._acknowledged: int | None = None  # checkpoint id of the last barrier
         self._open: tuple[OpenWork, ...] = ()
+        self._replayed: int | None = None  # tasks of the batch that is run once more
         self.error: BaseException | None = None
 
     @property
@@ -204,6 +206,7 @@ class RegionQuery:
             acknowledged=self._acknowledged,
             open=self._open,
             address=self._spec.tasks.address.address,
+            replayed=self._replayed,
         )
 
     def failure(self) -> BaseException | None:
@@ -287,7 +290,14 @@ class RegionQuery:
     def _replay_state(self, frame: DataFrame) -> None:
         """Nothing is written for this batch; Spark still has to commit its state version."""
         if self._spec.stateful:
-            frame.write.format("noop").mode("overwrite").save()
+            done = tasks_done(frame.sparkSession.sparkContext)
+            with ReplayTold(done, self._tell_replayed):
+                frame.write.format("noop").mode("overwrite").save()
+            self._replayed = None
+
+    def _tell_replayed(self, tasks: int) -> None:
+        self._replayed = tasks
+        self._coordinator.register_region(self.registration())
 
     def _pre_commit(
         self, frame: DataFrame, batch: BatchKey, barrier: Barrier, *, cut_ms: int

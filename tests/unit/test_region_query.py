@@ -11,7 +11,14 @@ from pyspark.sql import DataFrame
 
 from runtime import offsets
 from runtime.checkpoint.failures import PERMANENT_ERRORS
-from runtime.contracts import AttemptRegistry, Coordinator, FrameWriter, StagedFrame, TaskScope
+from runtime.contracts import (
+    AttemptRegistry,
+    Coordinator,
+    FrameWriter,
+    RegionRegistration,
+    StagedFrame,
+    TaskScope,
+)
 from runtime.counts import decode_totals
 from runtime.errors import ConfigError, FencedError, PoisonRecordsError, StreamError
 from runtime.event_time import EventTime
@@ -43,6 +50,15 @@ class Context:
     """Spark's context: what the environment of a Python function is copied from."""
 
     environment: dict[str, str] = field(default_factory=dict)
+
+    def getLocalProperty(self, key: str) -> str:
+        return "run"
+
+    def statusTracker(self) -> "Context":
+        return self
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return []
 
 
 @dataclass
@@ -157,6 +173,7 @@ class Decisions:
     region: RegionRecord | None = None
     counts: list[Mapping[str, RecordCounts]] = field(default_factory=list)
     decide_by_s: float | None = None
+    registered: list[RegionRegistration] = field(default_factory=list)
 
     def is_committed(self, batch: BatchKey) -> bool:
         raise NotImplementedError
@@ -174,6 +191,9 @@ class Decisions:
         if self.refusal is not None:
             raise self.refusal
         self.told.append(("committed", batch))
+
+    def register_region(self, registration: RegionRegistration) -> None:
+        self.registered.append(registration)
 
     def fail(self, region: str, generation: int, error: BaseException) -> None:
         self.told.append(("failed", error))
@@ -352,6 +372,7 @@ def test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing(
     replayed = world.batch(1, barrier(checkpoint_id=99))
     assert (replayed.runs, replayed.noops) == (0, noops)
     assert world.coordinator.told == []
+    assert world.query.registration().replayed is None, "it is over"
 
 
 def test_rule_15_the_empty_first_batch_needs_no_decision() -> None:

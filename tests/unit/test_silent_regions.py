@@ -164,6 +164,41 @@ def test_a_life_with_state_has_twice_as_long() -> None:
     assert not driver.core.is_live("main", 0)
 
 
+def _replays(driver: CoreDriver, tasks: int, region: str = "main") -> None:
+    """The life's query runs its last batch once more, and so many tasks of it have ended."""
+    told = RegionRegistration(region=region, generation=0, replayed=tasks)
+    driver.tell(RegionRegistered(registration=told))
+
+
+def test_a_replay_that_gets_on_is_no_silence() -> None:
+    """However long it takes: a life that ended for it would begin it again."""
+    driver = CoreDriver(FAST, regions=[replace(_ONE[0], stateful=True)])
+    _started(driver)
+    for tasks in range(5):
+        _wait(driver, 2 * _FIRST_QUESTION_S - 1)
+        _replays(driver, tasks)
+    assert driver.core.is_live("main", 0)
+    for _ in range(2):  # it stands still, though it is told of
+        _wait(driver, _FIRST_QUESTION_S - 1)
+        _replays(driver, 4)
+    _wait(driver, 3)
+    assert not driver.core.is_live("main", 0)
+
+
+def test_a_checkpoint_that_a_replay_made_late_is_nobodys_failure() -> None:
+    """Its neighbour reads again; neither has done anything wrong."""
+    settings = replace(FAST, tolerable_failures=0)
+    driver = CoreDriver(settings, regions=(TWO[0], replace(TWO[1], stateful=True)))
+    _started(driver, "side")
+    _replays(driver, 0, "side")
+    driver.tick(1.0)
+    driver.ack(driver.poll(3))
+    _wait(driver, round(FAST.timeout_s) + 1)
+    assert driver.core.is_live("side", 0)
+    assert not driver.core.is_live("main", 0)
+    assert not driver.seen(EndJob)
+
+
 def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
     """Nor does a pause count for what comes before the first question."""
     driver = CoreDriver(FAST)
