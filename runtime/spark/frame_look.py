@@ -1,5 +1,6 @@
 """What is known of a pipeline's frame before the job begins: told by one that never runs."""
 
+import logging
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,8 @@ from runtime.spark.plans import is_stateful, streams_read, unrepeatable_below_st
 from runtime.spark.pruning import columns_read, kept_by
 
 __all__ = ["FrameLook", "look_at"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
         ConfigError: it reads another stream, too, or its state would differ from what was written
             if a batch is run again, or its rows do not suit a sink of files.
     """
+    _warn_of_replays(pipeline)
     if pipeline.is_chained:
         if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
             _check_files(pipeline, spark.createDataFrame([], chained_schema(pipeline)))
@@ -54,6 +58,18 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     _check_files(pipeline, frame)
     columns = columns_read(kept_by(frame, pipeline.sinks)) if read else None
     return FrameLook(keeps_state=is_stateful(frame), columns=columns)
+
+
+def _warn_of_replays(pipeline: Pipeline) -> None:
+    functions = [step.name for step in pipeline.steps if not step.deterministic]
+    if functions:
+        log.warning(
+            "functions may give other records in a replay: source=%s functions=%s. What is not "
+            "decided is read again all the same; a decided transaction that a broker has aborted "
+            "cannot be written again, and stops the job with its ranges.",
+            pipeline.source.name,
+            ",".join(functions),
+        )
 
 
 def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:

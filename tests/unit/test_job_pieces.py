@@ -24,6 +24,7 @@ from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.job import Job, Pipeline, Step, Stream
 from runtime.model import Barrier, SplitRange
 from runtime.on_error import DeadLetters, Skip
+from runtime.spark.frame_look import look_at
 from runtime.spark.job_graph import job_plan, regions_of
 from runtime.spark.job_source import deal
 from runtime.spark.query_logs import batches_beyond
@@ -379,6 +380,22 @@ def test_a_function_declared_non_deterministic_makes_its_region_beyond_repair() 
     assert [region.can_repair for region in plan.regions] == [False]
     with pytest.raises(ConfigError, match="not deterministic"):
         job.source(kafka_source()).map_batches(identity, deterministic=False, on_error="skip")
+
+
+def test_a_function_declared_non_deterministic_is_told_in_the_log_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever runs the job may not be who wrote it; of other functions nothing is said."""
+    nowhere = cast(SparkSession, None)
+    job = Job("j", nowhere, checkpoint_dir="/c")
+    job.source(kafka_source()).map_batches(identity, name="sure").map_batches(
+        identity, name="dice", deterministic=False
+    ).sink(kafka_sink())
+    job.source(kafka_source(name="other")).map_batches(identity).sink(kafka_sink("other"))
+    for pipeline in job.pipelines:
+        look_at(nowhere, pipeline)
+    (said,) = caplog.messages
+    assert "functions=dice." in said
 
 
 def test_a_misspelt_policy_is_refused_where_it_is_written() -> None:
