@@ -4,8 +4,8 @@ What is marked ``extended`` is run by ``make test-more``, behind ``make test``, 
 minutes on two cores; what is marked ``long`` runs on demand:
 ``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
 
-``SLUICE_KILLS=1/2`` leaves out half of the kills that are marked ``extended``, and ``2/2`` the
-other half: CI takes one or the other, by the commit.
+``SLUICE_KILLS=1/3`` takes a third of the kills that are marked ``extended``, ``2/3`` and ``3/3``
+the others: CI takes one of them, by the commit.
 """
 
 import os
