@@ -21,12 +21,9 @@ from rich.table import Table
 from connectors.kafka._cli_options import BOOTSTRAP_NAMES
 from connectors.kafka.txn_session import (
     TransactionSession,
-    end,
+    abort_by_hand,
+    commit_by_hand,
     open_session,
-    refuse_decided_abort,
-    refuse_decided_since,
-    refuse_undecided_commit,
-    refuse_while_alive,
 )
 from connectors.kafka.txn_survey import TransactionLine
 from runtime.contracts import CommitOutcome, CommitReport
@@ -138,11 +135,7 @@ def commit(
     The checkpoint directory is left as it is; the job's next start finds them committed.
     """
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
-        due = [line for line in job.lines if _is_unfinished(line)]
-        chosen = job.chosen(ids) if ids else due
-        for line in chosen:
-            refuse_undecided_commit(line, force=force)
-        reports = end(job, chosen, commit=True, timeout_s=timeout_s)
+        reports = commit_by_hand(job, ids or (), force=force, timeout_s=timeout_s)
     _print_reports(reports, as_json=as_json)
     _exit_unless(reports, CommitOutcome.COMMITTED)
 
@@ -164,14 +157,7 @@ def abort(
     End a job that is suspended first: it would count as gone, and on waking might still decide.
     """
     with _open(path, bootstrap, config, config_file, timeout_s) as job:
-        orphans = [line for line in job.lines if line.is_open and line.named is None]
-        chosen = job.chosen(ids) if ids else orphans
-        for line in chosen:
-            refuse_decided_abort(line, force=force)
-        if chosen and not force:
-            refuse_while_alive(job, {line.sink_key for line in chosen}, timeout_s=timeout_s)
-            refuse_decided_since(job, chosen)
-        reports = end(job, chosen, commit=False, timeout_s=timeout_s)
+        reports = abort_by_hand(job, ids or (), force=force, timeout_s=timeout_s)
     _print_reports(reports, as_json=as_json)
     _exit_unless(reports, CommitOutcome.ABORTED)
 
@@ -189,11 +175,7 @@ def _open(
 
 
 def _matters(line: TransactionLine) -> bool:
-    return line.is_open or _is_unfinished(line)
-
-
-def _is_unfinished(line: TransactionLine) -> bool:
-    return line.named is not None and line.named.standing == "unfinished"
+    return line.is_open or line.is_unfinished
 
 
 def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:

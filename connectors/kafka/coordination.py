@@ -21,6 +21,7 @@ from runtime.owner_record import OwnedName, OwnerClaim, OwnerStore
 __all__ = [
     "RESTART_BUDGET_S",
     "KafkaSinkCoordinator",
+    "OpenOwnerStore",
     "check_transaction_timeout",
 ]
 

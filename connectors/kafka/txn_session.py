@@ -1,11 +1,12 @@
 """What ``sluice txn`` does: open a job's directory and clusters, refuse what would harm, end."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.coordination import OpenOwnerStore
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.owner import KafkaOwnerStore
 from connectors.kafka.security import KafkaConnection
@@ -20,37 +21,59 @@ from connectors.kafka.txn_survey import (
     overview,
     sinks_of,
 )
-from connectors.kafka.wire import TransactionDescription
+from connectors.kafka.wire import TransactionDescription, Wire
 from runtime.checkpoint.inspection import survey
 from runtime.checkpoint.opening import command_store, split_place
-from runtime.contracts import CommitReport
+from runtime.checkpoint.store import CheckpointStore
+from runtime.contracts import Clock, CommitReport
 from runtime.errors import ConfigError, FencedError, TransactionUnknownError, UnreachableError
 from runtime.model import CheckpointRecord
-from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord
+from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord, OwnerStore
 
 __all__ = [
+    "Ended",
     "TransactionSession",
+    "abort_by_hand",
+    "ask",
+    "commit_by_hand",
     "end",
+    "named_in",
     "open_session",
-    "refuse_decided_abort",
-    "refuse_decided_since",
-    "refuse_undecided_commit",
-    "refuse_while_alive",
 ]
+
+Ended = list[tuple[TransactionLine, CommitReport]]
+"""What the committer says of each transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSession:
-    """Everything that is known of a job, and a client for each sink's cluster."""
+    """Everything that is known of a job, and a client for each sink's cluster.
+
+    Attributes:
+        path: of its checkpoints.
+        job_uid: of the job.
+        sinks: its transactional sinks, with prefixes that they had.
+        connections, wires: to the cluster of each.
+        named: what the checkpoints name, as of the look.
+        lines: that, and what the brokers say of it, and of what none names.
+        missing: brokers that did not answer.
+        look_again: at the checkpoints, for what they name now.
+        open_owner_store: where a prefix says who has it.
+        clock, sleep: monotonic seconds.
+    """
 
     path: str
     job_uid: str
     sinks: Mapping[SinkKey, SinkSettings]
     connections: Mapping[SinkKey, KafkaConnection]
-    wires: Mapping[SinkKey, TransactionWire]
+    wires: Mapping[SinkKey, Wire]
     named: Sequence[NamedTransaction]
     lines: Sequence[TransactionLine]
     missing: Sequence[str]
+    look_again: Callable[[], Sequence[NamedTransaction]]
+    open_owner_store: OpenOwnerStore = KafkaOwnerStore
+    clock: Clock = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def chosen(self, ids: Sequence[str]) -> list[TransactionLine]:
         """The lines of these ids; ConfigError for one that is not the job's."""
@@ -96,7 +119,7 @@ def open_session(
         for wire in wires.values():
             stack.callback(wire.close)
         job_uid = records[-1].job_uid
-        described, missing = _ask(wires, sinks, named, job_uid, timeout_s)
+        described, missing = ask(wires, sinks, named, job_uid, timeout_s)
         yield TransactionSession(
             path=path,
             job_uid=job_uid,
@@ -106,26 +129,36 @@ def open_session(
             named=named,
             lines=overview(named, described, sinks),
             missing=missing,
+            look_again=lambda: _read(path)[1],
         )
 
 
 def _read(path: str) -> tuple[list[CheckpointRecord], Sequence[NamedTransaction]]:
-    """The directory's records, and the transactions that they name."""
     uri, _ = split_place(path)
     with command_store(uri) as store:
-        places = survey(store)
-        records = [place.record for place in places if place.record is not None]
-        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
+        return named_in(store)
+
+
+def named_in(store: CheckpointStore) -> tuple[list[CheckpointRecord], Sequence[NamedTransaction]]:
+    """The directory's records, and the transactions that they name."""
+    places = survey(store)
+    records = [place.record for place in places if place.record is not None]
+    committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
     return records, named_transactions(places, committables)
 
 
-def _ask(
-    wires: Mapping[SinkKey, TransactionWire],
+def ask(
+    wires: Mapping[SinkKey, Wire],
     sinks: Mapping[SinkKey, SinkSettings],
     named: Sequence[NamedTransaction],
     job_uid: str,
     timeout_s: float,
 ) -> tuple[dict[str, TransactionDescription | None], list[str]]:
+    """What the brokers say of every id that they or ``named`` know, and who did not answer.
+
+    Raises:
+        UnreachableError, AuthenticationError: a coordinator, or the cluster, did not answer.
+    """
     described: dict[str, TransactionDescription | None] = {}
     missing: list[str] = []
     for key, sink in sinks.items():
@@ -146,7 +179,7 @@ def _ask(
     return described, missing
 
 
-def refuse_undecided_commit(line: TransactionLine, *, force: bool) -> None:
+def _refuse_undecided_commit(line: TransactionLine, *, force: bool) -> None:
     """ConfigError when no decision asks for the commit of this transaction."""
     if force or (line.named is not None and line.named.commit_is_due):
         return
@@ -159,7 +192,7 @@ def refuse_undecided_commit(line: TransactionLine, *, force: bool) -> None:
     )
 
 
-def refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
+def _refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
     """ConfigError when a decision asks for the commit of this transaction."""
     if force or line.named is None or not line.named.commit_is_due:
         return
@@ -170,24 +203,23 @@ def refuse_decided_abort(line: TransactionLine, *, force: bool) -> None:
     )
 
 
-def refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLine]) -> None:
+def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLine]) -> None:
     """ConfigError when a checkpoint that was decided behind the session's look names one of these:
     the job may have died between its decision and its commits."""
-    _, named = _read(job.path)
     chosen = {line.transactional_id for line in lines}
     described = {line.transactional_id: line.described for line in job.lines}
-    for line in overview(named, described, job.sinks):
+    for line in overview(job.look_again(), described, job.sinks):
         if line.transactional_id in chosen:
-            refuse_decided_abort(line, force=False)
+            _refuse_decided_abort(line, force=False)
 
 
-def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
+def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
     """FencedError when the job lives, as its owner record tells by changing (rule 22)."""
     for key in sorted(sinks & set(job.sinks)):
         prefix = job.sinks[key].prefix
-        store = KafkaOwnerStore(job.connections[key], prefix, timeout_s=timeout_s)
+        store = job.open_owner_store(job.connections[key], prefix, timeout_s=timeout_s)
         with closing(store):
-            found = _renewed(store, job.job_uid)
+            found = _renewed(job, store)
         if found is not None:
             raise FencedError(
                 "the job runs, and may still commit what is open",
@@ -196,24 +228,57 @@ def refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_
             )
 
 
-def _renewed(store: KafkaOwnerStore, job_uid: str) -> OwnerRecord | None:
+def _renewed(job: TransactionSession, store: OwnerStore) -> OwnerRecord | None:
     """The record of a holder that renews it, watched for as long as a start of another job does."""
     first = store.read()
-    until = time.monotonic() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
-    while first is not None and first.job_uid == job_uid and time.monotonic() < until:
-        time.sleep(0.25)  # a living holder shows itself only by its next renewal
+    until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
+    while first is not None and first.job_uid == job.job_uid and job.clock() < until:
+        job.sleep(0.25)  # a living holder shows itself only by its next renewal
         found = store.read()
         if found is not None and found != first:
             return found
     return None
 
 
+def commit_by_hand(
+    job: TransactionSession, ids: Sequence[str], *, force: bool, timeout_s: float
+) -> Ended:
+    """Commit these, or all that decided checkpoints name and that are not committed on record.
+
+    Raises:
+        ConfigError: no decision asks for one of these.
+    """
+    chosen = job.chosen(ids) if ids else [line for line in job.lines if line.is_unfinished]
+    for line in chosen:
+        _refuse_undecided_commit(line, force=force)
+    return end(job, chosen, commit=True, timeout_s=timeout_s)
+
+
+def abort_by_hand(
+    job: TransactionSession, ids: Sequence[str], *, force: bool, timeout_s: float
+) -> Ended:
+    """Abort these, or all that are open and that no decision names.
+
+    Raises:
+        ConfigError: a decision asks for the commit of one.
+        FencedError: the job runs.
+    """
+    orphans = [line for line in job.lines if line.is_open and line.named is None]
+    chosen = job.chosen(ids) if ids else orphans
+    for line in chosen:
+        _refuse_decided_abort(line, force=force)
+    if chosen and not force:
+        _refuse_while_alive(job, {line.sink_key for line in chosen}, timeout_s=timeout_s)
+        _refuse_decided_since(job, chosen)
+    return end(job, chosen, commit=False, timeout_s=timeout_s)
+
+
 def end(
     job: TransactionSession, lines: Sequence[TransactionLine], *, commit: bool, timeout_s: float
-) -> list[tuple[TransactionLine, CommitReport]]:
+) -> Ended:
     """Commit or abort, oldest checkpoint first; what the committer says of each."""
     lines = sorted(lines, key=lambda line: line.named.checkpoint_id if line.named else 0)
-    reports: list[tuple[TransactionLine, CommitReport]] = []
+    reports: Ended = []
     for key in dict.fromkeys(line.sink_key for line in lines):
         mine = [line for line in lines if line.sink_key == key]
         if key not in job.wires:
@@ -222,7 +287,7 @@ def end(
                 {"transactional_id": mine[0].transactional_id, "operator": key[0]},
                 "Use the checkpoint directory of the job that made it.",
             )
-        committer = KafkaCommitter(job.wires[key])
+        committer = KafkaCommitter(job.wires[key], clock=job.clock, sleep=job.sleep)
         identities = [_identity(line) for line in mine]
         answers = (
             committer.commit_transactions(identities, timeout_s=timeout_s)

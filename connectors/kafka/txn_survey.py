@@ -112,6 +112,11 @@ class TransactionLine:
         return self.described is not None and self.described.state is TransactionState.ONGOING
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether a decision names it that is not committed on record."""
+        return self.named is not None and self.named.standing == "unfinished"
+
+    @property
     def sink_key(self) -> SinkKey:
         """In which of the job's sinks it is looked after."""
         return self.sink, _prefix_of(self.transactional_id)

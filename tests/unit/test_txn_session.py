@@ -135,7 +135,7 @@ def test_what_a_dying_job_has_decided_meanwhile_is_not_aborted(
     def decide(*_: object, **__: object) -> None:
         store.publish(_record(2, "new", committables=(decided,)), timeout_s=60)
 
-    monkeypatch.setattr(_cli_txn, "refuse_while_alive", decide)
+    monkeypatch.setattr(txn_session, "_refuse_while_alive", decide)
     with pytest.raises(ConfigError, match="a decided checkpoint names this transaction"):
         _cli_txn.abort(store.uri)
     assert not broker.discarded
