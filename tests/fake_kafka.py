@@ -217,8 +217,14 @@ class FakeBroker:
         self.late.pop(number)()
 
     def forget(self, transactional_id: str) -> None:
-        """The id expires at the coordinator."""
+        """The id expires at the coordinator, which forgets how its last transaction ended; readers
+        see that for ever. One of `forgettable`: no other expires.
+        """
         del self.ids[transactional_id]
+
+    def forgettable(self) -> list[str]:
+        """Ids that expire when nobody uses them for long: no transaction is open under them."""
+        return [name for name, known in self.ids.items() if known.state not in _OPEN]
 
     # --- what anybody may ask ---------------------------------------------------------------
 
@@ -295,7 +301,9 @@ class FakeBroker:
             self._complete(known)
 
     def _own(self, transaction: TransactionIdentity) -> _Id:
-        known = self.ids[transaction.transactional_id]
+        known = self.ids.get(transaction.transactional_id)
+        if known is None or known.producer_id != transaction.producer_id:
+            raise Fenced("INVALID_PRODUCER_ID_MAPPING")
         if self._identity(transaction.transactional_id) != transaction or known.wedged:
             raise Fenced("PRODUCER_FENCED")
         return known
@@ -351,16 +359,20 @@ class FakeWire:
             return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
         if fault is Fault.CONCURRENT:
             return EndReport(outcome=EndOutcome.REFUSED, error="ConcurrentTransactionsError")
-        version = self.end_version or (5 if self.broker.level >= 1 else 4)
+        request = self.request(transaction, commit=commit)
         if fault in (Fault.LATE, Fault.REPEATED):
-            request = partial(self.broker.end, transaction, commit=commit, version=version)
             self.broker.late.append(request)
             if fault is Fault.LATE:
                 return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
-        error = self.broker.end(transaction, commit=commit, version=version)
+        error = request()
         if fault is Fault.LOSE_ANSWER:
             return EndReport(outcome=EndOutcome.UNKNOWN, error="no answer")
         return EndReport(outcome=EndOutcome.REFUSED if error else EndOutcome.DONE, error=error)
+
+    def request(self, transaction: TransactionIdentity, *, commit: bool) -> Callable[[], str]:
+        """An EndTxn, before it arrives."""
+        version = self.end_version or (5 if self.broker.level >= 1 else 4)
+        return partial(self.broker.end, transaction, commit=commit, version=version)
 
     def next_fault(self) -> Fault | None:
         """What happens to the EndTxn that is sent now."""

@@ -4,6 +4,7 @@ What sits on it is production code: committer, verdicts, sweep and owner claim.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
@@ -16,29 +17,51 @@ from connectors.kafka.handles import (
     encode_handle,
 )
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.wire import Listing, TransactionDescription, TransactionState
+from connectors.kafka.wire import (
+    EndOutcome,
+    EndReport,
+    Listing,
+    TransactionDescription,
+    TransactionState,
+    Wire,
+)
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import UnreachableError
 from runtime.model import BatchKey, SplitRange, StateEntry
-from runtime.owner_record import OwnerRecord
+from runtime.owner_record import OwnerRecord, OwnerStore
+from tests.fake_file_system import SimulatedCrashError
 from tests.fake_kafka import FakeWire, Fault
 
 if TYPE_CHECKING:
+    from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["PREFIX", "attempt_of", "entry_of", "identities_of", "identity_of", "make_sink"]
+__all__ = [
+    "CONNECTION",
+    "PREFIX",
+    "attempt_of",
+    "entry_of",
+    "identities_of",
+    "identity_of",
+    "make_sink",
+    "make_wire",
+    "open_owner_store",
+]
 
 PREFIX = "simulated"
 """Of every transactional id."""
 _TOPIC = "output"
-_CONNECTION = KafkaConnection(bootstrap_servers="model:1")
+_COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+_TORN = "a coordinator dies in the middle of its commits"
+CONNECTION = KafkaConnection(bootstrap_servers="model:1")
 
 
 class _Wire(FakeWire):
-    """One process's requests."""
+    """Of one process, or of a command."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", process: "Process | None") -> None:
         super().__init__(world.broker, topics=(_TOPIC,))
+        self._process = process
         self._world = world
         self._back_at_s = 0.0
 
@@ -65,13 +88,38 @@ class _Wire(FakeWire):
             return Fault.REPEATED
         return None
 
+    def end(
+        self, transactions: Sequence[TransactionIdentity], *, commit: bool, timeout_s: float
+    ) -> list[EndReport]:
+        """See `Wire.end`. Its requests arrive one after another, others do something between them,
+        and who sends them may die in the middle: then some of the rest come late, others never."""
+        reports = []
+        for at, transaction in enumerate(transactions):
+            if commit and self._world.fault(self._world.profile.torn, _TORN):
+                on_their_way = [t for t in transactions[at:] if self._world.random.random() < 0.3]
+                self.broker.late += [self.request(t, commit=commit) for t in on_their_way]
+                raise SimulatedCrashError
+            (report,) = super().end([transaction], commit=commit, timeout_s=timeout_s)
+            if commit and report.outcome is EndOutcome.DONE:
+                self._world.watch.tells_committed(transaction)
+            reports.append(report)
+            self._world.meanwhile(self._process)
+        return reports
+
     def describe(
         self, transactional_ids: Sequence[str], *, timeout_s: float
     ) -> Mapping[str, TransactionDescription | None]:
         """See `Wire.describe`."""
+        self._world.meanwhile(self._process)
         if self._is_away():
             return {}
-        return super().describe(transactional_ids, timeout_s=timeout_s)
+        found = super().describe(transactional_ids, timeout_s=timeout_s)
+        for described in filter(None, found.values()):
+            if described.state in _COMMITTED:
+                ours = described.identity  # EndTxn version 5 raises the epoch
+                for epoch in (ours.producer_epoch, max(0, ours.producer_epoch - 1)):
+                    self._world.watch.tells_committed(replace(ours, producer_epoch=epoch))
+        return found
 
     def list_transactions(
         self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
@@ -107,15 +155,26 @@ class _OwnerStore:
             raise UnreachableError("the owner record is out of reach", {}, "Ask again.")
 
 
-def make_sink(world: "World") -> KafkaSinkCoordinator:
+def open_owner_store(world: "World") -> OwnerStore:
+    """Where the owner record lies."""
+    return _OwnerStore(world)
+
+
+def make_wire(world: "World") -> Wire:
+    """As a command reaches the broker."""
+    return _Wire(world, None)
+
+
+def make_sink(process: "Process") -> KafkaSinkCoordinator:
     """The driver's side of the sink, for one process."""
+    world = process.world
     return KafkaSinkCoordinator(
-        _CONNECTION,
+        CONNECTION,
         transactional_id_prefix=PREFIX,
         transaction_timeout_s=None,
         topics=(_TOPIC,),
-        connect=lambda _: _Wire(world),
-        open_owner_store=lambda *_, **__: _OwnerStore(world),
+        connect=lambda _: _Wire(world, process),
+        open_owner_store=lambda *_, **__: open_owner_store(world),
         clock=world.clock,
         sleep=world.nap,
     )

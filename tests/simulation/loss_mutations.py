@@ -13,23 +13,23 @@ from runtime.checkpoint.settlement import Answers, Settlement
 from runtime.contracts import CommitOutcome
 from runtime.model import CheckpointRecord, StateEntry
 from tests.simulation.kafka import identity_of
-from tests.simulation.process import Process
 from tests.simulation.profiles import PROFILES
+from tests.simulation.rewriting import Rewriter
 
 __all__ = ["LOSS_MUTATIONS"]
 
 
 def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
     """Rule 11: a repair is committed only once what it replaces is on record."""
-    repair = Process.repair
+    repair = Rewriter.repair
 
-    def broken(self: Process, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
+    def broken(self: Any, *args: Any, **kwargs: Any) -> dict[bytes, StateEntry]:
         replaced = repair(self, *args, **kwargs)
         for entry in replaced.values():
-            self.world.broker.end(identity_of(entry), commit=True, version=4)
+            self._world.broker.end(identity_of(entry), commit=True, version=4)
         return replaced
 
-    patch.setattr(Process, "repair", broken)
+    patch.setattr(Rewriter, "repair", broken)
 
 
 def accept_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:

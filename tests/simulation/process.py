@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from runtime.checkpoint.attempts import AttemptBook
 from runtime.checkpoint.core import CoordinatorCore
-from runtime.checkpoint.losses import LostCommittables
 from runtime.checkpoint.messages import (
     AbortWork,
     Action,
@@ -42,20 +41,21 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from runtime.model import BatchKey, CheckpointKind, RegionRecord, SplitRange, StateEntry
+from runtime.model import BatchKey, CheckpointKind, RegionRecord, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
 from tests.simulation.continuous import ContinuousLife, Engine
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
-from tests.simulation.kafka import entry_of, make_sink
+from tests.simulation.kafka import make_sink
+from tests.simulation.people import RegionBrokenError
+from tests.simulation.rewriting import Rewriter
 from tests.simulation.run_watch import RunWatch
 from tests.simulation.spark import Life
-from tests.simulation.worker import Worker, scope_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Process", "RegionBrokenError"]
+__all__ = ["Process"]
 
 _REMOTE = (
     Publish,
@@ -71,10 +71,6 @@ _START_S = 60.0
 _SHORT_START_S = 0.5
 _IDLE_S = 0.1
 _SELDOM = 0.12
-
-
-class RegionBrokenError(Exception):
-    """What would come again."""
 
 
 class Process:
@@ -98,7 +94,7 @@ class Process:
         self.source = FakeSource("source", world.ends, bounded=False)
         self._sinks: dict[str, SinkCoordinator] = {}
         if not world.profile.only_files:
-            self._sinks["sink"] = make_sink(world)
+            self._sinks["sink"] = make_sink(self)
         if self._plan.regions[0].follows:
             self.engine = Engine(self)
             self._sinks["sink"] = self.engine.around(self._sinks["sink"])
@@ -111,7 +107,9 @@ class Process:
         self._sources: dict[str, SplitEnumerator] = (
             {} if world.profile.external else {"source": self.source}
         )
+        self._rewriter = Rewriter(self)
         self._queue: list[RemoteStep] = []
+        self._at_work_for = 0
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
         self.left_out: list[FailureReason] = []
@@ -139,7 +137,7 @@ class Process:
             clock=self.world.clock,
             pause=self.world.nap,
             wall_ms=lambda: self.number,
-            repairer=self,
+            repairer=self._rewriter,
         )
         timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
         steps = sequence.run(timeout_s=timeout_s, restore_from=None)
@@ -175,7 +173,7 @@ class Process:
             settings=self._settings,
             age_clock=self.world.clock,
             wall_ms=lambda: self.number,
-            repairer=self,
+            repairer=self._rewriter,
             kept=self.found.kept,
         )
         for record in records.values():
@@ -210,13 +208,23 @@ class Process:
                 return
             self._move()
         except StreamError as err:
-            self.error = err
-            self.dead = True
-            self.world.note(f"coordinator {self.number} ends: {err.args[0]}")
-            self.world.require_no_violation(self)
+            self._end(err)
         except SimulatedCrashError:
             self.world.kill(self)
         self.world.watch.require_unbroken()
+
+    def _end(self, error: StreamError) -> None:
+        self.error = error
+        self.dead = True
+        self.world.note(f"coordinator {self.number} ends: {error.args[0]}")
+        self.world.people.hear(self)
+
+    def renew(self) -> None:
+        """As its own thread does every few seconds, whatever the others do."""
+        try:
+            self._renew()
+        except StreamError as err:
+            self._end(err)
 
     def _move(self) -> None:
         """Whoever of its threads has something to do; the clock when nobody has, and at times."""
@@ -325,7 +333,9 @@ class Process:
         if self._working is None:
             if not self._queue:
                 return
-            self._working = self._hands.perform(self._queue.pop(0))
+            action = self._queue.pop(0)
+            self._at_work_for = getattr(action, "checkpoint_id", 0)
+            self._working = self._hands.perform(action)
         try:
             self.world.reached(self, next(self._working))
         except StopIteration as end:
@@ -334,7 +344,7 @@ class Process:
                 self.tell(end.value)
         except StreamError as err:
             self._working = None
-            self.tell(StepFailed(checkpoint_id=0, error=err))
+            self.tell(StepFailed(checkpoint_id=self._at_work_for, error=err))
 
     def _sweep(self) -> None:
         if self._sweeping is None:
@@ -398,32 +408,11 @@ class Process:
             self.error = action.error
             self.finished = action.finished and action.error is None
             self.world.note(f"the job of coordinator {self.number} ends: {action.error or 'whole'}")
-            self.world.require_no_violation(self)
+            self.world.people.hear(self)
 
-    def repair(
-        self,
-        checkpoint_id: int,
-        lost: LostCommittables,
-        *,
-        job_uid: str,
-        generation: int,
-        timeout_s: float,
-    ) -> dict[bytes, StateEntry]:
-        """Run the lost ranges again; see `runtime.checkpoint.repairs.Repairer`."""
-        replaced = {}
-        for entry in lost.committables:
-            batch = BatchKey(region=lost.region.region, generation=generation, batch_id=0)
-            scope = scope_of(job_uid, batch, checkpoint_id=checkpoint_id, through=0)
-            transaction = Worker(self.world, scope).take_at_once(scope)
-            for record in self.world.records_of(lost.region.splits):
-                self.world.broker.append(transaction, *record)
-            replaced[entry.payload] = entry_of(transaction, checkpoint_id, lost.region.splits)
-        self.world.repairs += 1
-        return replaced
-
-    def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
-        """See `runtime.checkpoint.repairs.Repairer`."""
-        return lost.region.splits
+    def abort_at_the_broker(self, entries: list[StateEntry], *, timeout_s: float) -> None:
+        """What was written again, and will not be put on record."""
+        self._sinks["sink"].committer.abort(entries, timeout_s=timeout_s)
 
     def is_stuck(self) -> bool:
         """Nothing of it moves any more."""

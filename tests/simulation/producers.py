@@ -82,6 +82,7 @@ class Producers:
         if self._world.fault(profile.unanswered, "a producer's commit is not answered"):
             return False
         self.natively += 1
+        self._world.watch.tells_committed(transaction)
         return True
 
     def _commit_late(self, transaction: TransactionIdentity) -> None:
@@ -90,9 +91,10 @@ class Producers:
 
     def repeat_add(self, transaction: TransactionIdentity) -> None:
         """A copy of a task's AddPartitions lies in a queue; the task will be told of it."""
-        written = self._world.broker.ids[transaction.transactional_id].written
+        known = self._world.broker.ids.get(transaction.transactional_id)
+        written = None if known is None else known.written
         if written is None:
-            return
+            return  # nothing was added yet, or the id has expired
         self._repeated.add(transaction)
         for partition in sorted(written.partitions)[:1]:
             self._world.broker.late.append(partial(self._add_late, transaction, partition))

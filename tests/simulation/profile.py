@@ -45,6 +45,13 @@ class Profile:
         roll: files are held over epochs, and merged, before they are published.
         continuous: regions are long tasks, whose epochs follow one another undecided.
         engines: each start takes one of the two.
+        tasks: a batch has at most so many sink tasks, each with a transaction of its own.
+        torn: a coordinator dies in the middle of a commit round.
+        meanwhile: somebody else goes on between two requests of a round.
+        broken_repairs: a repair fails at a record, or, four times as seldom, its process dies.
+        forget: a transactional id expires at the broker; of what it carried nobody can tell then,
+            so a person looks, says it, and starts the job again.
+        txn: somebody gives a command of ``sluice txn``, or it goes on.
     """
 
     kill: float = 0.01
@@ -89,3 +96,9 @@ class Profile:
     roll: bool = False
     continuous: bool = False
     engines: bool = False
+    tasks: int = 1
+    torn: float = 0.0
+    meanwhile: float = 0.0
+    broken_repairs: float = 0.0
+    forget: float = 0.0
+    txn: float = 0.0

@@ -13,6 +13,9 @@ _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "pr
 _ANSWERED: dict[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 _TASKS: dict[str, Any] = {"continuous": True}
 _FILES: dict[str, Any] = {"files": True, "only_files": True}
+_SEVERAL: dict[str, Any] = {"tasks": 3, "partitions": 6}  # transactions in a batch
+_TORN: dict[str, Any] = {**_SEVERAL, "torn": 0.1, "meanwhile": 0.2}
+_PEOPLE: dict[str, Any] = {"disk": True, "txn": 0.2}
 
 _REPAIRED_BY_SOME = Profile(
     expire=0.1,
@@ -287,6 +290,90 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "held files in three checkpoints at once, on disk": Profile(
         files=True, roll=True, max_concurrent=3, disk=True, late=0.1, kill=0.02, pause=0.02
+    ),
+    "several tasks": Profile(**_SEVERAL, fail_task=0.1, meanwhile=0.2),
+    "several tasks of a drop-in": Profile(**_SEVERAL, external=True, fail_task=0.1, kill=0.03),
+    "several tasks of regions that are carried": Profile(
+        **_SEVERAL, regions=3, regional=True, fail_region=0.03, fail_task=0.1, shared_output=True
+    ),
+    "several tasks, requests come late, or twice": Profile(
+        **_SEVERAL, late=0.2, meanwhile=0.2, kill=0.02, start=0.05, processes=8
+    ),
+    "several tasks, paused coordinators wake up": Profile(
+        **_SEVERAL, meanwhile=0.3, pause=0.05, resume=0.02, start=0.1, processes=10
+    ),
+    "commits are torn": Profile(**_TORN, unanswered=0.1, kill=0.02, processes=10),
+    "commits are torn, transactions expire and are repaired": Profile(
+        **_TORN, expire=0.1, unreached=0.1, kill=0.02, processes=10
+    ),
+    "commits are torn in three checkpoints at once, and repaired": Profile(
+        **_TORN, max_concurrent=3, expire=0.05, kill=0.02, processes=10
+    ),
+    "commits are torn on an old broker, transactions expire and are repaired": Profile(
+        **_TORN, level=0, expire=0.05, late=0.1, kill=0.02, processes=10
+    ),
+    "commits are torn, what expires is told and accepted": Profile(
+        **_TORN,
+        expire=0.1,
+        lost_stops=True,
+        accepted=True,
+        unreached=0.2,
+        kill=0.02,
+        processes=12,
+    ),
+    "repairs fail half-way": Profile(
+        **_TORN, expire=0.1, broken_repairs=0.1, kill=0.02, processes=12
+    ),
+    "repairs fail half-way, on a file system": Profile(
+        **_TORN, expire=0.1, broken_repairs=0.1, disk=True, late=0.1, kill=0.02, processes=12
+    ),
+    "repairs of several regions fail half-way": Profile(
+        **_TORN, regions=3, shared_output=True, expire=0.1, broken_repairs=0.1, processes=12
+    ),
+    "repairs of continuous tasks fail half-way": Profile(
+        **_TASKS, expire=0.1, broken_repairs=0.2, meanwhile=0.2, kill=0.02, processes=12
+    ),
+    "ids expire": Profile(forget=0.1, unreached=0.1, unanswered=0.1, kill=0.03, processes=12),
+    "ids of several tasks expire": Profile(
+        **_TORN, forget=0.1, unreached=0.1, unanswered=0.2, kill=0.02, processes=12
+    ),
+    "ids and transactions expire, what is lost is repaired": Profile(
+        **_TORN, forget=0.1, expire=0.1, unreached=0.1, kill=0.02, processes=12
+    ),
+    "ids and transactions expire, what is lost is told, on a file system": Profile(
+        **_TORN,
+        forget=0.1,
+        expire=0.1,
+        lost_stops=True,
+        accepted=True,
+        disk=True,
+        kill=0.02,
+        processes=12,
+    ),
+    "ids of continuous tasks expire": Profile(
+        **_TASKS, forget=0.1, unreached=0.1, unanswered=0.2, kill=0.02, processes=12
+    ),
+    "people end transactions": Profile(**_PEOPLE, kill=0.05, pause=0.02, processes=10),
+    "people end transactions of several tasks": Profile(
+        **_PEOPLE, **_TORN, kill=0.05, unanswered=0.1, late=0.1, processes=10
+    ),
+    "people end transactions in three checkpoints at once": Profile(
+        **_PEOPLE, **_TORN, max_concurrent=3, kill=0.03, unreached=0.1, processes=10
+    ),
+    "people end transactions, others expire and are repaired": Profile(
+        **_PEOPLE, **_TORN, expire=0.1, kill=0.05, processes=10
+    ),
+    "people end transactions beside repairs that fail": Profile(
+        **_PEOPLE, **_TORN, expire=0.1, broken_repairs=0.1, kill=0.02, start=0.05, processes=12
+    ),
+    "people end transactions whose ids expire": Profile(
+        **_PEOPLE, **_TORN, forget=0.1, expire=0.05, kill=0.03, processes=12
+    ),
+    "people end transactions of continuous tasks": Profile(
+        **_PEOPLE, **_TASKS, expire=0.03, kill=0.05, late=0.1, processes=10
+    ),
+    "people end transactions on an old broker": Profile(
+        **_PEOPLE, **_TORN, level=0, late=0.1, kill=0.05, processes=10
     ),
 }
 

@@ -31,6 +31,8 @@ class Kind:
     EXPIRE = "expire"
     LATE = "late"
     MARKERS = "markers"
+    FORGET = "forget"
+    TXN = "txn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ _SENTENCES: dict[str, Callable[[Move], str]] = {
     Kind.EXPIRE: lambda move: "an open transaction times out",
     Kind.LATE: lambda move: "a late request arrives",
     Kind.MARKERS: lambda move: "the broker writes its markers",
+    Kind.FORGET: lambda move: "a transactional id expires",
+    Kind.TXN: lambda move: "somebody uses `sluice txn`",
 }
 
 
@@ -91,6 +95,8 @@ class Dice:
             (Kind.LATE, 3 * profile.late),
             (Kind.MARKERS, 0.2 if profile.markers else 0.0),
             (Kind.EXPIRE, profile.expire),
+            (Kind.FORGET, profile.forget),
+            (Kind.TXN, profile.txn),
             (Kind.START, profile.start),
             (Kind.KILL, 2 * profile.kill),
             (Kind.PAUSE, 2 * profile.pause),
@@ -112,6 +118,8 @@ class Dice:
         awake = [p.number for p in world.processes if not p.paused and not p.is_stuck()]
         may_start = len(world.processes) < self._profile.processes
         if not awake:
+            if self._profile.txn and random_.random() < 0.5:  # the job is gone
+                return Move(Kind.TXN, random_.randrange(8), seed=seed)
             if may_start:
                 return Move(Kind.START, seed=seed)
             return Move(Kind.RESUME, random_.choice(paused) if paused else 0, seed=seed)

@@ -1,11 +1,9 @@
 """Spark as a region sees it: batches, task attempts, ids, and logs that outlive the driver."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producers import Lease
 from runtime.checkpoint.messages import (
     Acknowledged,
     AskCut,
@@ -15,7 +13,7 @@ from runtime.checkpoint.messages import (
     RegionFailed,
 )
 from runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
-from runtime.errors import FencedError, StreamError, TransactionAbortedError
+from runtime.errors import FencedError, StreamError
 from runtime.model import (
     Acknowledgement,
     Barrier,
@@ -25,15 +23,16 @@ from runtime.model import (
     StateEntry,
     StateSnapshot,
 )
-from tests.fake_kafka import FakeBroker, Fenced
+from tests.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
-from tests.simulation.kafka import attempt_of, entry_of
-from tests.simulation.worker import Worker, scope_of, transaction_of
+from tests.simulation.kafka import entry_of
+from tests.simulation.tasks import KafkaTasks
+from tests.simulation.worker import scope_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["Life", "SparkLog", "Writer"]
+__all__ = ["Life", "SparkLog"]
 
 _STATE = StateSnapshot(
     provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
@@ -48,25 +47,6 @@ class SparkLog:
     committed: set[int] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class Writer:
-    """A task attempt: it may outlive the driver that started it."""
-
-    broker: FakeBroker
-    lease: Lease
-    transaction: TransactionIdentity
-    records: Iterator[tuple[int, object]]
-
-    def write(self, count: int) -> bool:
-        """Write some; True when all are written. Fenced when the broker refuses."""
-        for _ in range(count):
-            item = next(self.records, None)
-            if item is None:
-                return True
-            self.broker.append(self.transaction, *item)
-        return False
-
-
 class Life:
     """One life of one region, as Spark runs it: poll, cut, open, register, write, acknowledge."""
 
@@ -79,8 +59,8 @@ class Life:
         self.generation = generation
         self.batch_id = first_batch
         self._states = restored.operator_states  # in the last decided record
-        self._worker: Worker | None = None
-        self.writer: Writer | FileTask | None = None
+        self._tasks = KafkaTasks(process)
+        self._staging_task: FileTask | None = None
         self.dead = False
         self.open: tuple[OpenWork, ...] = ()
         self._awaited: BatchKey | None = None
@@ -132,10 +112,13 @@ class Life:
 
     def orphan(self) -> None:
         """Its driver is gone; a task on another machine does not know yet."""
-        if self.writer is not None:
+        left = self._tasks.writers or self._staging_task
+        if left:
             self._world.note(f"a task of {self.region} goes on without its driver")
-            self._world.zombies.append(self.writer)
-            self.writer = None
+        self._tasks.orphan()
+        if self._staging_task is not None:
+            self._world.zombies.append(self._staging_task)
+            self._staging_task = None
 
     def _run(self) -> Generator[None, None, None]:
         while True:
@@ -144,7 +127,7 @@ class Life:
                 yield from self._returned()
                 continue
             states = yield from self._write(batch, *(yield from self._plan()))
-            self._make_ready()
+            self._tasks.make_ready()
             self._awaited = batch
             while batch not in self._process.results:
                 yield
@@ -216,9 +199,9 @@ class Life:
             self._process.found.record.job_uid, batch, checkpoint_id=through + 1, through=through
         )
         if not world.profile.only_files and any(not split.is_empty for split in splits):
-            transaction = yield from self._write_records(batch, splits, scope)
+            parts = yield from self._tasks.run(batch, splits, scope)
             label = self._process.core.settled_through + 1 if hint is None else hint
-            committables.append(entry_of(transaction, label, splits))
+            committables += [entry_of(transaction, label, part) for transaction, part in parts]
         staged = StagedFrame(rows=0)
         if world.profile.files:
             is_last = barrier is not None and barrier.is_last
@@ -261,72 +244,12 @@ class Life:
         scope = replace(scope, operator_id=FILES, operator_states=self._states)
         directory = staging.begin(scope)
         yield
-        task = self.writer = staging.task(directory, splits)
+        task = self._staging_task = staging.task(directory, splits)
         while not task.write(world.random.randint(1, 4)):
             yield
             if world.fault(world.profile.fail_task, "a task that stages is tried again"):
                 self.orphan()
-                task = self.writer = staging.task(directory, splits)
-        self.writer = None
+                task = self._staging_task = staging.task(directory, splits)
+        self._staging_task = None
         yield
         return staging.finish(directory, task.files, scope)
-
-    def _write_records(
-        self, batch: BatchKey, splits: tuple[SplitRange, ...], scope: TaskScope
-    ) -> Generator[None, None, TransactionIdentity]:
-        world = self._world
-        writer = self.writer = yield from self._open(batch, splits, scope)
-        while True:
-            yield
-            if world.fault(world.profile.fail_task, "a task fails and is tried again"):
-                self._give_up(writer)
-                writer = self.writer = yield from self._open(batch, splits, scope)
-            if world.fault(world.profile.late / 2, "AddPartitions will come once more"):
-                world.producers.repeat_add(writer.transaction)
-            if not writer.write(world.random.randint(1, 4)):
-                continue
-            try:
-                world.producers.confirm(writer.transaction)
-            except TransactionAbortedError:
-                self._give_up(writer)
-                writer = self.writer = yield from self._open(batch, splits, scope)
-                continue
-            self.writer = None
-            assert self._worker is not None
-            self._worker.spend(writer.lease)
-            return writer.transaction
-
-    def _give_up(self, writer: Writer) -> None:
-        """An attempt has failed: it aborts in its worker, or is left behind there, or with it."""
-        assert self._worker is not None
-        chance = self._world.random.random()
-        if chance < 0.3:
-            self.writer = None
-            self._worker.abort(writer.lease)
-            return
-        self.orphan()
-        self._worker.spend(writer.lease)
-        if chance < 0.7:
-            self._worker = None
-
-    def _open(
-        self, batch: BatchKey, splits: tuple[SplitRange, ...], scope: TaskScope
-    ) -> Generator[None, None, Writer]:
-        """Begin a transaction; it is registered before its first record (rule 4)."""
-        if self._worker is None:
-            self._worker = Worker(self._world, scope)
-        self._worker.enter(scope)
-        while (lease := self._worker.take(scope)) is None:
-            yield
-            self._worker.work()
-        yield
-        transaction = transaction_of(lease)
-        self._process.core.require_wanted(batch)
-        self._process.attempts.add(attempt_of(transaction, batch))
-        return Writer(self._world.broker, lease, transaction, self._world.records_of(splits))
-
-    def _make_ready(self) -> None:
-        """The next transaction's id may be initialised while this one waits for its commit."""
-        for _ in range(self._world.random.randint(0, 3)):
-            if self._worker is not None:
-                self._worker.work()

@@ -6,6 +6,7 @@ long ones here; a failure prints the seed and the profile.
 """
 
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,8 +19,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from runtime.contracts import FailureReason
-from runtime.errors import RegionsParkedError
+from runtime.contracts import AcceptedAs, FailureReason
+from runtime.errors import RegionsParkedError, TransactionUnknownError
 from runtime.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
@@ -112,6 +113,46 @@ def test_rule_9_worlds_go_on_with_other_numbers_of_regions() -> None:
         for world in worlds:
             world.run()
         assert sum(world.watch.rescales for world in worlds) > 6
+
+
+def test_worlds_tear_commits_and_repairs() -> None:
+    """Decisions have several transactions, rounds and repairs do die half-way, and what is left of
+    one is written again without the rest; or those worlds prove little."""
+    worlds = [World(seed, PROFILES["repairs fail half-way"]) for seed in range(30)]
+    for world in worlds:
+        world.run()
+    records = [record for world in worlds for record in world.history]
+    assert sum(len(record.committables) > 2 for record in records) > 20
+    faults = sum((world.faults for world in worlds), Counter[str]())
+    assert faults["a coordinator dies in the middle of its commits"] > 10
+    assert faults["a repair fails half-way"] > 5
+    assert faults["a coordinator dies in its repair"] > 1
+    assert sum(world.repairs for world in worlds) > 20
+
+
+def test_rule_5_worlds_forget_what_a_person_then_tells() -> None:
+    """Jobs do stop for what no broker knows, of which some is there and some is not; or the worlds
+    in which nobody guesses prove little."""
+    name = "ids and transactions expire, what is lost is told, on a file system"
+    worlds = [World(seed, PROFILES[name]) for seed in range(30)]
+    for world in worlds:
+        world.run()
+    errors = [process.error for world in worlds for process in world.processes]
+    assert sum(isinstance(error, TransactionUnknownError) for error in errors) > 10
+    words = sum((world.people.words for world in worlds), Counter[AcceptedAs]())
+    assert min(words[AcceptedAs.COMMITTED], words[AcceptedAs.LOST]) > 5
+
+
+def test_rule_13_worlds_have_people_who_end_transactions() -> None:
+    """Commands of `sluice txn` do commit, abort and refuse, or these worlds prove little."""
+    worlds = [World(s, PROFILES["people end transactions of several tasks"]) for s in range(30)]
+    for world in worlds:
+        world.run()
+    done = sum((world.people.done for world in worlds), Counter[str]())
+    assert done["committed"] > 5
+    assert done["aborted"] > 2
+    assert done["FencedError"] > 5, "the job runs"
+    assert done["ConfigError"] > 5, "a decision names it, or none does"
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

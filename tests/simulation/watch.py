@@ -58,7 +58,7 @@ class Watch:
         self.read: dict[int, int] = {}
         self.moves = 0
         self.rescales = 0
-        self.files = FileWatch(world, self._require)
+        self.files = FileWatch(world, self.require)
         self._places: set[int] = set()
         self._marked: set[int] = set()
         self.accepted: set[TransactionIdentity] = set()
@@ -66,6 +66,8 @@ class Watch:
         self._named: dict[TransactionIdentity, int] = {}
         self._replaced: set[TransactionIdentity] = set()
         self._expired: set[TransactionIdentity] = set()
+        self._forgotten: set[str] = set()
+        self._told: set[TransactionIdentity] = set()
         self._ended: dict[TransactionIdentity, Written] = {}
         self._seen: dict[int, int] = {}  # by output partition: records behind which nothing changes
         self._hands: dict[str, str] = {}
@@ -75,7 +77,8 @@ class Watch:
         self._due_s: dict[StateEntry, float] = {}
         self._assignment: Assignment | None = None
 
-    def _require(self, holds: object, what: str) -> None:
+    def require(self, holds: object, what: str) -> None:
+        """A promise, and whether it is kept."""
         if not holds:
             self._broken = ViolationError(what, self._world.facts())
             raise self._broken
@@ -90,28 +93,52 @@ class Watch:
     def initialised(self, transactional_id: str, hand: str, made: TransactionIdentity) -> None:
         """Rules 4 and 5: an id has one owner, and is initialised only when nobody needs it."""
         holder = self._hands.setdefault(transactional_id, hand)
-        self._require(holder == hand, "a transactional id is in two hands")
+        self.require(holder == hand, "a transactional id is in two hands")
         last = self._last_of.get(transactional_id)
         at = None if last is None else self._named.get(last)
         if at is not None and last not in self._replaced:
-            self._require(at in self._marked, "an id is used again before the committed mark")
+            self.require(at in self._marked, "an id is used again before the committed mark")
         self._last_of[transactional_id] = made
 
     def expires(self, transaction: TransactionIdentity) -> None:
         """The broker is about to abort it for its age: nobody's fault."""
         self._expired.add(transaction)
 
+    def unmarked_ids(self) -> set[str]:
+        """Ids of decisions that are not committed on record."""
+        return {
+            identity.transactional_id
+            for identity, at in self._named.items()
+            if at not in self._marked and identity not in self._replaced
+        }
+
+    def forgets(self, transactional_id: str) -> None:
+        """The broker will not know what became of it."""
+        self._forgotten.add(transactional_id)
+
+    def is_forgotten(self, identity: TransactionIdentity) -> bool:
+        """Whether a broker cannot tell what became of it."""
+        return identity.transactional_id in self._forgotten
+
+    def is_committed(self, identity: TransactionIdentity) -> bool:
+        """What readers know, and nobody else: whether they see it, or are about to."""
+        return identity in self._ended and self._ended[identity].state in _COMMITTED
+
+    def tells_committed(self, identity: TransactionIdentity) -> None:
+        """A broker has answered so, whoever asked; or a person has looked."""
+        self._told.add(identity)
+
     def ended(self, written: Written) -> None:
         """A transaction's end is certain, or its markers are written."""
         identity, state = written.identity, written.state
         if state is _S.PREPARE_COMMIT:
             self._world.note(f"commits {identity.resource}")
-            self._require(identity in self._named, "visible before its decision")
+            self.require(identity in self._named, "visible before its decision")
         elif state is _S.PREPARE_ABORT:
             self._world.note(f"aborts {identity.resource}")
             is_lost = identity in self._named and identity not in self._expired
             is_first = identity not in self._ended
-            self._require(not (is_lost and is_first), "a decided transaction is aborted")
+            self.require(not (is_lost and is_first), "a decided transaction is aborted")
         self._ended.setdefault(identity, written)
         if state not in _OPEN:
             for partition in written.partitions:
@@ -128,8 +155,8 @@ class Watch:
                 assert isinstance(value, tuple)
                 source, offset = value
                 due = self._next(source)
-                self._require(offset >= due, f"doubled: {source}-{offset}, seen up to {due}")
-                self._require(offset == due, f"lost or reordered: {source}-{offset} before {due}")
+                self.require(offset >= due, f"doubled: {source}-{offset}, seen up to {due}")
+                self.require(offset == due, f"lost or reordered: {source}-{offset} before {due}")
                 self.read[source] = due + 1
         self._seen[partition] = at
 
@@ -158,12 +185,12 @@ class Watch:
         entries = {digest_of(entry): entry for entry in standing}
         for work in works:
             identity = identity_of(entries[work.digest])
-            self._require(
+            self.require(
                 identity in self._ended and self._ended[identity].state in _ABORTED,
                 "what is accepted as lost is not lost",
             )
             sources = decode_handle(entries[work.digest]).sources
-            self._require(work.ranges == tuple(map(str, sources)), "other ranges are told")
+            self.require(work.ranges == tuple(map(str, sources)), "other ranges are told")
             self.accepted.add(identity)
             self._given_up |= {
                 (each.partition, offset)
@@ -184,7 +211,7 @@ class Watch:
         if record.verdict is Verdict.DECIDED and record.checkpoint_id not in self._places:
             now_s = self._world.clock()
             is_safe = all(now_s <= self._due_s.get(e, now_s) for e in record.committables)
-            self._require(is_safe, "a decision is tried that has grown old")
+            self.require(is_safe, "a decision is tried that has grown old")
 
     def placed(self, record: CheckpointRecord, *, is_over: bool = False) -> None:
         """A record stands in its place; over another one, which was not retired, if ``is_over``."""
@@ -199,8 +226,8 @@ class Watch:
             # which others have followed. Both look behind it for newer records; who does not, and
             # decides in the next retired place, is found out there.
             return
-        self._require(at not in self._places, "a place holds two records")
-        self._require(not at or at - 1 in self._places, "a place is published before the one below")
+        self.require(at not in self._places, "a place holds two records")
+        self.require(not at or at - 1 in self._places, "a place is published before the one below")
         self._places.add(at)
         self.history.append(record)
         if record.verdict is Verdict.DECIDED:
@@ -214,7 +241,7 @@ class Watch:
             self._named[identity] = at
             ended = self._ended.get(identity)
             if ended is not None and identity not in self._expired:
-                self._require(ended.state not in _ABORTED, "a decision names an aborted one")
+                self.require(ended.state not in _ABORTED, "a decision names an aborted one")
 
     def repaired(
         self, at: int, replaced: Mapping[bytes, StateEntry], old: CheckpointRecord
@@ -227,7 +254,7 @@ class Watch:
                 continue  # claimed by a person who accepts it as lost
             if payload in earlier:
                 lost = identity_of(earlier[payload])
-                self._require(
+                self.require(
                     lost in self._ended and self._ended[lost].state in _ABORTED,
                     "a repair replaces what is not lost",
                 )
@@ -244,16 +271,17 @@ class Watch:
             if identity in self.accepted:
                 continue
             ended = self._ended.get(identity)
-            self._require(
+            self.require(
                 ended is not None and ended.state in _COMMITTED, "marked before it is committed"
             )
+            self.require(identity in self._told, "marked though nobody was told how it ended")
 
     def retires(self, record: CheckpointRecord, *, is_marked: bool) -> None:
         """Rules 6 and 29: seals stay, and what may still have to be committed."""
         is_seal = record.asked_by == SEAL or record.checkpoint_id == 0
-        self._require(not is_seal, "a seal is deleted")
+        self.require(not is_seal, "a seal is deleted")
         is_open = record.verdict is Verdict.DECIDED and not is_marked
-        self._require(not is_open, "a decision is deleted that is not committed on record")
+        self.require(not is_open, "a decision is deleted that is not committed on record")
 
     def _new_ranges(self, record: CheckpointRecord) -> list[SplitRange]:
         return [
@@ -270,9 +298,9 @@ class Watch:
             for split in region.splits:
                 due = self._ends.get(split.partition, 0)
                 goes_on = split.start_offset == due or split.end_offset == due
-                self._require(goes_on, f"a decided range does not go on: {split}, decided to {due}")
+                self.require(goes_on, f"a decided range does not go on: {split}, decided to {due}")
                 if region.status is RegionStatus.CARRIED:
-                    self._require(split.end_offset == due, "a carried region has moved on")
+                    self.require(split.end_offset == due, "a carried region has moved on")
         for region in record.regions:
             for split in region.splits:
                 self._ends[split.partition] = split.end_offset
@@ -287,18 +315,18 @@ class Watch:
         if last is None:
             return
         before, after = owners(last), owners(now)
-        self._require(before.keys() <= after.keys(), "a split was lost")
+        self.require(before.keys() <= after.keys(), "a split was lost")
         if last.regions.keys() != now.regions.keys():
             self.rescales += 1
-            self._require(now.version > last.version, "the assignment's version does not tell")
+            self.require(now.version > last.version, "the assignment's version does not tell")
             return
         status = {region.region: region.status for region in record.regions}
         moved = {key for key, name in before.items() if after[key] != name}
         self.moves += len(moved)
         for key in moved:
             both = {status[before[key]], status[after[key]]}
-            self._require(both == {RegionStatus.COMPLETED}, "a carried region's split moved")
+            self.require(both == {RegionStatus.COMPLETED}, "a carried region's split moved")
         is_newer = now.version > last.version
-        self._require(
+        self.require(
             is_newer == (now.regions != last.regions), "the assignment's version does not tell"
         )

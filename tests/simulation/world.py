@@ -8,7 +8,7 @@ are left out. The world plays Spark, the broker, the store, the network and the 
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runtime.checkpoint.plan import (
@@ -17,34 +17,26 @@ from runtime.checkpoint.plan import (
     OnLost,
     RegionPlan,
 )
-from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import MetadataStore
-from runtime.errors import (
-    FencedError,
-    RegionGivenUpError,
-    RegionsParkedError,
-    StorageError,
-    TransactionLostError,
-    UnreachableError,
-)
+from runtime.errors import TransactionLostError
 from runtime.model import CheckpointRecord, OperatorNode, SplitRange
 from runtime.owner_record import OwnerRecord
-from tests.fake_file_system import FakeFileSystem
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
-from tests.lost_work import accept
 from tests.simulation.continuous import ContinuousLife, Task
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.moves import RandomMoves
+from tests.simulation.people import People
 from tests.simulation.policies import settings_of
-from tests.simulation.process import Process, RegionBrokenError
+from tests.simulation.process import Process
 from tests.simulation.producers import Producers
 from tests.simulation.profile import Profile
 from tests.simulation.schedule import Dice, Kind, Move, say
-from tests.simulation.spark import SparkLog, Writer
+from tests.simulation.spark import SparkLog
 from tests.simulation.stores import MemoryStore, WatchedDisk, make_disk_store, memory_store_of
-from tests.simulation.watch import ViolationError, Watch
+from tests.simulation.tasks import Writer
+from tests.simulation.watch import Watch
 
 __all__ = ["World"]
 
@@ -77,6 +69,8 @@ class World:
         self.broker = FakeBroker(level=level, hold_markers=profile.markers)
         self.watch = Watch(self)
         self.broker.on_end = self.watch.ended
+        self.require = self.watch.require
+        self.people = People(self)
         self.producers = Producers(self)
         self.owner: OwnerRecord | None = None
         self.names = itertools.count()
@@ -94,8 +88,8 @@ class World:
         self._given = moves
         self._dice = Dice(seed, profile)
         self._quiet = False
-        self._is_disk = profile.disk
-        self._memory = MemoryStore(self)
+        self._is_busy = False
+        self.memory = MemoryStore(self)
         self.disk = WatchedDisk()
         self.disk.world = self
         self.shelf = WatchedFiles(self)
@@ -190,9 +184,9 @@ class World:
 
     def open_store(self) -> MetadataStore:
         """The checkpoint directory, for a process that starts."""
-        if self._is_disk:
+        if self.profile.disk:
             return make_disk_store(self, self.disk)
-        return memory_store_of(self, self._memory)
+        return memory_store_of(self, self.memory)
 
     @property
     def history(self) -> list[CheckpointRecord]:
@@ -275,12 +269,47 @@ class World:
                 self.ends[len(self.ends)] = 0
             case Kind.ZOMBIE:
                 self.move_zombie(move.number)
+            case Kind.TXN:
+                self.people.move_command(move.number)
+            case _:
+                self._make_of_the_broker(move)
+
+    def _make_of_the_broker(self, move: Move) -> None:
+        match move.kind:
             case Kind.EXPIRE:
                 self._expire(move.number)
+            case Kind.FORGET:
+                self._forget(move.number)
             case Kind.LATE:
                 self._land(move.number)
             case Kind.MARKERS:
                 self.broker.write_markers()
+
+    def meanwhile(self, process: Process | None) -> None:
+        """Somebody else goes on while ``process`` waits for an answer."""
+        if self._is_busy or not self.roll(self.profile.meanwhile):
+            return
+        others = [p for p in self.processes if p is not process and not p.paused]
+        self._is_busy = True
+        try:
+            for _ in range(self.random.choice((1, 2, 4, 8, 16))):
+                living = [p.step for p in others if not p.is_stuck()]
+                self.random.choice([*living, self._let_time_pass])()
+        finally:
+            self._is_busy = False
+
+    def _let_time_pass(self) -> None:
+        self._land(0)
+        if self.roll(self.profile.expire):
+            self._expire(self.random.randrange(8))
+        if self.roll(self.profile.forget):
+            self._forget(self.random.randrange(8))
+
+    def quietly(self, action: Callable[[], None]) -> None:
+        """What is far longer than any fault lasts: none happens in it."""
+        known, self._quiet = self._quiet, True
+        action()
+        self._quiet = known
 
     def _make_of_process(self, move: Move) -> None:
         if not 0 < move.number <= len(self.processes):
@@ -304,6 +333,17 @@ class World:
             lost = ongoing[number % len(ongoing)]
             self.watch.expires(lost)
             self.broker.expire(lost.transactional_id)
+
+    def _forget(self, number: int) -> None:
+        """An id expires: at best one of which somebody still has to be told."""
+        names = self.broker.forgettable()
+        due = self.watch.unmarked_ids()
+        chosen = [name for name in names if name in due] if number % 4 else names
+        if chosen:
+            name = chosen[number % len(chosen)]
+            self.note(f"the broker forgets {name}")
+            self.watch.forgets(name)
+            self.broker.forget(name)
 
     def has_late(self) -> bool:
         """Whether requests lie in some queue."""
@@ -390,8 +430,7 @@ class World:
     def _start_in_the_calm(self) -> Process:
         """Nobody is left. One start is enough, as a rule, unless it stops to tell of losses."""
         self._calm_starts += 1
-        is_told_losses = self.profile.lost_stops or self.profile.accepted
-        is_few = is_told_losses or self._calm_starts <= _MOST_CALM_STARTS
+        is_few = self.people.are_told_losses or self._calm_starts <= _MOST_CALM_STARTS
         self.require(is_few, "the job is started again and again, and is not whole")
         return self.start_process()
 
@@ -428,30 +467,6 @@ class World:
             due = self.watch.seen_of(partition)
             self.require(offsets == due, f"partition {partition} is not a prefix: {offsets}")
 
-    def require_no_violation(self, process: Process) -> None:
-        """Nobody may stop for lost or unknown transactions: nothing here loses any."""
-        tolerated: tuple[type[BaseException], ...] = (FencedError, StorageError, UnreachableError)
-        if self.profile.park:  # the last one that is left ends the job, and so do parked ones
-            tolerated += (RegionGivenUpError, RegionsParkedError, RegionBrokenError)
-        if self.profile.lost_stops:
-            tolerated += (TransactionLostError,)
-        error = process.error
-        if self.profile.accepted and isinstance(error, TransactionLostError):
-            self._accept(error)
-        what = f"a coordinator stops by {type(error).__name__}: {error}"
-        self.require(error is None or isinstance(error, tolerated), what)
-
-    def _accept(self, error: TransactionLostError) -> None:
-        """A person reads the error, and gives the command with what is on record by then."""
-        place = error.args[1]["checkpoint_id"]
-        store = CheckpointStore(FakeFileSystem(self.disk)) if self._is_disk else self._memory
-        record = store.read(place)
-        if record is None or store.is_committed(place):
-            return  # others have settled it since
-        works = accept(store, place)
-        self.note(f"a person accepts what is lost of place {place}: {len(works)} transactions")
-        self.watch.accepts(store.effective_committables(record), works)
-
     def check_complete(self) -> None:
         """Every record is visible exactly once, in order."""
         self.check_readers()
@@ -469,11 +484,6 @@ class World:
 
     def _missing_in_files(self) -> list[str]:
         return self.watch.files.missing() if self.profile.files else []
-
-    def require(self, holds: object, what: str) -> None:
-        """A promise, and whether it is kept."""
-        if not holds:
-            raise ViolationError(what, self.facts())
 
     def facts(self) -> str:
         """What is needed to see it again."""
