@@ -1,6 +1,7 @@
 """Three brokers, and the one that coordinates a transaction dies while EndTxn is on its way.
 
-Plain JVM processes, each behind a proxy (`tests.proxied_kafka`), at each feature level.
+Plain JVM processes, each behind a proxy (`tests.proxied_kafka`), at each feature level, and of an
+older release.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from connectors.kafka.transaction_wire import TransactionWire
 from runtime.contracts import CommitOutcome
 from tests.kafka_proxy import END_TXN
 from tests.late_bed import FENCED, NOT_COORDINATOR, LateBed
+from tests.older_kafka import OLDER_VERSION, older_kafka_jars
 from tests.proxied_kafka import ProxiedKafka
 from tests.transaction_harness import RealAttempt, committable
 from tests.waiting import PATIENCE_S, wait_for
@@ -21,14 +23,24 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
 
 
+OLDER = f"kafka {OLDER_VERSION}"
+
+
 @pytest.fixture(
     scope="module",
-    params=[2, pytest.param(1, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.long)],
-    ids=lambda level: f"transaction.version={level}",
+    params=[
+        pytest.param(2, id="transaction.version=2"),
+        pytest.param(1, id="transaction.version=1", marks=pytest.mark.long),
+        pytest.param(0, id="transaction.version=0", marks=pytest.mark.long),
+        pytest.param(OLDER, id=OLDER, marks=pytest.mark.long),
+    ],
 )
 def cluster(request: pytest.FixtureRequest) -> Iterator[ProxiedKafka]:
-    """Three brokers of a feature level."""
-    with ProxiedKafka(transaction_version=request.param, nodes=3) as made:
+    """Three brokers of a feature level, or of an older release."""
+    is_older = request.param == OLDER
+    level = 0 if is_older else request.param
+    jars = older_kafka_jars() if is_older else None
+    with ProxiedKafka(transaction_version=level, nodes=3, jars=jars) as made:
         yield made
 
 
