@@ -1,5 +1,6 @@
 """The barrier checkpoint coordinator of one job: threads and clients around the pure core."""
 
+import contextlib
 import logging
 import math
 import random
@@ -258,19 +259,18 @@ class BarrierCoordinator:
             if self._stopped:
                 return
             self._stopped = True
-            try:
-                self.cancel()
-                if self._watch is not None:
-                    self._watch.stop(timeout_s=_JOIN_S)
-                if self._threads is not None:
-                    self._threads.stop()
-                self._owners.stop(timeout_s=_JOIN_S)
-                self._listeners.stop(timeout_s=_JOIN_S)
-            finally:
-                for name, sink in self._sinks.items():
-                    close_logged(sink.close, f"sink {name}")
+            with contextlib.ExitStack() as stack:  # from its end; one failure hinders no other
                 for name, source in self._sources.items():
-                    close_logged(source.close, f"source {name}")
+                    stack.callback(close_logged, source.close, f"source {name}")
+                for name, sink in self._sinks.items():
+                    stack.callback(close_logged, sink.close, f"sink {name}")
+                stack.callback(self._listeners.stop, timeout_s=_JOIN_S)
+                stack.callback(self._owners.stop, timeout_s=_JOIN_S)
+                if self._threads is not None:
+                    stack.callback(self._threads.stop)
+                if self._watch is not None:
+                    stack.callback(self._watch.stop, timeout_s=_JOIN_S)
+                self.cancel()
 
     def __enter__(self) -> Self:
         return self

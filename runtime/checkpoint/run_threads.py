@@ -1,5 +1,6 @@
 """The threads of a started run: begun together, told to end together, settled in between."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -118,11 +119,12 @@ class RunThreads:
 
     def stop(self) -> None:
         """Settle what is decided within a bound, sweep what is not, end the threads."""
-        self._housekeeper.stop(timeout_s=_JOIN_S)
-        self._settle_last()
-        self._sweep_last()
-        self._steps.stop(timeout_s=_JOIN_S)
-        self._loop.stop(timeout_s=_JOIN_S)
+        with contextlib.ExitStack() as stack:  # from its end; one failure hinders no other
+            stack.callback(self._loop.stop, timeout_s=_JOIN_S)
+            stack.callback(self._steps.stop, timeout_s=_JOIN_S)
+            stack.callback(self._sweep_last)
+            stack.callback(self._settle_last)
+            self._housekeeper.stop(timeout_s=_JOIN_S)
 
     def _settle_last(self) -> None:
         deadline_s = time.monotonic() + _STOP_S

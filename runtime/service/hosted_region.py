@@ -8,6 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Protocol
 
+from runtime.closing import close_logged
 from runtime.contracts import LifeState, LifeStatus, RegionLife, RegionRegistration
 from runtime.errors import (
     FencedError,
@@ -56,7 +57,8 @@ class _Life:
 
     def stop_soon(self, region: str) -> Future[None]:
         if self.stopping is None:
-            self.running.prepare_stop()
+            # It stops in any case: whatever still runs would write what nobody decides.
+            close_logged(self.running.prepare_stop, f"region {region}, told of its stop")
             self.stopping = _in_background(self.running.stop, name=f"sluice-stop-{region}")
         return self.stopping
 

@@ -3,13 +3,9 @@ a thread of the driver's process."""
 
 import dataclasses
 import hmac
-import ipaddress
 import json
 import logging
 import secrets
-import socket
-import threading
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -17,7 +13,6 @@ from types import TracebackType
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import anyio.to_thread
-import uvicorn
 from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -34,15 +29,14 @@ from runtime.errors import (
     AuthenticationError,
     ConfigError,
     FencedError,
-    MissingRequirementError,
     StreamError,
     UnreachableError,
-    WaitedTooLongError,
 )
 from runtime.json_text import parsed_json
 from runtime.model import BatchKey
 from runtime.service import values, wire
 from runtime.service.client import CoordinatorAddress
+from runtime.service.http_thread import HttpThread
 from runtime.service.messages import (
     AttemptBody,
     BarrierBody,
@@ -65,10 +59,7 @@ _Told = TypeVar("_Told")
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
-_START_S = 60.0
-_STOP_S = 5.0
 _LONGEST_POLL_S = 5.0
-_POLL_S = 0.005
 _FOR_PEOPLE = frozenset({"/v1/status", "/v1/regions/restart", "/metrics"})
 
 
@@ -117,7 +108,6 @@ class CoordinatorService:
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
-        self._host = host
         self._token = token or secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
         self._registry = registry or CollectorRegistry()
@@ -125,27 +115,14 @@ class CoordinatorService:
             coordinator.add_listener(CheckpointMetrics(self._registry))
             self._registry.register(RegionMetrics(coordinator))
         self._handlers: dict[str, QueryHandler] = {}
-        self._socket = _listen(host, port)
-        self._port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                self._app(),
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                timeout_keep_alive=60,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
+        self._http = HttpThread(self._app(), host=host, port=port)
 
     # --- life -------------------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
         """``http://host:port``."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return self._http.address
 
     @property
     def coordinator_address(self) -> CoordinatorAddress:
@@ -172,40 +149,16 @@ class CoordinatorService:
         self._handlers[query_key] = handler
 
     def start(self) -> None:
-        """Returns when requests are answered."""
-        if self._thread.is_alive():
-            return
-        self._thread.start()
-        deadline_s = time.monotonic() + _START_S
-        while not self._server.started:
-            if not self._thread.is_alive():
-                raise MissingRequirementError(
-                    "the coordinator's service did not start",
-                    {"address": self.address},
-                    "See the log of uvicorn.",
-                )
-            if time.monotonic() > deadline_s:
-                raise WaitedTooLongError(
-                    "the coordinator's service has not begun to answer",
-                    {"address": self.address, "waited_s": _START_S},
-                    "The machine is very busy: start again when it is less so.",
-                )
-            time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, no event
-        log.info("service started: address=%s", self.address)
-        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
-            log.warning(
-                "service listens beyond this machine, without TLS: address=%s. Whoever reads that "
-                "network can take its token: let nobody but the executors on it "
-                "(docs/monitoring.md).",
-                self.address,
-            )
+        """Returns when requests are answered.
+
+        Raises:
+            MissingRequirementError, WaitedTooLongError: it did not begin to; it is stopped.
+        """
+        self._http.start()
 
     def stop(self) -> None:
         """Stop answering. Safe to repeat."""
-        self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join(_STOP_S)
-        self._socket.close()
+        self._http.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -218,9 +171,6 @@ class CoordinatorService:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
 
     # --- endpoints --------------------------------------------------------------------------------
 
@@ -477,21 +427,3 @@ async def _unexpected_answer(request: Request, err: Exception) -> JSONResponse:
         "See the log of the driver's process.",
     )
     return _Answer({"error": wire.error_to_json(error)}, status_code=500)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP, or asyncio does not switch Nagle's algorithm off: 40 ms for each answer.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(512)
-    except OSError as err:
-        listening.close()
-        raise MissingRequirementError(
-            "the coordinator's service cannot listen",
-            {"host": host, "port": port, "reason": err.strerror or str(err)},
-            "Choose a host of this machine and a free port, or port 0.",
-        ) from err
-    return listening

@@ -65,11 +65,10 @@ class _Run:
     fs: FileSystem
 
     def stop(self) -> None:
-        self.coordinator.cancel()
-        try:
-            self.service.stop()
-        finally:
-            self.coordinator.stop()
+        with ExitStack() as stack:
+            stack.callback(self.coordinator.stop)
+            stack.callback(self.service.stop)
+            self.coordinator.cancel()
 
 
 class DropInQueries:
@@ -253,10 +252,12 @@ class DropInQueries:
             sources={},
             settings=CheckpointSettings(interval_s=None),
         )
-        try:
+        with ExitStack() as opened:
+            opened.callback(coordinator.stop)
             started = coordinator.start(timeout_s=_START_TIMEOUT_S)
             require_logged(fs, started.regions[REGION])
             service = CoordinatorService(coordinator, host=self._host)
+            opened.callback(service.stop)
             service.start()
             FileLeaderStore(store.fs).announce(
                 Leader(
@@ -265,9 +266,7 @@ class DropInQueries:
                     generation=started.generation,
                 )
             )
-        except BaseException:
-            coordinator.stop()
-            raise
+            opened.pop_all()  # they are the run's now
         return _Run(
             active=active,
             asked=asked,

@@ -443,7 +443,8 @@ def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
 def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
     """What a service that listens there warns of."""
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "runtime.service.server"), CoordinatorService(host=host):
+    watched = caplog.at_level(logging.WARNING, "runtime.service.http_thread")
+    with watched, CoordinatorService(host=host):
         return [record.getMessage() for record in caplog.records]
 
 

@@ -1,0 +1,123 @@
+"""A thread of the driver's process that answers HTTP: uvicorn on a socket that is open at once."""
+
+import contextlib
+import ipaddress
+import logging
+import socket
+import threading
+import time
+
+import uvicorn
+from fastapi import FastAPI
+
+from runtime.errors import MissingRequirementError, WaitedTooLongError
+
+__all__ = ["HttpThread"]
+
+log = logging.getLogger(__name__)
+
+_START_S = 60.0
+_STOP_S = 5.0
+_POLL_S = 0.005
+
+
+class HttpThread:
+    """Serves one application. Start and stop by one thread.
+
+    Args:
+        app: what answers.
+        host: address to listen on.
+        port: 0 for a free one.
+
+    Raises:
+        MissingRequirementError: it cannot listen there.
+    """
+
+    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
+        self._host = host
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
+        self._socket = _listen(host, port)  # nothing behind it can fail and leave it open
+        self._port: int = self._socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """``http://host:port``."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    def start(self) -> None:
+        """Returns when requests are answered.
+
+        Raises:
+            MissingRequirementError, WaitedTooLongError: it did not begin to; it is stopped.
+        """
+        if self._thread.is_alive():
+            return
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.stop)
+            self._thread.start()
+            self._await_start()
+            stack.pop_all()
+        log.info("service started: address=%s", self.address)
+        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
+            log.warning(
+                "service listens beyond this machine, without TLS: address=%s. Whoever reads that "
+                "network can take its token: let nobody but the executors on it "
+                "(docs/monitoring.md).",
+                self.address,
+            )
+
+    def stop(self) -> None:
+        """Stop answering. Safe to repeat."""
+        with contextlib.closing(self._socket):
+            self._server.should_exit = True
+            if self._thread.is_alive():
+                self._thread.join(_STOP_S)
+
+    def _await_start(self) -> None:
+        deadline_s = time.monotonic() + _START_S
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise MissingRequirementError(
+                    "the coordinator's service did not start",
+                    {"address": self.address},
+                    "See the log of uvicorn.",
+                )
+            if time.monotonic() > deadline_s:
+                raise WaitedTooLongError(
+                    "the coordinator's service has not begun to answer",
+                    {"address": self.address, "waited_s": _START_S},
+                    "The machine is very busy: start again when it is less so.",
+                )
+            time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, no event
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP, or asyncio does not switch Nagle's algorithm off: 40 ms for each answer.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(512)
+    except OSError as err:
+        listening.close()
+        raise MissingRequirementError(
+            "the coordinator's service cannot listen",
+            {"host": host, "port": port, "reason": err.strerror or str(err)},
+            "Choose a host of this machine and a free port, or port 0.",
+        ) from err
+    return listening
