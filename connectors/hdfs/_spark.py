@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -64,7 +64,7 @@ class SparkFrameSaver:
     format_name: str
     partition_by: tuple[str, ...]
     columns: tuple[str, ...] | None
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)  # keys of encrypted formats are options, too
 
     def check(self, frame: DataFrame) -> None:
         """See `FrameSaver`: what Spark asks when it begins to write."""

@@ -187,16 +187,22 @@ def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict
     lines = _lines(config_file) if config_file is not None else []
     written = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     options = {}
-    for item in [*written, *(config or ())]:
+    for number, item in enumerate([*written, *(config or ())], 1):
         name, separator, value = item.partition("=")
         if not separator:
             raise ConfigError(
                 "an option is not of the form KEY=VALUE",
-                {"option": name.split()[0] if name.split() else ""},
+                {"option": number, "begins_with": _shown(name)},
                 "Write for example kafka.security.protocol=SASL_SSL.",
             )
         options[name.strip()] = value.strip()
     return options
+
+
+def _shown(text: str) -> str:
+    """As much of a line as is the name of an option: it may be one of a key in several lines."""
+    words = text.split()
+    return words[0] if words and words[0].startswith("kafka.") else "(not shown)"
 
 
 def _lines(config_file: Path) -> list[str]:

@@ -8,6 +8,7 @@ import importlib
 import json
 import re
 import time
+import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ __all__ = [
     "UnsecuredToken",
     "load_token_function",
     "parse_jaas",
+    "without_credentials",
 ]
 
 
@@ -50,7 +52,7 @@ class OAuthToken:
     value: str = field(repr=False)
     expires_at_s: float
     principal: str = ""
-    extensions: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 TokenFunction = Callable[[], OAuthToken]
@@ -83,14 +85,14 @@ class ClientCredentials:
     """Fetches tokens by OAuth's client-credentials grant, for both Kafka clients alike.
 
     Attributes:
-        token_url: the issuer's token endpoint.
+        token_url: the issuer's token endpoint; what may be secret in it is not shown.
         client_id, client_secret: of this application.
         scope: asked for, or "".
         ca_file: PEM file that the endpoint's certificate is checked against, or None.
         timeout_s: of one request.
     """
 
-    token_url: str
+    token_url: str = field(repr=False)
     client_id: str
     client_secret: str = field(repr=False)
     scope: str = ""
@@ -133,9 +135,23 @@ class ClientCredentials:
     def _refused(self, answer: str) -> AuthenticationError:
         return AuthenticationError(
             "no OAuth token could be had",
-            {"token_url": self.token_url, "client_id": self.client_id, "answer": answer},
+            {
+                "token_url": without_credentials(self.token_url),
+                "client_id": self.client_id,
+                "answer": answer,
+            },
             "Check kafka.sasl.oauthbearer.token.endpoint.url, the client id and its secret.",
         )
+
+
+def without_credentials(url: str) -> str:
+    """The URL without user, password, query and fragment, each of which may be secret."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        return "(not a URL)"
+    place = parts.netloc.rpartition("@")[2]
+    return urllib.parse.urlunsplit((parts.scheme, place, parts.path, "", ""))
 
 
 def load_token_function(path: str) -> TokenFunction:

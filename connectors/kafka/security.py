@@ -27,6 +27,7 @@ from connectors.kafka.credentials import (
     UnsecuredToken,
     load_token_function,
     parse_jaas,
+    without_credentials,
 )
 from runtime.errors import ConfigError
 
@@ -52,6 +53,7 @@ _SECRET_OPTIONS = frozenset(
         "ssl.truststore.password",
     }
 )
+_ADDRESSES = frozenset({"sasl.oauthbearer.token.endpoint.url"})
 # As the Java client's request.timeout.ms: so long a broker that hangs, while others lead in its
 # place, is waited for. librdkafka's own is a minute, and of transactions their time-out.
 _ANSWER_MS = 30_000
@@ -115,7 +117,7 @@ class KafkaConnection:
     def redacted(self) -> dict[str, str]:
         """Every setting with its prefix, secrets replaced; safe to log and to store."""
         shown = {
-            PREFIX + name: REDACTED if name in _SECRET_OPTIONS else value
+            PREFIX + name: REDACTED if _is_secret(name, value) else value
             for name, value in sorted(self.options.items())
         }
         return {PREFIX + "bootstrap.servers": self.bootstrap_servers, **shown}
@@ -127,11 +129,14 @@ class KafkaConnection:
         return text
 
     def librdkafka(self, role: Role) -> dict[str, Any]:
-        """Configuration of a librdkafka client; holds secrets, do not print it."""
+        """Configuration of a librdkafka client; holds secrets, which its ``repr`` hides."""
         config: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
             "socket.timeout.ms": _ANSWER_MS,
-            **translate_names(self.options, role),
+            **{
+                name: Secret(value) if name in _SECRET_OPTIONS else value
+                for name, value in translate_names(self.options, role).items()
+            },
         }
         if config.get("ssl.certificate.location") and "ssl.key.location" not in config:
             config["ssl.key.location"] = config["ssl.certificate.location"]
@@ -183,8 +188,7 @@ class KafkaConnection:
         return _read_sasl(self.options, self.oauth_token)
 
     def _secrets(self) -> Iterable[str]:
-        for name in _SECRET_OPTIONS & set(self.options):
-            yield from filter(None, (self.options[name],))
+        yield from (v for n, v in self.options.items() if v and _is_secret(n, v))
         sasl = self._sasl()
         if sasl is not None and sasl.password:
             yield sasl.password
@@ -198,6 +202,12 @@ class _Sasl:
     username: str = ""
     password: str = field(default="", repr=False)
     token: TokenFunction | None = None
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether the option must not be shown; of an address, whether it holds a password."""
+    holds_it = name in _ADDRESSES and without_credentials(value) != value
+    return name in _SECRET_OPTIONS or holds_it
 
 
 def _one_of(options: dict[str, str], *names: str) -> str:

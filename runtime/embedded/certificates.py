@@ -1,7 +1,7 @@
 """A certificate for servers on this machine, made by the Java that runs them."""
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.embedded.java import Java
@@ -24,7 +24,7 @@ class Certificate:
     """
 
     keystore: Path
-    password: str
+    password: str = field(repr=False)
     ca_file: Path
 
 
