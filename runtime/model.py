@@ -277,7 +277,7 @@ class RegionRecord:
         least_watermark_ms: minimum over the live splits, if watermarks are defined.
         offset_log_version: of Spark's offset log (2: sources by name, 1: by place, as a drop-in
             query's session has it unless told otherwise; 0: the log does not tell).
-        other_offsets_sha256: of what Spark's offset log says of the batch's sources that are not
+        other_offsets_sha256: of what Spark's logs say of the batch's sources that are not
             ours, in a drop-in query; "" where there are none.
         state: Spark's state, None for a stateless region.
         committables: what the committers need, empty when nothing was produced.

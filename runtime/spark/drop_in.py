@@ -301,7 +301,8 @@ class DropInQueries:
         batch_id = message.batch_id
         batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
         if not run.coordinator.is_decided(batch):
-            logged, before = (LoggedBatch.read(run.fs, batch_id - back) for back in (0, 1))
+            logged = LoggedBatch.read(run.fs, batch_id)
+            before = LoggedBatch.read(run.fs, batch_id - 1, with_others=False)
             region = RegionRecord(
                 region=REGION,
                 generation=run.generation,

@@ -7,6 +7,7 @@ region simply gets a new directory.
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -26,6 +27,12 @@ __all__ = [
     "require_logged",
     "rewind",
 ]
+
+log = logging.getLogger(__name__)
+
+_BY_NAME = 2  # the version of an offset log since which a line begins with its source's name
+_IN_ITS_LOG = "logOffset"
+_MERGED = ".compact"
 
 
 def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) -> dict[str, Any]:
@@ -60,8 +67,9 @@ class LoggedBatch:
             split's source is also told by its place among ours.
         version: that it is written in; 0 where the log does not tell. A drop-in query's log is made
             as the user's session has it; Spark's own default is 1.
-        others_sha256: of what it says of other formats' sources, or "" without any. Not of the line
-            before, which has the time of the plan.
+        others_sha256: of what it says of other formats' sources, or "" without any, and of the
+            files that a source of files has planned for it: its offset is a mere number in a log
+            of its own. Not of the line before, which has the time of the plan.
     """
 
     ranges: tuple[SplitRange, ...]
@@ -69,16 +77,24 @@ class LoggedBatch:
     others_sha256: str
 
     @classmethod
-    def read(cls, fs: FileSystem, batch_id: int) -> Self:
-        """The file system is rooted at the query's checkpoint location."""
+    def read(cls, fs: FileSystem, batch_id: int, *, with_others: bool = True) -> Self:
+        """The file system is rooted at the query's checkpoint location.
+
+        Args:
+            with_others: False: nothing is asked about other formats' sources.
+        """
         lines = _lines(fs.read(f"offsets/{batch_id}"))
-        found = [(line, _own(line)) for line in lines[2:]]
-        ours = [splits for _, splits in found if splits is not None]
-        others = [line for line, splits in found if splits is None]
         number = "".join(lines[:1]).strip().removeprefix("v")
+        version = int(number) if number.isdecimal() else 0
+        found = [(at, line, _own(line)) for at, line in enumerate(lines[2:])]
+        ours = [splits for _, _, splits in found if splits is not None]
+        foreign = [(at, line) for at, line, splits in found if splits is None and with_others]
+        others = [_other(fs, at, line, version) for at, line in foreign]
+        if version >= _BY_NAME:
+            others.sort()  # these lines are of a map
         return cls(
             ranges=tuple(_of_source(split, at) for at, of in enumerate(ours) for split in of),
-            version=int(number) if number.isdecimal() else 0,
+            version=version,
             others_sha256=hashlib.sha256("\n".join(others).encode()).hexdigest() if others else "",
         )
 
@@ -90,6 +106,45 @@ class LoggedBatch:
             replace(split, start_offset=split.end_offset) if _identity(split) in known else split
             for split in self.ranges
         )
+
+
+def _other(fs: FileSystem, at: int, line: str, version: int) -> str:
+    """The line of another format's source, and what its own log has planned for that offset."""
+    source = line.partition(":")[0] if version >= _BY_NAME else str(at)
+    try:
+        offset = parsed_json(line[line.find("{") :])
+    except ValueError:
+        return line
+    number = offset.get(_IN_ITS_LOG) if isinstance(offset, dict) else None
+    if not isinstance(number, int):
+        return line
+    return "\n".join([line, *sorted(_planned_files(fs, f"sources/{source}", number))])
+
+
+def _planned_files(fs: FileSystem, directory: str, number: int) -> list[str]:
+    """What the log of Spark's source of files has under this number: in an entry of its own, or in
+    one that has been merged with those before it, maybe since."""
+    own = _lines(fs.read(f"{directory}/{number}"))
+    if own:
+        return own[1:]
+    merged = sorted(
+        int(name.removesuffix(_MERGED))
+        for name in (entry.name for entry in fs.entries(directory))
+        if name.endswith(_MERGED) and name.removesuffix(_MERGED).isdecimal()
+    )
+    holder = next((each for each in merged if each >= number), None)
+    if holder is None:
+        return []
+    lines = _lines(fs.read(f"{directory}/{holder}{_MERGED}"))[1:]
+    return [line for line in lines if _number_of(line) == number]
+
+
+def _number_of(line: str) -> object:
+    try:
+        found = parsed_json(line)
+    except ValueError:
+        return None
+    return found.get("batchId") if isinstance(found, dict) else None
 
 
 def _identity(split: SplitRange) -> tuple[str, str, int, int, int]:
@@ -143,12 +198,24 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         return
     if not fs.exists(f"offsets/{record.batch_id}"):
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
-    logged, before = (LoggedBatch.read(fs, record.batch_id - back) for back in (0, 1))
+    logged = LoggedBatch.read(fs, record.batch_id)
+    before = LoggedBatch.read(fs, record.batch_id - 1, with_others=False)
     require_ends(logged.ranges, record)
     _require_on_record(logged.read_behind(before), record)
     if record.other_offsets_sha256 not in ("", logged.others_sha256):
         path = f"offsets/{record.batch_id}"
-        raise _not_the_same(record.batch_id, {"path": path, "sources": "other formats"})
+        raise _not_the_same(
+            record.batch_id, {"path": path, "sources": "other formats", "their_logs": "sources/"}
+        )
+    if logged.others_sha256 and not record.other_offsets_sha256:
+        log.warning(
+            "the last decided batch is of an older Sluice, which did not record what Spark's log "
+            "said of other formats' sources: whether that log has lost an entry and planned it "
+            "anew, which would skip their records, cannot be told this time: batch_id=%d "
+            "location=%s",
+            record.batch_id,
+            fs.uri,
+        )
 
 
 def require_ends(logged: Iterable[SplitRange], record: RegionRecord) -> None:

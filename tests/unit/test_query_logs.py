@@ -172,4 +172,80 @@ def test_rule_8_another_plan_of_a_source_that_is_not_ours_is_refused() -> None:
     planned_anew = logged((split(0, 5),), foreign='rate:{"seconds": 8}')
     with pytest.raises(DamagedCheckpointError, match="other formats"):
         require_logged(planned_anew, decided)
-    require_logged(planned_anew, replace(decided, other_offsets_sha256=""))  # format 3 or older
+
+
+def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Formats 1 to 3 have no digest: the start goes on, and somebody may look."""
+    older = RegionRecord(region="query", generation=0, batch_id=0, splits=(split(0, 5),))
+    require_logged(logged((split(0, 5),)), older)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "cannot be told this time: batch_id=0" in record.getMessage()
+    caplog.clear()
+    fs = FakeFileSystem(
+        Disk(files={"offsets/0": f"v1\n{{}}\n{offset_of((split(0, 5),))}".encode()})
+    )
+    require_logged(fs, older)
+    assert not caplog.records, "it reads no other source"
+
+
+# --- sources of files -----------------------------------------------------------------------------
+
+
+def _file(name: str, number: int) -> str:
+    return json.dumps({"path": f"file:///in/{name}", "timestamp": 7, "batchId": number})
+
+
+def _with_files(logs: dict[str, list[str]], *, offset: int = 8, by_name: bool = False) -> str:
+    """The digest of a batch with a source of files, whose own log has these entries."""
+    lines = [offset_of((split(0, 5),)), json.dumps({"logOffset": offset})]
+    if by_name:
+        lines = [f"ours:{lines[0]}", f"files:{lines[1]}"]
+    disk = Disk()
+    text = "\n".join(["v2" if by_name else "v1", "{}", *lines])
+    disk.files["offsets/0"] = text.encode()
+    for name, files in logs.items():
+        where = f"sources/{'files' if by_name else 1}/{name}"
+        disk.files[where] = "\n".join(["v1", *files]).encode()
+    return LoggedBatch.read(FakeFileSystem(disk), 0).others_sha256
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["by place", "by name"])
+def test_rule_8_the_same_number_of_other_files_is_another_plan(*, by_name: bool) -> None:
+    """Spark's source of files keeps a log of its own, which is not synced, too: where its last
+    entry is lost, the next plan gives its number to whatever files there are then."""
+    decided = _with_files({"8": [_file("a", 8), _file("b", 8)]}, by_name=by_name)
+    assert decided == _with_files(
+        {"7": [_file("x", 7)], "8": [_file("b", 8), _file("a", 8)], "9": [_file("c", 9)]},
+        by_name=by_name,
+    )
+    assert decided != _with_files({"8": [_file("a", 8), _file("c", 8)]}, by_name=by_name)
+    assert decided != _with_files({}, by_name=by_name)
+    assert decided != _with_files({"8": [_file("a", 8)]}, offset=9, by_name=by_name)
+
+
+def test_entries_that_spark_has_merged_since_are_the_same_plan() -> None:
+    """Every tenth entry has all files so far, and older ones are deleted some time later."""
+    decided = _with_files({"8": [_file("a", 8)]})
+    merged = {"9.compact": [_file("x", 7), _file("a", 8), _file("c", 9)]}
+    assert _with_files(merged) == decided
+    later = {"19.compact": [_file("x", 7), _file("a", 8), _file("c", 9)]}
+    assert _with_files(later) == decided
+    assert _with_files({"7.compact": [_file("x", 7)]}) != decided
+    own = {"9.compact": [_file("a", 8), _file("c", 9)]}
+    assert _with_files(own, offset=9) == _with_files({"9": [_file("c", 9)]}, offset=9)
+
+
+def test_the_order_of_sources_by_name_is_that_of_a_map() -> None:
+    """Spark promises none."""
+
+    def digest(*others: str, version: str = "v2") -> str:
+        lines = [version, "{}", f"ours:{offset_of((split(0, 5),))}", *others]
+        fs = FakeFileSystem(Disk(files={"offsets/0": "\n".join(lines).encode()}))
+        return LoggedBatch.read(fs, 0).others_sha256
+
+    assert digest("a:7", "b:8") == digest("b:8", "a:7")
+    assert digest("a:7", "b:8") != digest("a:8", "b:7")
+    assert digest("7", "8", version="v1") != digest("8", "7", version="v1")
