@@ -7,6 +7,7 @@ only describes; `Job.run` checks, starts and watches it.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Never
@@ -20,6 +21,13 @@ from runtime.drops import AT_MOST_ONCE, DropLimit
 from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.interpreter import use_this_interpreter
+from runtime.job_arguments import (
+    check_function,
+    check_job,
+    check_session,
+    check_sink,
+    check_source,
+)
 from runtime.on_error import OnError, Policy, policy_of
 from runtime.output_modes import checked_mode, require_one_mode
 from runtime.poison import ArrowFunction
@@ -159,6 +167,7 @@ class Stream:
 
     def sink(self, sink: Sink) -> Stream:
         """Write this stream; may be called again for further sinks of the same records."""
+        check_sink(sink)
         self._pipeline.sinks.append(sink)
         return self
 
@@ -173,6 +182,7 @@ class Stream:
         force_rescale: bool = False,
         policy: Policy | None = None,
     ) -> Stream:
+        check_function(function, of=kind)
         pipeline = self._pipeline
         if pipeline.sinks:
             raise ConfigError(
@@ -286,7 +296,7 @@ class Job:
         name: str,
         spark: SparkSession,
         *,
-        checkpoint_dir: str = "",
+        checkpoint_dir: str | os.PathLike[str] = "",
         interval_s: float = 1.0,
         timeout_s: float = 600.0,
         min_pause_s: float = 0.0,
@@ -313,9 +323,9 @@ class Job:
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, Job.__init__, of="Job")
+        self.checkpoint_dir = check_job(locals())  # all of them, before any is used
         self.name = name
         self.spark = spark
-        self.checkpoint_dir = _directory(checkpoint_dir, job=name)
         self.settings = CheckpointSettings(
             interval_s=interval_s,
             timeout_s=timeout_s,
@@ -349,6 +359,7 @@ class Job:
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
+        check_source(source)
         pipeline = Pipeline(source, steps=_own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
@@ -383,6 +394,7 @@ class Job:
         """
         from runtime.spark.engine import run_job
 
+        check_session(self.spark, pipelines=len(self._pipelines))
         return run_job(self)
 
 
@@ -416,16 +428,6 @@ def _own_steps(source: Source) -> list[Step]:
         )
         for each in source.functions
     ]
-
-
-def _directory(given: str, *, job: str) -> str:
-    if not given:
-        raise ConfigError(
-            "a job needs a directory for its checkpoints",
-            {"job": job, "setting": "checkpoint_dir"},
-            "Give a directory of its own, or an hdfs: URI.",
-        )
-    return given
 
 
 def _regions(number: int | None) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.rolling import Roll
 from connectors.hdfs.staging import split_target
+from runtime.arguments import check_kinds, require_able, require_text
 from runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.event_time import EventTime
@@ -28,6 +29,7 @@ FORMATS = ("parquet", "orc", "avro", "json", "csv")
 
 _JOINABLE = ("none", "uncompressed", "gzip")
 
+_ROLLS = ("size_bytes", "age", "idle")
 _SECRET = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 
 
@@ -71,6 +73,21 @@ class HdfsSink:
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, HdfsSink.__init__, of="HdfsSink")
+        check_kinds(
+            "HdfsSink",
+            texts={
+                "path": os.fspath(path) if isinstance(path, os.PathLike) else path,
+                "format": format,
+                "name": name or "",
+                "uid": uid or "",
+            },
+            options=options,
+        )
+        if roll is not None:
+            example = "Roll(size='128m', age=300)"
+            require_able(roll, "roll", _ROLLS, of="HdfsSink", example=example)
+        for column in _names(partition_by):
+            require_text(column, "partition_by", of="HdfsSink")
         self._target = absolute_uri(os.fspath(path))
         _, directory = split_target(self._target)
         self._format = _known_format(format)

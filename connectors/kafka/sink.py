@@ -20,6 +20,7 @@ from connectors.kafka.records import COLUMNS_USED, check_spark_columns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import claimed_by_writer, says_compression, write_settings
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory
+from runtime.arguments import check_kinds
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.model import StateEntry
@@ -72,6 +73,20 @@ class KafkaSink:
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSink.__init__, of="KafkaSink")
+        check_kinds(
+            "KafkaSink",
+            texts={
+                "bootstrap_servers": bootstrap_servers,
+                "topic": topic or "",
+                "transactional_id_prefix": transactional_id_prefix,
+                "guarantee": guarantee,
+                "name": name or "",
+                "uid": uid or "",
+                "hot_path": hot_path,
+            },
+            numbers={"transaction_timeout_s": transaction_timeout_s},
+            options=options,
+        )
         self._guarantee = _guarantee(guarantee)
         self._connection = KafkaConnection(
             bootstrap_servers=bootstrap_servers,

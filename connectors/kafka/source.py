@@ -23,6 +23,7 @@ from connectors.kafka.serde.deserializing import (
 )
 from connectors.kafka.subscription import Subscription
 from connectors.kafka.tuning import claimed_by_reader, read_settings
+from runtime.arguments import check_kinds, require_text
 from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError, StreamError
 from runtime.on_error import OnError, policy_of
@@ -95,6 +96,17 @@ class KafkaSource:
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
+        check_kinds(
+            "KafkaSource",
+            texts={
+                "bootstrap_servers": bootstrap_servers or "",
+                "pattern": pattern or "",
+                "group_id": group_id or "",
+                "name": name or "",
+                "uid": uid or "",
+            },
+            options=options,
+        )
         said = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
             said["kafka.bootstrap.servers"] = bootstrap_servers
@@ -326,6 +338,8 @@ def _as_options(
             {"topics": topics},
             f"Write topics=[{topics!r}].",
         )
+    for topic in topics or ():
+        require_text(topic, "topics", of="KafkaSource")
     said: dict[str, str] = {}
     if topics is not None:
         said["subscribe"] = ",".join(topics)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runtime.arguments import require_number, require_whole
 from runtime.contracts import FailureReason
 from runtime.errors import ConfigError
 from runtime.model import CheckpointKind
@@ -126,6 +127,11 @@ class RegionalCheckpointHandler:
 
     def __post_init__(self) -> None:
         timeout_s = self.region_timeout_s
+        of = type(self).__name__
+        require_number(self.max_failed_ratio, "max_failed_ratio", of=of)
+        require_whole(self.max_carried_in_a_row, "max_carried_in_a_row", of=of)
+        if timeout_s is not None:
+            require_number(timeout_s, "region_timeout_s", of=of)
         if (
             not 0 < self.max_failed_ratio < 1
             or self.max_carried_in_a_row < 1

@@ -4,10 +4,14 @@ Names, settings and meaning are those of Flink's restart strategies, per region 
 Pure: what was before, the clock and a random draw in; when to begin again out.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
 
+from runtime.arguments import require_number, require_whole
 from runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "ExponentialDelayRestart",
@@ -62,6 +66,7 @@ class FixedDelayRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
+        _require_numbers(self)
         _require({"attempts": self.attempts >= 0, "delay_s": self.delay_s >= 0})
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
@@ -96,6 +101,7 @@ class ExponentialDelayRestart:
     attempts_before_reset_backoff: int | None = None
 
     def __post_init__(self) -> None:
+        _require_numbers(self)
         limit = self.attempts_before_reset_backoff
         _require(
             {
@@ -137,6 +143,7 @@ class FailureRateRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
+        _require_numbers(self)
         _require(
             {
                 "max_failures_per_interval": self.max_failures_per_interval >= 1,
@@ -158,6 +165,16 @@ class FailureRateRestart:
             backoff_s=self.delay_s,
             failures_s=failures_s,
         )
+
+
+def _require_numbers(strategy: "DataclassInstance") -> None:
+    """Each of its settings is one, whole where its annotation says so."""
+    for each in fields(strategy):
+        value = getattr(strategy, each.name)
+        if each.type in ("int", int) or (value is not None and each.default is None):
+            require_whole(value, each.name, of=type(strategy).__name__)
+        elif value is not None:
+            require_number(value, each.name, of=type(strategy).__name__)
 
 
 def _require(settings: dict[str, bool]) -> None:

@@ -1,0 +1,107 @@
+"""Arguments of another kind than they have to be: refused where they are given, by name. Pure.
+
+Python takes whatever it is given, and fails where that is used: in a thread of the coordinator, or
+in an executor, with an error that names neither the argument nor what it may be.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+
+from runtime.errors import ConfigError
+
+__all__ = [
+    "check_kinds",
+    "require_able",
+    "require_function",
+    "require_mapping",
+    "require_number",
+    "require_text",
+    "require_whole",
+]
+
+_MOST_SHOWN = 60
+
+
+def require_text(value: object, name: str, *, of: str, may_be_empty: bool = False) -> None:
+    """Text, with something in it.
+
+    Args:
+        value: of the argument; of these functions none takes None: leave it out.
+        name: of the argument.
+        of: whose it is, for the message.
+        may_be_empty: "" says that it was not given.
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(value, str) or not (may_be_empty or value.strip()):
+        raise _wrong(value, name, of, "text", f"Write {name}='…'.")
+
+
+def require_number(value: object, name: str, *, of: str) -> None:
+    """A finite number; see `require_text`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):  # type: ignore[arg-type]  # by the line above
+        raise _wrong(value, name, of, "a finite number", f"Write {name}=1.5, without quotes.")
+
+
+def require_whole(value: object, name: str, *, of: str) -> None:
+    """A whole number; see `require_text`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(value, name, of, "a whole number", f"Write {name}=3, without quotes.")
+
+
+def require_mapping(value: object, name: str, *, of: str) -> None:
+    """Names with their values, which may be secret; see `require_text`."""
+    if not isinstance(value, Mapping):
+        remedy = f"Write {name}={{'name': 'value'}}."
+        raise _wrong(type(value), name, of, "a dictionary", remedy)
+
+
+def require_function(value: object, name: str, *, of: str) -> None:
+    """Something to call; see `require_text`."""
+    if not callable(value):
+        remedy = "Give the function itself: without quotes, and not what it returns."
+        raise _wrong(value, name, of, "a function", remedy)
+
+
+def require_able(
+    value: object, name: str, methods: Collection[str], *, of: str, example: str
+) -> None:
+    """An object with these methods, as one of ``example``; see `require_text`."""
+    if isinstance(value, type) or not all(hasattr(value, method) for method in methods):
+        raise _wrong(value, name, of, f"an object such as {example}", f"Write {name}={example}.")
+
+
+def check_kinds(
+    of: str,
+    *,
+    texts: Mapping[str, object],
+    numbers: Mapping[str, object] | None = None,
+    options: object = None,
+) -> None:
+    """What a source or a sink is given, before any of it is used.
+
+    Args:
+        of: its class.
+        texts: by argument; may be empty.
+        numbers: by argument; None: it was not given.
+        options: names with values, or None.
+    Raises:
+        ConfigError: one of them is of another kind.
+    """
+    for name, value in texts.items():
+        require_text(value, name, of=of, may_be_empty=True)
+    for name, value in (numbers or {}).items():
+        if value is not None:
+            require_number(value, name, of=of)
+    if options is not None:
+        require_mapping(options, "options", of=of)
+
+
+def _wrong(value: object, name: str, of: str, kind: str, remedy: str) -> ConfigError:
+    shown = repr(value)
+    if len(shown) > _MOST_SHOWN:
+        shown = shown[: _MOST_SHOWN - 1] + "…"
+    return ConfigError(
+        f"an argument of {of} is not {kind}", {"argument": name, "given": shown}, remedy
+    )

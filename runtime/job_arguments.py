@@ -1,0 +1,134 @@
+"""The arguments of a `Job`, and of what is done with it: their kinds, before any is used. Pure."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from runtime.arguments import (
+    require_able,
+    require_function,
+    require_number,
+    require_text,
+    require_whole,
+)
+from runtime.errors import ConfigError
+
+__all__ = ["check_function", "check_job", "check_session", "check_sink", "check_source"]
+
+_OF = "Job"
+_Check = Callable[..., None]
+_KINDS: Mapping[_Check, tuple[str, ...]] = {
+    require_text: ("name", "host"),
+    require_number: ("interval_s", "timeout_s", "min_pause_s", "outage_timeout_s"),
+    require_whole: ("retained", "task_memory_mib"),
+}
+_KINDS_OR_NONE: Mapping[_Check, tuple[str, ...]] = {
+    require_number: ("pressure_alarm_s", "discovery_interval_s", "coordinator_lost_timeout_s"),
+    require_whole: (
+        "tolerable_failures",
+        "regions",
+        "max_dropped_records",
+        "max_dropped_in_all",
+        "restore_from",
+    ),
+}
+_ABLE: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "checkpoint_handler": (("rule", "deadlines_s", "is_regional"), "RegionalCheckpointHandler()"),
+    "restart_strategy": (("after_failure",), "FixedDelayRestart(attempts=3)"),
+    "load_balancer": (("choose",), "LoadBalancer()"),
+}
+_LISTENER = (("on_progress",), "MyListener()")
+
+
+def check_job(given: Mapping[str, object]) -> str:
+    """The directory of the checkpoints, as text.
+
+    Args:
+        given: to ``Job``, by name.
+    Raises:
+        ConfigError: one of them is of another kind than it has to be; its name, and what it has to
+            be, are told.
+    """
+    for check, names in _KINDS.items():
+        for name in names:
+            check(given[name], name, of=_OF)
+    for check, names in _KINDS_OR_NONE.items():
+        for name in names:
+            if given[name] is not None:
+                check(given[name], name, of=_OF)
+    for name, (methods, example) in _ABLE.items():
+        if given[name] is not None:
+            require_able(given[name], name, methods, of=_OF, example=example)
+    _check_listeners(given["listeners"])
+    directory = given["checkpoint_dir"]
+    found: object = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+    if not found:
+        raise ConfigError(
+            "a job needs a directory for its checkpoints",
+            {"job": given["name"], "setting": "checkpoint_dir"},
+            "Give a directory of its own, or an hdfs: URI.",
+        )
+    require_text(found, "checkpoint_dir", of=_OF)
+    return str(found)
+
+
+def _check_listeners(listeners: object) -> None:
+    methods, example = _LISTENER
+    if not isinstance(listeners, Iterable) or isinstance(listeners, str):
+        require_able(None, "listeners", methods, of=_OF, example=f"[{example}]")
+        return
+    for listener in listeners:
+        require_able(listener, "listeners", methods, of=_OF, example=f"[{example}]")
+
+
+def check_source(source: object) -> None:
+    """What ``job.source(…)`` was given; ConfigError."""
+    require_able(
+        source,
+        "source",
+        ("enumerator", "reader", "schema_ddl"),
+        of="job.source(…)",
+        example="KafkaSource(bootstrap_servers=…, topics=[…])",
+    )
+
+
+def check_sink(sink: object) -> None:
+    """What ``.sink(…)`` was given; ConfigError."""
+    require_able(
+        sink,
+        "sink",
+        ("coordinator",),
+        of=".sink(…)",
+        example="KafkaSink(bootstrap_servers=…, topic=…, transactional_id_prefix=…)",
+    )
+
+
+def check_function(function: object, *, of: str) -> None:
+    """What ``.map_batches(…)`` or ``.transform(…)`` was given; ConfigError."""
+    require_function(function, "function", of=f".{of}(…)")
+
+
+def check_session(spark: object, *, pipelines: int) -> None:
+    """What a run needs of the job: a session that lives, and something to do.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not pipelines:
+        raise ConfigError(
+            "a job has nothing to do",
+            {"pipelines": 0},
+            "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
+        )
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        raise ConfigError(
+            "a job runs in a SparkSession, and was given something else",
+            {"argument": "spark", "given": type(spark).__name__},
+            "Write Job(name, SparkSession.builder.master('local[2]').getOrCreate(), …).",
+        )
+    if getattr(context, "_jsc", True) is None:
+        raise ConfigError(
+            "the SparkSession of the job has been stopped",
+            {"argument": "spark"},
+            "Make another one, and a job with it: SparkSession.builder.getOrCreate().",
+        )

@@ -1,0 +1,167 @@
+"""Arguments of another kind than they have to be: refused where they are given, by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connectors.hdfs import HdfsSink, Roll
+from connectors.kafka import KafkaSink, KafkaSource
+from runtime.checkpoint.balance import LoadBalancer
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.errors import ConfigError
+from runtime.failover.restart_strategies import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+)
+from runtime.job import Engine, Job
+
+
+def _job(**changes: Any) -> Job:
+    name, spark = changes.pop("name", "j"), changes.pop("spark", None)
+    return Job(name, spark, **{"checkpoint_dir": "d", **changes})
+
+
+def _source(**changes: Any) -> KafkaSource:
+    return KafkaSource(**{"bootstrap_servers": "b:1", "topics": ["in"], **changes})
+
+
+def _sink(**changes: Any) -> KafkaSink:
+    given = {"bootstrap_servers": "b:1", "topic": "out", "transactional_id_prefix": "p"}
+    return KafkaSink(**{**given, **changes})
+
+
+_WRONG: dict[str, list[Any]] = {
+    "name": [None, "", b"j"],
+    "checkpoint_dir": [None, "", 7, b"d"],
+    "interval_s": ["1s", None, True, float("nan"), float("inf"), -1],
+    "timeout_s": ["10", float("nan"), 0],
+    "min_pause_s": ["0"],
+    "outage_timeout_s": [None],
+    "pressure_alarm_s": ["60"],
+    "discovery_interval_s": [float("inf")],
+    "coordinator_lost_timeout_s": ["60"],
+    "tolerable_failures": ["3", 1.5, -1],
+    "retained": ["3", None, 0],
+    "regions": ["2", 2.0, True, 0],
+    "max_dropped_records": ["10"],
+    "restore_from": ["5", True],
+    "task_memory_mib": ["256"],
+    "host": [None, 5],
+    "engine": [None, "Continuous"],
+    "recovery": [None, "none"],
+    "on_lost": [None, "ignore"],
+    "on_region_failure": ["stop"],
+    "checkpoint_handler": ["regional", RegionalCheckpointHandler, True],
+    "restart_strategy": ["fixed-delay", FixedDelayRestart, 3],
+    "load_balancer": [True, LoadBalancer],
+    "listeners": [None, print, [print], "log"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in _WRONG.items() for value in values]
+)
+def test_a_job_refuses_an_argument_that_it_cannot_use(name: str, value: object) -> None:
+    """With its name and what to write; in a thread of the coordinator it would be a riddle."""
+    with pytest.raises(ConfigError, match=name) as raised:
+        _job(**{name: value})
+    _, _, remedy = raised.value.args
+    assert remedy
+
+
+def test_what_a_file_sink_can_use_is_taken(tmp_path: Path) -> None:
+    """A path as `pathlib` has it, and one column for a list of one."""
+    sink = HdfsSink(tmp_path / "out", roll=Roll(size="1m"), partition_by="day")
+    assert sink.settings()["partition_by"] == "day"
+
+
+def test_what_a_job_can_use_is_taken(tmp_path: Path) -> None:
+    """Also a path for a directory, an enumeration for its text, and an integer for a number."""
+    job = _job(
+        checkpoint_dir=tmp_path,
+        engine=Engine.AUTO,
+        interval_s=1,
+        regions=2,
+        restore_from=0,
+        checkpoint_handler=RegionalCheckpointHandler(),
+        load_balancer=LoadBalancer(),
+        listeners=[SimpleNamespace(on_progress=print)],
+    )
+    assert job.checkpoint_dir == str(tmp_path)
+
+
+_BUILT: dict[str, Callable[[], object]] = {
+    "attempts": lambda: FixedDelayRestart(attempts="3"),  # type: ignore[arg-type]
+    "delay_s": lambda: FixedDelayRestart(delay_s="1"),  # type: ignore[arg-type]
+    "initial_backoff_s": lambda: ExponentialDelayRestart(initial_backoff_s=float("nan")),
+    "attempts_before_reset_backoff": lambda: ExponentialDelayRestart(
+        attempts_before_reset_backoff=1.5  # type: ignore[arg-type]
+    ),
+    "max_failures_per_interval": lambda: FailureRateRestart(
+        max_failures_per_interval=None  # type: ignore[arg-type]
+    ),
+    "max_failed_ratio": lambda: RegionalCheckpointHandler(
+        max_failed_ratio="0.5"  # type: ignore[arg-type]
+    ),
+    "region_timeout_s": lambda: RegionalCheckpointHandler(
+        region_timeout_s="5"  # type: ignore[arg-type]
+    ),
+    "source": lambda: _job().source("orders"),  # type: ignore[arg-type]
+    "given=<class": lambda: _job().source(KafkaSource),  # type: ignore[arg-type]
+    "argument=source given=KafkaSink": lambda: _job().source(_sink()),  # type: ignore[arg-type]
+    "sink": lambda: _job().source(_source()).sink("out"),  # type: ignore[arg-type]
+    "argument=sink given=<": lambda: _job().source(_source()).sink(_source()),  # type: ignore[arg-type]
+    "map_batches": lambda: _job().source(_source()).map_batches("f"),  # type: ignore[arg-type]
+    "transform": lambda: _job().source(_source()).transform(None),  # type: ignore[arg-type]
+    "argument=topics": lambda: _source(topics=[1]),
+    "argument=bootstrap_servers given=\\['b:1'\\]": lambda: _source(bootstrap_servers=["b:1"]),
+    "argument=options given=<class 'list'>": lambda: _source(options=["sasl.password=x"]),
+    "argument=topic ": lambda: _sink(topic=["out"]),
+    "argument=guarantee": lambda: _sink(guarantee=None),
+    "argument=transactional_id_prefix": lambda: _sink(transactional_id_prefix=7),
+    "argument=transaction_timeout_s": lambda: _sink(transaction_timeout_s="60"),
+    "argument=options given=<class 'str'>": lambda: _sink(options="sasl.password=x"),
+    "argument=uid": lambda: _sink(uid=5),
+    "argument=path": lambda: HdfsSink(None),  # type: ignore[arg-type]
+    "argument=format": lambda: HdfsSink("/data/x", format=None),  # type: ignore[arg-type]
+    "argument=roll": lambda: HdfsSink("/data/x", roll="1h"),  # type: ignore[arg-type]
+    "argument=partition_by": lambda: HdfsSink("/data/x", partition_by=[1]),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize(("says", "build"), _BUILT.items(), ids=list(_BUILT))
+def test_what_a_job_is_made_of_refuses_it_too(says: str, build: Callable[[], object]) -> None:
+    """By name, and without values that may be secret."""
+    with pytest.raises(ConfigError, match=says) as raised:
+        build()
+    assert "sasl.password" not in str(raised.value)
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spark", [None, "local[2]", SimpleNamespace()])
+def test_a_run_without_a_session_is_one_clear_sentence(spark: Any) -> None:
+    """A job may be described without one."""
+    job = _job(spark=spark)
+    job.source(_source()).sink(_sink())
+    with pytest.raises(ConfigError, match="runs in a SparkSession"):
+        job.run()
+
+
+def test_a_run_in_a_session_that_has_been_stopped_is_one_clear_sentence() -> None:
+    """Py4J would speak of None."""
+    job = _job(spark=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+    job.source(_source()).sink(_sink())
+    with pytest.raises(ConfigError, match="has been stopped"):
+        job.run()
+
+
+def test_a_run_of_nothing_is_one_clear_sentence() -> None:
+    """Before Spark is asked for anything."""
+    with pytest.raises(ConfigError, match=r"nothing to do.*job\.source"):
+        _job().run()
