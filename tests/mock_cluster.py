@@ -51,6 +51,13 @@ class MockCluster:
         made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
         assert made == 0, name
 
+    def lead(self, topic: str, broker: int) -> None:
+        """From now on this broker leads the topic's first partition, in an epoch of its own."""
+        answer = self._library.rd_kafka_mock_partition_set_leader(
+            self._cluster, topic.encode(), ctypes.c_int32(0), ctypes.c_int32(broker)
+        )
+        assert answer == 0, topic
+
     def move(self, group: str, broker: int) -> None:
         """From now on this broker coordinates the group."""
         self._library.rd_kafka_mock_coordinator_set(

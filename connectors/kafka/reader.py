@@ -6,7 +6,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from connectors.kafka._client import (
     TopicPartition,
     translate,
 )
+from connectors.kafka.checked_seek import place_of, seek_surely
 from connectors.kafka.columns import COLUMNS, ColumnBuilder
 from connectors.kafka.consumers import PooledConsumer, process_pool
 from connectors.kafka.fetching import (
@@ -51,6 +52,7 @@ _FIRST_BATCH_RECORDS = 500  # their size is not known yet
 _DEFAULT_SETTINGS = read_settings(TaskMemory(), {})
 _IDLE_POLL_S = 0.1
 _STALL_S = 1.0
+_SEEK_S = 5.0  # for all that is assigned at once
 _WATERMARKS_S = 10.0
 _LONGEST_LOOK_S = 15.0  # with a question about a partition's ends, or a refused log-in
 _OUT_OF_RANGE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
@@ -206,13 +208,7 @@ class Reading:
         self._pooled.learn(self._splits)
         places = [self._place(slot) for slot in range(len(self._splits))]
         self._consumer.assign(places)
-        for place in places:
-            if place.leader_epoch is not None:
-                # An assignment is believed. Before a seek takes effect, the leader is asked whether
-                # its log is the one that was read. Where there is none to be asked, it goes on as
-                # one that is assigned.
-                with suppress(KafkaException):
-                    self._consumer.seek(place)
+        self._check(dict(enumerate(places)))
         self._moved_at_s = self._asked_s()  # until here nobody was asked for records
 
     def next_batch(self) -> pa.RecordBatch | None:
@@ -345,7 +341,7 @@ class Reading:
         else:
             self._refuse_silence()  # refused again and again, it would be asked for ever
         self._stop(slot)
-        self._consumer.incremental_assign([self._place(slot)])
+        self._go_on(slot)
 
     def _refuse_other_log(self, slot: int) -> None:
         """A new leader lacks records that have been read: since the last barrier, perhaps since an
@@ -361,14 +357,8 @@ class Reading:
     def _place(self, slot: int) -> TopicPartition:
         """Where to go on. By the leader's epoch librdkafka checks, whenever there is a new leader,
         that a log is still the same; of a range every record is checked."""
-        split, position = self._splits[slot], self._progress.position(slot)
         read = self._read.get(slot) if self._follows else None
-        # Whose markers lie before a position, nobody tells.
-        if read is None or read.leader_epoch is None or read.end_offset < position:
-            return TopicPartition(split.topic, split.partition, position)
-        return TopicPartition(
-            split.topic, split.partition, position, leader_epoch=read.leader_epoch
-        )
+        return place_of(self._splits[slot], self._progress.position(slot), read)
 
     def _stall(self, slot: int) -> None:
         """Ask for it again later, unless a barrier has said by then what becomes of it."""
@@ -387,7 +377,22 @@ class Reading:
         now_s = time.monotonic()
         for slot in [slot for slot, at_s in self._stalled_s.items() if now_s >= at_s]:
             del self._stalled_s[slot]
-            self._consumer.incremental_assign([self._place(slot)])
+            self._go_on(slot)
+
+    def _go_on(self, slot: int) -> None:
+        place = self._place(slot)
+        self._consumer.incremental_assign([place])
+        self._check({slot: place})
+
+    def _check(self, places: Mapping[int, TopicPartition]) -> None:
+        """Nothing is read on of another log than the one that was read: what cannot be asked for
+        that is not read for now. `_judge` hears of one that is another one."""
+        until_s = time.monotonic() + _SEEK_S
+        for slot, place in places.items():
+            if place.leader_epoch is not None and not seek_surely(
+                self._consumer, place, until_s=until_s
+            ):
+                self._stall(slot)
 
     def _stop(self, *slots: int) -> None:
         """No more of these partitions, neither from the brokers nor of what is here already."""

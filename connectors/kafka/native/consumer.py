@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 Addresses = npt.NDArray[np.uint64]
 
 (_FAIL,) = error_codes("_FAIL")
+_SEEK_MS = 1_000  # answered by the client itself, within microseconds
 
 
 class NativeConsumer(NativeClient):
@@ -88,9 +89,11 @@ class NativeConsumer(NativeClient):
             self.require_done(self._kafka.rd_kafka_incremental_unassign(self.address, unwanted))
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read on there; not waited for, but before whatever is asked for next."""
-        with _List(self._kafka, [partition]) as wanted:
-            self.require_done(self._kafka.rd_kafka_seek_partitions(self.address, wanted, 0))
+        """Read on there; raises where that has no effect, for its fetch has not begun."""
+        found = _List(self._kafka, [partition])
+        with found as wanted:
+            self.require_done(self._kafka.rd_kafka_seek_partitions(self.address, wanted, _SEEK_MS))
+            self.require(found.error(0))
 
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float, cached: bool
@@ -133,20 +136,41 @@ class NativeConsumer(NativeClient):
             self.close()
 
 
+class _Element(ctypes.Structure):
+    """``rd_kafka_topic_partition_t``, as ``rdkafka.h`` has it."""
+
+    _fields_ = (
+        ("topic", ctypes.c_char_p),
+        ("partition", ctypes.c_int32),
+        ("offset", ctypes.c_int64),
+        ("metadata", ctypes.c_void_p),
+        ("metadata_size", ctypes.c_size_t),
+        ("opaque", ctypes.c_void_p),
+        ("err", ctypes.c_int),
+        ("_private", ctypes.c_void_p),
+    )
+
+
 class _List:
     """A ``rd_kafka_topic_partition_list_t`` for the time of a call."""
 
     def __init__(self, kafka: Any, partitions: Sequence[TopicPartition]) -> None:  # noqa: ANN401 - ctypes finds functions by name
         self._kafka = kafka
         self._address: int = kafka.rd_kafka_topic_partition_list_new(len(partitions))
+        self._elements: list[int] = []
         for each in partitions:
             topic = each.topic.encode()
             added = kafka.rd_kafka_topic_partition_list_add(self._address, topic, each.partition)
+            self._elements.append(added)
             kafka.rd_kafka_topic_partition_list_set_offset(
                 self._address, topic, each.partition, each.offset
             )
             if each.leader_epoch is not None:
                 kafka.rd_kafka_topic_partition_set_leader_epoch(added, each.leader_epoch)
+
+    def error(self, at: int) -> int:
+        """What was answered for one of them, as a code."""
+        return int(_Element.from_address(self._elements[at]).err)
 
     def __enter__(self) -> int:
         return self._address
