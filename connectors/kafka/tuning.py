@@ -99,11 +99,7 @@ class ReadSettings:
     @property
     def most_bytes(self) -> int:
         """What the consumer may hold, of records that are larger than their bookkeeping."""
-        return (
-            self.queue_kib * _KIB
-            + self.queue_records * _CONSUMED_RECORD_BYTES
-            + self.fetch_bytes * _BROKERS
-        )
+        return claimed_by_reader(self.librdkafka())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +126,12 @@ class WriteSettings:
     @property
     def most_bytes(self) -> int:
         """What the producer may hold, and the Arrow rows that its reports refer to."""
-        return 2 * self.queue_kib * _KIB + self.queue_records * _PRODUCED_RECORD_BYTES
+        return claimed_by_writer(self.librdkafka())
 
 
 def claimed_by_reader(options: Mapping[str, object]) -> int:
-    """Bytes that a user's own settings of a consumer take; ``options`` by librdkafka's names."""
+    """Bytes that these settings of a consumer take: a user's own, or all of them, whether it reads
+    ranges or follows; ``options`` by librdkafka's names."""
     return (
         _given(options, _QUEUE_KIB) * _KIB
         + _given(options, _QUEUE_RECORDS) * _CONSUMED_RECORD_BYTES
