@@ -15,7 +15,7 @@ from runtime.model import CheckpointKind
 
 __all__ = ["RUN_MUTATIONS"]
 
-_USERS_OF_IS_PAST = ("aligning", "blame", "rulings", "settling", "steps")
+_USERS_OF_IS_PAST = ("blame", "book", "steps")
 
 _ANSWERED: Mapping[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 
