@@ -7,9 +7,9 @@ Everybody else takes the classes from here and makes clients with `make_producer
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
 from confluent_kafka import (
@@ -137,6 +137,11 @@ LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
 (UNKNOWN_PARTITION,) = error_codes("_UNKNOWN_PARTITION")
 """A record is for a partition that the topic has not, or not yet."""
 
+(_NO_LOG_IN,) = error_codes("_AUTHENTICATION")
+(_LOST,) = error_codes("_TRANSPORT")
+_NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+_Client = TypeVar("_Client")
+
 _UNREACHABLE = error_codes(
     "_ALL_BROKERS_DOWN",
     "_DESTROY_BROKER",  # gone from the cluster while it was asked, as in a rolling restart
@@ -233,27 +238,48 @@ def make_producer(config: Mapping[str, Any]) -> Producer:
         config: `KafkaConnection.librdkafka` and the caller's own settings.
     Raises:
         ConfigError: librdkafka refuses a setting.
+        UnreachableError, AuthenticationError: it needs a token, and none can be had.
     """
-    try:
-        return Producer(dict(config), logger=_librdkafka_log)
-    except KafkaException as err:
-        raise translate(err, {"client": "producer"}) from None
+    return _made(Producer, config, "producer")
 
 
 def make_consumer(config: Mapping[str, Any]) -> Consumer:
     """A consumer whose log goes to Python's logging; as `make_producer`."""
-    try:
-        return Consumer(dict(config), logger=_librdkafka_log)
-    except KafkaException as err:
-        raise translate(err, {"client": "consumer"}) from None
+    return _made(Consumer, config, "consumer")
 
 
 def make_admin(config: Mapping[str, Any]) -> AdminClient:
     """An admin client whose log goes to Python's logging; as `make_producer`."""
+    return _made(AdminClient, config, "admin")
+
+
+def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) -> _Client:
     try:
-        return AdminClient(dict(config), logger=_librdkafka_log)
+        return kind(_with_reasons(config), logger=_librdkafka_log)
     except KafkaException as err:
-        raise translate(err, {"client": "admin"}) from None
+        raise _token_failure(config) or translate(err, {"client": name}) from None
+
+
+def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
+    """Why the client was given no token; None: it was, or needs none."""
+    failure = getattr(config.get("oauth_cb"), "failure", None)
+    return failure if isinstance(failure, StreamError) else None
+
+
+def _with_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
+    """An issuer that is away looks to librdkafka like refused credentials, which end a job."""
+    tell = config.get("error_cb")
+    if tell is None or "oauth_cb" not in config:
+        return dict(config)
+
+    def told(error: KafkaError) -> None:
+        failure = _token_failure(config)
+        is_ours = error.code() == _NO_LOG_IN and _NO_TOKEN in error.str()
+        if is_ours and isinstance(failure, UnreachableError):
+            error = KafkaError(_LOST, str(failure))
+        tell(error)
+
+    return {**config, "error_cb": told}
 
 
 def translate(

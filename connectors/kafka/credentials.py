@@ -7,20 +7,24 @@ import base64
 import importlib
 import json
 import re
+import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from runtime.errors import AuthenticationError, ConfigError
+from runtime.errors import AuthenticationError, ConfigError, UnreachableError
 
 __all__ = [
     "ClientCredentials",
+    "ExtendedToken",
     "OAuthToken",
     "Secret",
     "TokenFunction",
     "UnsecuredToken",
     "load_token_function",
+    "parse_extensions",
     "parse_jaas",
     "without_credentials",
 ]
@@ -88,7 +92,9 @@ class ClientCredentials:
         token_url: the issuer's token endpoint; what may be secret in it is not shown.
         client_id, client_secret: of this application.
         scope: asked for, or "".
-        ca_file: PEM file that the endpoint's certificate is checked against, or None.
+        ca_file: PEM file or directory that the endpoint's certificate is checked against; None, or
+            librdkafka's word ``probe``: the system's.
+        ca_pem: the certificates themselves, beside those.
         timeout_s: of one request.
     """
 
@@ -97,16 +103,24 @@ class ClientCredentials:
     client_secret: str = field(repr=False)
     scope: str = ""
     ca_file: str | None = None
+    ca_pem: str | None = field(default=None, repr=False)
     timeout_s: float = 10.0
 
     def __call__(self) -> OAuthToken:
+        """Ask once.
+
+        Raises:
+            UnreachableError: the endpoint does not answer, or cannot for the moment.
+            AuthenticationError: it refuses, and would again.
+            ConfigError: its certificates cannot be read.
+        """
         import urllib3  # only processes that use this grant pay for it
 
         fields = {"grant_type": "client_credentials"} | (
             {"scope": self.scope} if self.scope else {}
         )
         try:
-            with urllib3.PoolManager(ca_certs=self.ca_file) as pool:
+            with urllib3.PoolManager(ssl_context=self._ssl_context()) as pool:
                 answer = pool.request(
                     "POST",
                     self.token_url,
@@ -116,13 +130,38 @@ class ClientCredentials:
                         basic_auth=f"{self.client_id}:{self.client_secret}"
                     ),
                     timeout=self.timeout_s,
-                    retries=2,
+                    retries=urllib3.Retry(total=2, connect=0, read=0),  # of redirects alone
                 )
         except urllib3.exceptions.HTTPError as err:
-            raise self._refused(type(err).__name__) from None
-        if answer.status != 200:
-            raise self._refused(f"HTTP {answer.status}")
-        return self._token(answer.json())
+            reason = getattr(err, "reason", None) or err
+            lasting = (urllib3.exceptions.SSLError, urllib3.exceptions.LocationValueError)
+            told = self._refused if isinstance(reason, lasting) else self._away
+            raise told(type(reason).__name__) from None
+        body = _json_object(answer.data)
+        if answer.status == 200:
+            return self._token(body)
+        said = f"HTTP {answer.status} {body.get('error', '')}".rstrip()
+        if answer.status in _FOR_THE_MOMENT or answer.status >= 500 or body.get("error") in _LATER:
+            raise self._away(said)
+        raise self._refused(said)
+
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        """That of the endpoint; None where it is not asked by TLS."""
+        if not self.token_url.lower().startswith("https:"):
+            return None
+        place = Path(self.ca_file) if self.ca_file not in (None, "", "probe") else None
+        try:
+            return ssl.create_default_context(
+                cafile=None if place is None or place.is_dir() else str(place),
+                capath=str(place) if place is not None and place.is_dir() else None,
+                cadata=self.ca_pem or None,
+            )
+        except (OSError, ssl.SSLError) as err:
+            raise ConfigError(
+                "the certificates of the token endpoint cannot be read",
+                {"kafka.https.ca.location": self.ca_file, "cause": type(err).__name__},
+                "Check kafka.https.ca.location or kafka.https.ca.pem: certificates in PEM.",
+            ) from err
 
     def _token(self, body: Mapping[str, object]) -> OAuthToken:
         value, lifetime = body.get("access_token"), body.get("expires_in", 300)
@@ -132,14 +171,24 @@ class ClientCredentials:
             value=value, expires_at_s=time.time() + lifetime, principal=self.client_id
         )
 
+    def _where(self, answer: str) -> Mapping[str, object]:
+        return {
+            "token_url": without_credentials(self.token_url),
+            "client_id": self.client_id,
+            "answer": answer,
+        }
+
+    def _away(self, answer: str) -> UnreachableError:
+        return UnreachableError(
+            "the token endpoint gives no token at the moment",
+            self._where(answer),
+            "Check that kafka.sasl.oauthbearer.token.endpoint.url can be reached from here.",
+        )
+
     def _refused(self, answer: str) -> AuthenticationError:
         return AuthenticationError(
             "no OAuth token could be had",
-            {
-                "token_url": without_credentials(self.token_url),
-                "client_id": self.client_id,
-                "answer": answer,
-            },
+            self._where(answer),
             "Check kafka.sasl.oauthbearer.token.endpoint.url, the client id and its secret.",
         )
 
@@ -152,6 +201,52 @@ def without_credentials(url: str) -> str:
         return "(not a URL)"
     place = parts.netloc.rpartition("@")[2]
     return urllib.parse.urlunsplit((parts.scheme, place, parts.path, "", ""))
+
+
+_FOR_THE_MOMENT = frozenset({408, 425, 429})
+_LATER = frozenset({"server_error", "slow_down", "temporarily_unavailable"})  # RFC 6749, RFC 8628
+
+
+def _json_object(data: bytes) -> Mapping[str, object]:
+    """Empty where it is none."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendedToken:
+    """A token function with SASL extensions that the user has named beside it.
+
+    Attributes:
+        function: gives the token; extensions of its own win.
+        extensions: names and values.
+    """
+
+    function: TokenFunction
+    extensions: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def __call__(self) -> OAuthToken:
+        token = self.function()
+        return replace(token, extensions={**dict(self.extensions), **token.extensions})
+
+
+def parse_extensions(text: str) -> dict[str, str]:
+    """As librdkafka writes them, ``name=value,name=value``.
+
+    Raises:
+        ConfigError: without the text, which may be a secret.
+    """
+    pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
+    if any(not name.strip() or not separator for name, separator, _ in pairs):
+        raise ConfigError(
+            "SASL extensions cannot be read",
+            {"option": "kafka.sasl.oauthbearer.extensions"},
+            "Write: name=value,name=value.",
+        )
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def load_token_function(path: str) -> TokenFunction:

@@ -41,7 +41,12 @@ def look_at_limits(
         timeout_s: of the question who is there, and of those that all are asked at a time.
     """
     refusals = Refusals()
-    admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": refusals.note})
+    try:
+        admin = make_admin({**connection.librdkafka(Role.ADMIN), "error_cb": refusals.note})
+    except (UnreachableError, AuthenticationError) as err:  # there is no token for it
+        log.info("limits of the cluster cannot be read: error=%s", err)
+        refusal = err if isinstance(err, AuthenticationError) else None
+        return LimitsLook(unanswered=frozenset({"cluster"}), refusal=refusal)
     asked = _Asked(connection, time.monotonic() + 2 * timeout_s + _ANSWER_S)
     try:
         brokers = [str(each) for each in admin.list_topics(topic="", timeout=timeout_s).brokers]

@@ -12,10 +12,12 @@ from connectors.kafka.native.library import library_for
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.producer_client import Client
 from connectors.kafka.producer_settings import transactional_config
+from connectors.kafka.refusals import UnsentError
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.statistics_pace import StatisticsPace
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import WriteSettings
+from runtime.errors import UnreachableError
 
 __all__ = ["Preparation", "make_client"]
 
@@ -80,12 +82,7 @@ class Preparation:
             self._settings,
             transaction_timeout_s=self._transaction_timeout_s,
         )
-        producer = TransactionalProducer(
-            self._make_client,
-            config,
-            transactional_id,
-            statistics_interval_ms=self._pace.next_ms(),
-        )
+        producer = self._made(config, transactional_id)
         try:
             left_s = max(until_s - time.monotonic(), _LEAST_INIT_S)
             producer.prepare(topic=self._topic, timeout_s=left_s)
@@ -93,3 +90,14 @@ class Preparation:
             producer.release()
             raise
         return producer
+
+    def _made(self, config: Mapping[str, Any], transactional_id: str) -> TransactionalProducer:
+        try:
+            return TransactionalProducer(
+                self._make_client,
+                config,
+                transactional_id,
+                statistics_interval_ms=self._pace.next_ms(),
+            )
+        except UnreachableError as err:  # there is no token for it at the moment
+            raise UnsentError(*err.args) from err

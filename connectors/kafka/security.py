@@ -22,14 +22,17 @@ from connectors.kafka.client_options import (
 )
 from connectors.kafka.credentials import (
     ClientCredentials,
+    ExtendedToken,
     Secret,
     TokenFunction,
     UnsecuredToken,
     load_token_function,
+    parse_extensions,
     parse_jaas,
     without_credentials,
 )
-from runtime.errors import ConfigError
+from connectors.kafka.tokens import KeptToken, kept_token
+from runtime.errors import ConfigError, StreamError
 
 __all__ = ["REDACTED", "KafkaConnection"]
 
@@ -57,6 +60,8 @@ _ADDRESSES = frozenset({"sasl.oauthbearer.token.endpoint.url"})
 # As the Java client's request.timeout.ms: so long a broker that hangs, while others lead in its
 # place, is waited for. librdkafka's own is a minute, and of transactions their time-out.
 _ANSWER_MS = 30_000
+# confluent-kafka gives up a client that has no token after 10 s, and librdkafka asks that often.
+_TOKEN_PATIENCE_S = 5.0
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
@@ -150,7 +155,7 @@ class KafkaConnection:
             del config[name]
         config["sasl.mechanism"] = sasl.mechanism
         if sasl.token is not None:
-            config["oauth_cb"] = _LibrdkafkaToken(sasl.token)
+            config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
             config |= {"sasl.username": sasl.username, "sasl.password": Secret(sasl.password)}
         return config
@@ -192,8 +197,10 @@ class KafkaConnection:
         sasl = self._sasl()
         if sasl is not None and sasl.password:
             yield sasl.password
-        if sasl is not None and isinstance(sasl.token, ClientCredentials):
-            yield sasl.token.client_secret
+        token = None if sasl is None else sasl.token
+        function = token.function if isinstance(token, ExtendedToken) else token
+        if isinstance(function, ClientCredentials):
+            yield function.client_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +248,8 @@ def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl
                 "Use the login module of that mechanism.",
             )
     if mechanism == "OAUTHBEARER":
-        return _Sasl(mechanism=mechanism, token=token or _token_function(options, jaas))
+        function = token or _token_function(options, jaas)
+        return _Sasl(mechanism=mechanism, token=_extended(function, options, jaas))
     username = options.get("sasl.username") or jaas.get("username", "")
     password = options.get("sasl.password") or jaas.get("password", "")
     if not username or not password:
@@ -263,6 +271,7 @@ def _token_function(options: Mapping[str, str], jaas: Mapping[str, str]) -> Toke
             client_secret=_first(options, *_CLIENT_SECRET) or jaas.get("clientSecret", ""),
             scope=options.get("sasl.oauthbearer.scope") or jaas.get("scope", ""),
             ca_file=options.get("https.ca.location"),
+            ca_pem=options.get("https.ca.pem"),
         )
     principal = jaas.get("unsecuredLoginStringClaim_sub") or _config_principal(options)
     if principal:
@@ -273,6 +282,22 @@ def _token_function(options: Mapping[str, str], jaas: Mapping[str, str]) -> Toke
         "Pass a token function, or set kafka.sasl.oauthbearer.token.function, "
         "kafka.sasl.oauthbearer.token.endpoint.url or kafka.sasl.jaas.config.",
     )
+
+
+def _extended(
+    function: TokenFunction, options: Mapping[str, str], jaas: Mapping[str, str]
+) -> TokenFunction:
+    """With extensions by librdkafka's option, and by those of Java's login module."""
+    told = {
+        name.removeprefix(prefix): value
+        for prefix in _JAAS_EXTENSION
+        for name, value in jaas.items()
+        if name.startswith(prefix)
+    }
+    told |= parse_extensions(options.get("sasl.oauthbearer.extensions", ""))
+    if not told:
+        return function
+    return ExtendedToken(function=function, extensions=tuple(sorted(told.items())))
 
 
 def _lifetime_s(jaas: Mapping[str, str]) -> float:
@@ -288,6 +313,7 @@ def _lifetime_s(jaas: Mapping[str, str]) -> float:
         ) from None
 
 
+_JAAS_EXTENSION = ("unsecuredLoginExtension_", "extension_")
 _CLIENT_ID = ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id")
 _CLIENT_SECRET = (
     "sasl.oauthbearer.client.credentials.client.secret",
@@ -340,13 +366,23 @@ def _check_protocol(options: Mapping[str, str]) -> None:
 
 
 class _LibrdkafkaToken:
-    """librdkafka's form of a token function: called on a poll, again before expiry."""
+    """librdkafka's form of a token function: called on a poll, again before expiry.
 
-    def __init__(self, token: TokenFunction) -> None:
+    Attributes:
+        failure: of the last call; the client says only that there was one.
+    """
+
+    def __init__(self, token: KeptToken) -> None:
         self._token = token
+        self.failure: StreamError | None = None
 
     def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
-        token = self._token()
+        try:
+            token = self._token.get(patience_s=_TOKEN_PATIENCE_S)
+        except StreamError as err:
+            self.failure = err
+            raise
+        self.failure = None
         return token.value, token.expires_at_s, token.principal, dict(token.extensions)
 
 

@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from connectors.kafka.credentials import TokenFunction
-from runtime.errors import StreamError
+from connectors.kafka.tokens import KeptToken, kept_token
+from runtime.errors import StreamError, UnreachableError
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 deprecates.
@@ -191,7 +191,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
         super().maybe_raise_auth_failure(node_id)
 
     def _note(self, error: BaseException) -> None:
-        if isinstance(error, (*REFUSED_CREDENTIALS, StreamError)):
+        is_away = isinstance(error, UnreachableError)  # a token could not be had
+        if isinstance(error, (*REFUSED_CREDENTIALS, StreamError)) and not is_away:
             self.refused = error
         else:
             self.failed = error
@@ -217,7 +218,7 @@ class WireClient:
         """
         token = settings.get("sasl_oauth_token")
         if token is not None:
-            settings = {**settings, "sasl_oauth_token_provider": _TokenProvider(token)}
+            settings = {**settings, "sasl_oauth_token_provider": _TokenProvider(kept_token(token))}
         client = cls({"client_id": "sluice-transactions", **_LIMITS, **settings})
         left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         try:
@@ -263,17 +264,24 @@ class WireClient:
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's form of a token function; asks anew for each connection."""
+    """kafka-python's form of a token function; asks anew for each connection.
 
-    def __init__(self, token: TokenFunction) -> None:
+    In the thread of all connections, which waits for nothing but the answer.
+    """
+
+    def __init__(self, token: KeptToken) -> None:
         super().__init__()
         self._token = token
+        self._extensions: dict[str, str] = {}
 
     def token(self) -> str:
-        return self._token().value
+        found = self._token.get()
+        self._extensions = dict(found.extensions)
+        return found.value
 
     def extensions(self) -> dict[str, str]:
-        return dict(self._token().extensions)
+        """Of that token: asked for right behind it."""
+        return self._extensions
 
 
 class Net:

@@ -1,0 +1,53 @@
+"""What the client of a broker says when it is given no OAUTHBEARER token."""
+
+import time
+from typing import Any
+
+import pytest
+
+from connectors.kafka._client import make_admin, make_producer
+from connectors.kafka.client_options import Role
+from connectors.kafka.credentials import OAuthToken
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import AuthenticationError, StreamError, UnreachableError
+from tests.unit.test_tokens import AWAY, REFUSAL, SASL, Issuer
+
+
+def oauth(function: Any) -> KafkaConnection:
+    return KafkaConnection.of(SASL, oauth_token=function)
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"), [(AWAY, UnreachableError), (REFUSAL, AuthenticationError)]
+)
+def test_a_client_without_a_token_says_why(
+    failure: StreamError, told: type[StreamError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """confluent-kafka says that there was none in time, which looks like a refusal."""
+    monkeypatch.setattr("connectors.kafka.security._TOKEN_PATIENCE_S", 0.0)
+    connection = oauth(Issuer(*[failure] * 9))
+    with pytest.raises(told):
+        make_producer({**connection.librdkafka(Role.PRODUCER), "log_level": 0})
+
+
+def test_an_issuer_that_is_away_later_is_not_told_as_a_refused_log_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Refused for 15 seconds, a log-in ends the job."""
+    monkeypatch.setattr("connectors.kafka.security._TOKEN_PATIENCE_S", 0.0)
+    asked: list[float] = []
+    told: list[Any] = []
+
+    def function() -> OAuthToken:
+        asked.append(time.time())
+        if len(asked) > 1:
+            raise AWAY
+        return OAuthToken(value="t", expires_at_s=time.time() + 5.5, principal="me")
+
+    config = {**oauth(function).librdkafka(Role.ADMIN), "log_level": 0, "error_cb": told.append}
+    admin = make_admin(config)
+    until_s = time.monotonic() + 60
+    while not any("issuer is away" in error.str() for error in told):
+        assert time.monotonic() < until_s
+        admin.poll(0.1)
+    assert {error.name() for error in told} <= {"_TRANSPORT", "_ALL_BROKERS_DOWN"}
