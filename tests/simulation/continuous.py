@@ -277,7 +277,7 @@ class _Writer:
         self._task.worker.hold(self._lease)
         self._held, self._lease = self._lease, None
         if self._world.fault(self._world.profile.old, "an epoch must be decided soon"):
-            self.decide_by_s = self._world.clock() + self._world.random.choice((0.0, 0.05, 0.2))
+            self.decide_by_s = self._world.ages() + self._world.random.choice((0.0, 0.05, 0.2))
         return [entry_of(transaction_of(self._held), self._checkpoint_id, self._ranges)]
 
     def commit(self, *, timeout_s: float) -> bool:

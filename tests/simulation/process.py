@@ -171,7 +171,7 @@ class Process:
                 restored_from=self.found.record.checkpoint_id,
             ),
             settings=self._settings,
-            age_clock=self.world.clock,
+            age_clock=self.world.ages,
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
             kept=self.found.kept,
@@ -239,6 +239,7 @@ class Process:
         if world.roll(world.profile.asked) and not self.core.is_over:
             self._ask(living)
             return
+        world.sleep()
         drawn = world.random.random()
         if drawn < _SELDOM:
             self._seldom[int(drawn / _SELDOM * len(self._seldom))]()
@@ -376,7 +377,7 @@ class Process:
         """Give the core an event and carry out what does not block."""
         self.watch.told(event)
         try:
-            actions = self.core.step(event, self.world.clock())
+            actions = self.core.step(event, self.world.clock(), missed_s=self.world.slept_s)
         except StreamError:
             if raises:
                 raise

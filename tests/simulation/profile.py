@@ -19,6 +19,7 @@ class Profile:
         add: of partitions.
         expire: of open transactions, by the broker's own timeout; what was decided is repaired.
         old: a batch must be decided soon, or its transactions may expire.
+        sleeps: the host, while the clock of all that waits stands still.
         lost_stops: it is not repaired, the job stops with the ranges.
         accepted: a person accepts what is told then, and starts the job again; starts have little
             time, so that some of a decision may still be open when they tell of the rest.
@@ -72,6 +73,7 @@ class Profile:
     add: float = 0.01
     expire: float = 0.0
     old: float = 0.0
+    sleeps: float = 0.0
     lost_stops: bool = False
     accepted: bool = False
     some_repair: bool = False

@@ -218,6 +218,9 @@ PROFILES: Mapping[str, Profile] = {
     "batches grow old, in three checkpoints at once, carried and on disk": Profile(
         old=0.4, max_concurrent=3, regional=True, disk=True, late=0.1, lost_answer=0.2, kill=0.02
     ),
+    "batches grow old while the host sleeps": Profile(
+        old=0.5, sleeps=0.1, regional=True, lost_answer=0.2, refused=0.2, pause=0.03
+    ),
     "batches of a drop-in grow old": Profile(
         old=0.4, external=True, disk=True, late=0.1, lost_answer=0.2, refused=0.2, kill=0.02
     ),

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from runtime.checkpoint import retention, settling, steps
+from runtime.checkpoint.book import Book
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.regions import RegionState
 from runtime.contracts import PublishOutcome, SweepView
 from runtime.errors import StorageError
 from runtime.model import CheckpointKind
+from runtime.moments import is_past
 
 __all__ = ["RUN_MUTATIONS"]
 
@@ -24,6 +26,16 @@ def decide_whatever_its_age(patch: pytest.MonkeyPatch) -> None:
     """Rule 23: an epoch is decided only while its oldest transaction is far from being aborted."""
     for module in _USERS_OF_IS_PAST:
         patch.setattr(f"runtime.checkpoint.{module}.is_past", lambda moment_s, now_s: False)
+
+
+def age_by_the_clock_of_waits(patch: pytest.MonkeyPatch) -> None:
+    """Rule 23: what is open grows old while the host sleeps, as it does for the brokers."""
+
+    def broken(book: Book, decide_by_s: float | None, now_s: float) -> bool:
+        return is_past(decide_by_s, now_s)
+
+    patch.setattr(Book, "is_too_old", broken)
+    patch.setattr("runtime.checkpoint.steps.is_past", lambda moment_s, now_s: False)
 
 
 def carry_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
@@ -124,6 +136,11 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     "decide whatever its age": (
         decide_whatever_its_age,
         {"old": 0.4},
+        "a decision is tried that has grown old",
+    ),
+    "age by the clock of waits": (
+        age_by_the_clock_of_waits,
+        {"old": 0.5, "sleeps": 0.1},
         "a decision is tried that has grown old",
     ),
     "carry without a sweep": (

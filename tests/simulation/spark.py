@@ -221,7 +221,7 @@ class Life:
         )
         decide_by_s = None
         if world.fault(world.profile.old, "a batch must be decided soon"):
-            decide_by_s = world.clock() + world.random.choice((0.0, 0.05, 0.2))
+            decide_by_s = world.ages() + world.random.choice((0.0, 0.05, 0.2))
         ack = Acknowledgement(
             batch=batch,
             checkpoint_id=hint,

@@ -209,7 +209,7 @@ class Watch:
         """Rule 23: nobody tries to decide what may be lost already; one that was not answered, and
         stands, is only asked for again."""
         if record.verdict is Verdict.DECIDED and record.checkpoint_id not in self._places:
-            now_s = self._world.clock()
+            now_s = self._world.ages()
             is_safe = all(now_s <= self._due_s.get(e, now_s) for e in record.committables)
             self.require(is_safe, "a decision is tried that has grown old")
 

@@ -59,7 +59,7 @@ class Worker:
             background=self._to_do.append,
             keep_alive_s=None,
             clock=world.clock,
-            ages=world.clock,
+            ages=world.ages,
             draw_owner=lambda: f"w{next(world.names)}",
         )
 

@@ -65,6 +65,7 @@ class World:
         self.random = random.Random(seed)
         self.profile = profile
         self.clock = ManualClock()
+        self.slept_s = 0.0
         level = self.random.randrange(3) if profile.level is None else profile.level
         self.broker = FakeBroker(level=level, hold_markers=profile.markers)
         self.watch = Watch(self)
@@ -161,6 +162,15 @@ class World:
             self.faults[what] += 1
             self.note(what)
         return happens
+
+    def ages(self) -> float:
+        """The clock, and what the host has slept."""
+        return self.clock() + self.slept_s
+
+    def sleep(self) -> None:
+        """The host may: nobody waits meanwhile, and what is open grows old."""
+        if self.profile.sleeps and self.fault(self.profile.sleeps, "the host sleeps"):
+            self.slept_s += self.random.choice((0.05, 0.3))
 
     def note(self, what: str) -> None:
         """Something that belongs in the story."""
