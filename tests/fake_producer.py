@@ -237,6 +237,7 @@ class FakeClient:
             "tx": self.initialisations + additions + questions,
             "rx": self.initialisations + additions - lost + late,
             "waitresp_cnt": 0,
+            "outbuf_cnt": 0,
             "rxcorriderrs": late,
         }
         topics = {"eos": {"topic": "eos", "partitions": {}}}

@@ -3,14 +3,17 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-__all__ = ["TransactionStatus", "may_arrive_late", "may_begin_late", "read_status"]
+__all__ = ["Additions", "TransactionStatus", "may_arrive_late", "read_status"]
 
 _DECODER = json.JSONDecoder()
 _INIT_PRODUCER_ID = "InitProducerId"
 _ADD_PARTITIONS_TO_TXN = "AddPartitionsToTxn"
+_BROKERS = '"brokers":'
+_TOPICS = '"topics":'  # behind the brokers; their names are anybody's
+_COORDINATOR = "TxnCoordinator"  # of whatever broker that is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +63,76 @@ def may_arrive_late(statistics: str, before: str | None = None) -> bool:
     return sent > 1 and given_up > 0
 
 
-def may_begin_late(statistics: str, before: str | None = None) -> bool:
-    """Whether a request to add partitions to the transaction, and so to begin it, may still arrive.
+@dataclass(frozen=True, slots=True)
+class _Coordinator:
+    """What is told of the transaction's coordinator."""
 
-    Of a client that carries one transaction. Unlike that for an id the request has certainly been
-    sent again, perhaps behind these statistics: the client does so 500 ms after it has lost a
-    connection, or has given up waiting.
+    added: int
+    sent: int
+    given_up: int
+    under_way: int
 
-    Args:
-        before: statistics from before the transaction was begun: what the client gave up then, on
-            its way to an id, was no such request. None: since the client was made.
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """Requests to add partitions to a transaction, and so to begin it, by statistics as they come.
+
+    Of a client that carries one transaction. The client tells how many requests it has sent of each
+    kind, and how many it has given up of all kinds together. What it gives up while none of these
+    can be under way, a question which version the broker speaks for one, begins nothing: of a
+    coordinator that goes and comes back there is one nearly each time.
+
+    Unlike that for an id a request has certainly been sent again, perhaps behind the newest
+    statistics: the client does so 500 ms after it has lost a connection, or has given up waiting.
     """
-    sent, given_up = _requests(_ADD_PARTITIONS_TO_TXN, statistics, before)
-    return sent > 0 and given_up > 0
+
+    _seen: _Coordinator | None
+    _added: int = 0
+    _given_up: int = 0
+    _was_added: bool = False  # just now: what is counted of one request may be torn in two
+    _is_under_way: bool = False
+    _is_unknown: bool = False
+
+    @classmethod
+    def since(cls, statistics: str) -> Self:
+        """Of a transaction that is begun behind these."""
+        return cls(_coordinator(statistics))
+
+    def then(self, statistics: str) -> Self:
+        """With the next statistics; each must be told, in their order."""
+        before, now = self._seen, _coordinator(statistics)
+        if before is None or now is None or now.sent < before.sent:
+            return replace(self, _seen=now, _is_unknown=True)
+        added = now.added - before.added
+        may_be_one = added > 0 or self._was_added or self._is_under_way
+        return replace(
+            self,
+            _seen=now,
+            _added=self._added + added,
+            _given_up=self._given_up + may_be_one * (now.given_up - before.given_up),
+            _was_added=added > 0,
+            _is_under_way=may_be_one and now.under_way > 0,
+        )
+
+    @property
+    def may_come_late(self) -> bool:
+        """Whether such a request may still arrive behind what has been answered."""
+        return self._is_unknown or (self._added > 0 and self._given_up > 0)
+
+
+def _coordinator(statistics: str) -> _Coordinator | None:
+    """None where the client tells nothing of it. Parsed alone: it leads no partitions."""
+    begin = max(0, statistics.find(_BROKERS))
+    start = statistics.find(f'"{_COORDINATOR}"', begin, statistics.find(_TOPICS, begin))
+    if start < 0:
+        return None
+    told, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
+    return _Coordinator(
+        added=told["req"].get(_ADD_PARTITIONS_TO_TXN, 0),
+        sent=told["tx"],
+        given_up=_unanswered(told),
+        under_way=told["waitresp_cnt"] + told["outbuf_cnt"],
+    )
 
 
 def _requests(request: str, statistics: str, before: str | None) -> tuple[int, int]:
@@ -99,22 +159,23 @@ def _sent(request: str, brokers: Mapping[str, Any], asked: list[str]) -> int:
 
 
 def _given_up(brokers: Mapping[str, Any], asked: list[str]) -> int:
+    return sum(_unanswered(brokers[name]) for name in asked if name in brokers)
+
+
+def _unanswered(broker: Mapping[str, Any]) -> int:
     """How many requests the client has stopped to wait for, whether an answer came later or not.
 
     An answer behind that counts as received, and as one to no request. Without the latter it would
     make up for another request that is given up later.
     """
-    told = [brokers[name] for name in asked if name in brokers]
-    return sum(
-        broker["tx"] - broker["rx"] - broker["waitresp_cnt"] + broker["rxcorriderrs"]
-        for broker in told
-    )
+    answered = broker["rx"] - broker["rxcorriderrs"]
+    return int(broker["tx"] - answered - broker["waitresp_cnt"])
 
 
 def _brokers(statistics: str) -> Mapping[str, Any] | None:
     """What is told of each broker, by the client's name of it."""
     # Before the topics, whose names are anybody's; a client's own name has no colon behind it.
-    start = statistics.find('"brokers":')
+    start = statistics.find(_BROKERS)
     if start < 0:
         return None
     brokers: Mapping[str, Any]

@@ -24,9 +24,9 @@ from connectors.kafka.log_ins import LASTING_S
 from connectors.kafka.producer_client import Client, ClientFactory, partition_count, serve
 from connectors.kafka.refusals import LateRequestError, UnansweredError, is_answer, weight
 from connectors.kafka.transaction_status import (
+    Additions,
     TransactionStatus,
     may_arrive_late,
-    may_begin_late,
     read_status,
 )
 from runtime.contracts import Clock
@@ -80,6 +80,7 @@ class TransactionalProducer:
         self._statistics = ""
         self._seen = 0
         self._before: str | None = None  # statistics of when nothing was under way
+        self._additions: Additions | None = None  # of the transaction, once it is begun
         self._identity: TransactionIdentity | None = None
         self._on_client_error: Callable[[KafkaError], None] | None = None
         self.last_error: KafkaError | None = None
@@ -226,6 +227,7 @@ class TransactionalProducer:
         with self._used:
             self._serve_all()
         self._before = self._statistics  # what was lost on the way to here has begun nothing
+        self._additions = Additions.since(self._statistics)
         self._on_client_error = on_client_error
         if self.last_error is not None and self.last_error.fatal():
             on_client_error(self.last_error)
@@ -307,11 +309,14 @@ class TransactionalProducer:
             return None
         return self._timeout_s - min(_LONGEST_ROOM_S, self._timeout_s / 4)
 
+    def _may_begin_late(self) -> bool:
+        return self._additions is None or self._additions.may_come_late
+
     def _refuse_repeated(self) -> None:
         # A copy that comes behind a commit which leaves the epoch as it is (natively; by hand at
         # transaction.version 0) begins that epoch anew, without a record. Once that has timed out,
         # the broker tells of an abort, and what is visible would be written again.
-        if may_begin_late(self._statistics, self._before):
+        if self._may_begin_late():
             raise TransactionAbortedError(
                 "a request to add partitions to the transaction may still arrive",
                 {"transactional_id": self.transactional_id},
@@ -384,7 +389,7 @@ class TransactionalProducer:
             self._serve_all()
             # Told behind the pre-commit, where the client was about to add another partition when
             # it lost its connection, and did not wait: EndTxn by hand raises the epoch.
-            if may_begin_late(self._statistics, self._before):
+            if self._may_begin_late():
                 log.info("commit is left to the driver: id=%s", self.transactional_id)
                 return False
             self.client.commit_transaction(timeout_s)
@@ -427,6 +432,8 @@ class TransactionalProducer:
 
     def _on_statistics(self, statistics: str) -> None:
         self._statistics = statistics
+        if self._additions is not None:
+            self._additions = self._additions.then(statistics)
         self._seen += 1
 
     def _on_error(self, error: KafkaError) -> None:

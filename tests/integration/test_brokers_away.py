@@ -1,0 +1,72 @@
+"""A task outlives an outage of all of its sink's brokers: it waits, and nothing fails."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from runtime.model import StateEntry
+from tests.kafka_records import create_topic, values
+from tests.sink_region import commit, region_of, rows
+
+pytestmark = [pytest.mark.integration, pytest.mark.extended]
+
+_ACKNOWLEDGED_S = 3.0
+_AWAY_S = 35.0  # longer than a task was ready to wait once
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+    """One that a test may end."""
+    with EmbeddedKafka(data_dir=tmp_path / "broker") as kafka:
+        yield kafka
+
+
+def _away(broker: EmbeddedKafka, work: Callable[[], list[StateEntry]]) -> list[StateEntry]:
+    """What the task's work gives, begun without a broker."""
+    found: list[list[StateEntry]] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as err:  # noqa: BLE001 - raised below
+            failures.append(err)
+
+    task = threading.Thread(target=run)
+    task.start()
+    time.sleep(_AWAY_S)
+    assert task.is_alive(), failures
+    broker.start()
+    task.join(120)
+    assert failures == []
+    return found[0]
+
+
+def test_a_new_region_waits_for_its_first_producer(broker: EmbeddedKafka) -> None:
+    """Nobody has told the cluster's limits yet."""
+    topic = create_topic(broker.bootstrap)
+    region = region_of(broker, topic)
+    broker.kill()
+    entries = _away(broker, lambda: region.write(rows(value=[b"a"])))
+    commit(broker, entries)
+    assert values(broker.bootstrap, topic) == [b"a"]
+
+
+def test_a_flush_waits_for_the_brokers(broker: EmbeddedKafka) -> None:
+    topic = create_topic(broker.bootstrap)
+    region = region_of(broker, topic)
+    writer = region.open()
+    writer.write(rows(value=[b"a"]))
+    time.sleep(_ACKNOWLEDGED_S)  # what begins the transaction may not be lost on its way (rule 5)
+
+    def work() -> list[StateEntry]:
+        writer.write(rows(value=[b"b"]))
+        return writer.pre_commit()
+
+    broker.kill()
+    commit(broker, _away(broker, work))
+    assert values(broker.bootstrap, topic) == [b"a", b"b"]
