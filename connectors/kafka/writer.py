@@ -17,7 +17,7 @@ from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.preparation import Preparation, make_client
 from connectors.kafka.producer_client import Client, partition_count
 from connectors.kafka.producer_settings import WaitLimits, plain_config
-from connectors.kafka.producer_wait import ProducerWait
+from connectors.kafka.producer_wait import ProducerWait, Wait
 from connectors.kafka.producers import Lease, ProducerPool, process_pools
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
@@ -31,7 +31,7 @@ from runtime.contracts import (
     RegisteredAttempt,
     TaskScope,
 )
-from runtime.errors import StreamError
+from runtime.errors import FencedError, StreamError
 from runtime.failpoints import failpoint
 from runtime.model import SplitRange, StateEntry
 from runtime.task_memory import TaskMemory
@@ -44,6 +44,7 @@ _LIMITS_TIMEOUT_S = 4.0
 _ABORT_TIMEOUT_S = 5.0
 _DEFAULT_SETTINGS = write_settings(TaskMemory(), {})
 _DEFAULT_WAITS = WaitLimits()
+_BROKERS = "the brokers of its output"
 
 
 class Guarantee(enum.Enum):
@@ -97,7 +98,7 @@ class TransactionalWriter:
         self._partitions_keys = partitions_keys
         self._waits = waits
         self._for_producer = ProducerWait(registry, scope.batch, "a producer")
-        self._for_brokers = ProducerWait(registry, scope.batch, "the brokers of its output")
+        self._for_brokers = ProducerWait(registry, scope.batch, _BROKERS)
         self._scope = scope
         self._registry = registry
         self._schemas = _Schemas(topic)
@@ -265,8 +266,10 @@ class PlainWriter:
         partition_count: int | None,
         drop: Callable[[], None],
         waits: WaitLimits = _DEFAULT_WAITS,
+        wait: Wait | None = None,
     ) -> None:
         self._waits = waits
+        self._wait = wait
         self._client = client
         self._scope = scope
         self._drop = drop
@@ -281,6 +284,7 @@ class PlainWriter:
             queue_full_timeout_s=waits.flush_s,
             partition_count=partition_count,
             stops_at_errors=self._is_checked,
+            wait=wait,
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -312,9 +316,10 @@ class PlainWriter:
                 self._delivery,
                 timeout_s=self._waits.flush_s,
                 stops_at_errors=self._is_checked,
+                wait=self._wait,
             )
         except StreamError as err:
-            if self._is_checked:
+            if self._is_checked or isinstance(err, FencedError):  # that ends the task's wait
                 raise
             log.warning(
                 "records lost, as guarantee=none allows: region=%s batch_id=%d records=%d error=%s",
@@ -441,6 +446,7 @@ class KafkaWriterFactory:
             partition_count=count,
             drop=lambda: producers.drop(scope),
             waits=self._waits,
+            wait=ProducerWait(registry, scope.batch, _BROKERS),
         )
 
     def limits(self) -> LimitsLook:

@@ -13,6 +13,7 @@ from connectors.kafka.refusals import NotReadyError, UnsentError
 from connectors.kafka.sending import flush
 from connectors.kafka.slots import NoIdLeftError
 from connectors.kafka.transactional_producer import TransactionalProducer
+from connectors.kafka.writer import Guarantee, PlainWriter
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import AuthenticationError, FencedError, StreamError, UnreachableError
 from runtime.model import BatchKey
@@ -203,6 +204,22 @@ def test_a_flush_that_gets_on_is_no_wait() -> None:
         "records=5",
         "over",
     ]
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.NONE])
+def test_a_writer_without_transactions_ends_its_wait_with_its_task(guarantee: Guarantee) -> None:
+    """No record is called lost for that."""
+    writer = PlainWriter(
+        StuckClient(3),
+        SCOPE,
+        "out",
+        guarantee=guarantee,
+        partition_count=None,
+        drop=lambda: None,
+        wait=NotedWait(limit=2),
+    )
+    with pytest.raises(FencedError):
+        writer.pre_commit()
 
 
 @pytest.mark.parametrize(
