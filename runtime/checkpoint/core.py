@@ -244,7 +244,7 @@ class CoordinatorCore:
 
     def is_live(self, region: str, generation: int) -> bool:
         """Whether this life of the region has not ended."""
-        found = self._book.regions[region]
+        found = region_of(self._book.regions, region)
         return found.is_open and found.generation == generation
 
     def is_parked(self, region: str) -> bool:

@@ -60,6 +60,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
     return {
         "/v1/barrier": region | {"wait_s": 0.0},
         "/v1/attempts": region | {"batch_id": 1, "operator_id": "sink", "resource": "r"},
+        "/v1/waits": region | {"batch_id": 1, "what": "a producer", "why": "away"},
         "/v1/epochs/next": region | {"wait_s": 0.0, "has_read": True, "committed": []},
         "/v1/epochs": envelope | {"epoch": values.to_json(_RESULT)},
         "/v1/regions/restart": envelope | {"regions": [], "exclude_hosts": []},
@@ -68,7 +69,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
 
 
 _PATHS = (
-    *("/v1/barrier", "/v1/attempts", "/v1/epochs/next", "/v1/epochs"),
+    *("/v1/barrier", "/v1/attempts", "/v1/waits", "/v1/epochs/next", "/v1/epochs"),
     *("/v1/regions/restart", "/v1/queries/key/call"),
 )
 

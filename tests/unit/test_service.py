@@ -160,6 +160,8 @@ def test_a_task_that_waits_is_heard_and_told_when_its_life_is_over(
     client.waited(BATCH, "a producer")
     with pytest.raises(FencedError, match="is over"):
         client.waits(dataclasses.replace(BATCH, generation=-1), "a producer", why="the same")
+    with pytest.raises(WrongJobError):
+        client.waits(dataclasses.replace(BATCH, region="of another job"), "a producer", why="")
     coordinator.cancel()
     wait_for(lambda: not coordinator.is_live("main", 0))
     with pytest.raises(FencedError, match="is over"):
