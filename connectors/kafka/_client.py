@@ -7,6 +7,7 @@ Everybody else takes the classes from here and makes clients with `make_producer
 
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # has no __al
     ResourceType,
 )
 
+from runtime.contracts import Clock
 from runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -75,6 +77,7 @@ __all__ = [
     "OffsetSpec",
     "Producer",
     "ResourceType",
+    "ToldOnceAMinute",
     "TopicCollection",
     "TopicPartition",
     "error_codes",
@@ -94,6 +97,34 @@ _librdkafka_log = logging.getLogger("connectors.kafka.librdkafka")
 _CONNECTION_LOST = re.compile(
     r": (Connect to \S+ failed|Connection setup timed out|Disconnected|Receive failed)"
 )
+
+_UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
+_SAME_AGAIN_S = 60.0
+
+
+class ToldOnceAMinute(logging.Filter):
+    """Lets a broker's name that does not resolve be told once a minute.
+
+    librdkafka says it with each of its tries, of each client: hundreds of lines for one misspelt
+    host. It stays a warning, for the name may be one that brokers advertise, and then the records
+    of their partitions stay away and nothing else says why. Process-wide; any thread.
+    """
+
+    def __init__(self, *, clock: Clock = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told_s: dict[str, float] = {}  # as many as brokers have names
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is told."""
+        found = _UNRESOLVED.search(record.getMessage())
+        if found is None:
+            return True
+        now_s, told_s = self._clock(), self._told_s.get(found[1])
+        if told_s is not None and now_s - told_s < _SAME_AGAIN_S:
+            return False
+        self._told_s[found[1]] = now_s
+        return True
 
 
 class _MendedByItself(logging.Filter):
@@ -120,6 +151,7 @@ def _is_mended(record: logging.LogRecord) -> bool:
 
 
 _librdkafka_log.addFilter(_MendedByItself())
+_librdkafka_log.addFilter(ToldOnceAMinute())
 
 
 def error_codes(*names: str) -> frozenset[int]:

@@ -284,8 +284,12 @@ class KafkaCluster:
         return {"servers": self._connection.bootstrap_servers}
 
     def _where_and_why(self) -> dict[str, object]:
-        refused = self._refusals.last
-        return self._where() | ({} if refused is None else {"log_in_refused": refused.args[0]})
+        refused, unreached = self._refusals.last, self._refusals.unreached
+        why = {
+            "client_said": unreached,
+            "log_in_refused": None if refused is None else refused.args[0],
+        }
+        return self._where() | {key: said for key, said in why.items() if said is not None}
 
     def _listed(self, timeout_s: float) -> ClusterMetadata:
         return self._admin().list_topics(timeout=timeout_s)

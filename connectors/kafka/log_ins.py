@@ -1,9 +1,10 @@
-"""Whether a client's log-in is refused, or has been for a moment."""
+"""Whether a client's log-in is refused, or has been for a moment; and why brokers are away."""
 
+import re
 import time
 from collections.abc import Mapping
 
-from connectors.kafka._client import KafkaError, translate
+from connectors.kafka._client import KafkaError, error_codes, translate
 from runtime.contracts import Clock
 from runtime.errors import AuthenticationError
 
@@ -11,6 +12,9 @@ __all__ = ["LASTING_S", "Refusals"]
 
 LASTING_S = 15.0
 """Longer than it takes librdkafka to ask again for a token that it was not given: 10 s."""
+
+_BROKER_AWAY = error_codes("_RESOLVE", "_TRANSPORT")
+_SINCE = re.compile(r" \(after \d+ms in state .*\)$")
 
 
 class Refusals:
@@ -27,6 +31,8 @@ class Refusals:
 
     Attributes:
         last: of those refusals; None: there is none.
+        unreached: how the client said last that a broker cannot be reached, for people; None: it
+            did not.
         has_answered: a broker, at any time.
     """
 
@@ -37,10 +43,13 @@ class Refusals:
         self._clock = clock
         self._first_s = self._newest_s = 0.0
         self.last: AuthenticationError | None = None
+        self.unreached: str | None = None
         self.has_answered = False
 
     def note(self, error: KafkaError) -> None:
         """The client's ``error_cb``."""
+        if error.code() in _BROKER_AWAY:
+            self.unreached = _SINCE.sub("", error.str())
         found = translate(error, self._where)
         if isinstance(found, AuthenticationError):
             self.add(found)
@@ -63,7 +72,7 @@ class Refusals:
 
     def forget(self) -> None:
         """What was told is of the past."""
-        self.last = None
+        self.last = self.unreached = None
 
     def lasting(self) -> AuthenticationError | None:
         """The last one, if tries were repeated for long enough since the first. Of a client that

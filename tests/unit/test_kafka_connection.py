@@ -10,6 +10,7 @@ from connectors.kafka import client_options
 from connectors.kafka._client import (
     KafkaError,
     KafkaException,
+    ToldOnceAMinute,
     make_admin,
     make_consumer,
     make_producer,
@@ -28,6 +29,7 @@ from runtime.errors import (
     StreamError,
     UnreachableError,
 )
+from tests.fake_source_cluster import FakeClock
 
 SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9092"}
 CANARY = "canary-6f1e"
@@ -351,6 +353,30 @@ def test_a_lost_connection_is_silent_where_no_log_is_set_up(
         log.error("%s [%s] %s", "FAIL", "rdkafka#producer-1", "[thrd:b/1]: b/1: Disconnected")
         log.warning("%s [%s] %s", "GETPID", "rdkafka#producer-1", "Failed to acquire: retrying")
     assert caplog.records == []
+
+
+def test_a_name_that_does_not_resolve_is_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """librdkafka says it with each of its tries: hundreds of lines for one misspelt host."""
+    log = logging.getLogger("connectors.kafka.librdkafka")
+    clock = FakeClock()
+    once = ToldOnceAMinute(clock=clock)
+
+    def told(host: str) -> bool:
+        text = f"[thrd:{host}/bootstrap]: {host}/bootstrap: Failed to resolve '{host}': not known"
+        words = ("FAIL", "rdkafka#producer-1", f"{text} (after {clock():.0f}ms in state CONNECT)")
+        return once.filter(
+            log.makeRecord(log.name, logging.ERROR, "", 0, "%s [%s] %s", words, None)
+        )
+
+    assert told("localhst:9092")
+    assert told("other:9092")
+    clock.pass_time(59)
+    assert not told("localhst:9092")
+    clock.pass_time(1)
+    assert told("localhst:9092")
+    assert any(isinstance(each, ToldOnceAMinute) for each in log.filters)
 
 
 def test_librdkafkas_own_name_for_the_servers_is_theirs_everywhere() -> None:

@@ -32,6 +32,8 @@ REFUSED = kafka_errors.SaslAuthenticationFailedError("user not known yet")
 NO_TOKEN = AuthenticationError("no OAuth token could be had", {"answer": "HTTP 503"}, "Again.")
 (NOT_LOGGED_IN,) = error_codes("_AUTHENTICATION")
 (AWAY,) = error_codes("_TRANSPORT")
+(UNRESOLVED,) = error_codes("_RESOLVE")
+(ALL_DOWN,) = error_codes("_ALL_BROKERS_DOWN")
 
 
 def said(**fields: Any) -> SimpleNamespace:
@@ -218,6 +220,7 @@ class PlayedAdmin:
     Attributes:
         refusals: what waits to be told.
         unanswered: so many calls run out of time, each behind a refusal.
+        why_away: what is told besides of a call that ran out of time.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -225,18 +228,23 @@ class PlayedAdmin:
         self.refusals = 0
         self.unanswered = 0
         self.is_refused = False
+        self.why_away: list[KafkaError] = []
+        self._waiting: list[KafkaError] = []
 
     def poll(self, timeout: float) -> None:
         """Serves the callback."""
         for _ in range(self.refusals):
             self._tell(KafkaError(NOT_LOGGED_IN, "the token endpoint answered 503"))
         self.refusals = 0
+        while self._waiting:
+            self._tell(self._waiting.pop(0))
 
     def list_topics(self, timeout: float) -> Any:
         """All topics."""
         if self.unanswered > 0:
             self.unanswered -= 1
             self.refusals += self.is_refused
+            self._waiting += self.why_away
             raise KafkaException(KafkaError(AWAY))
         return said(topics={"orders": None})
 
@@ -327,6 +335,27 @@ def test_a_broker_that_refuses_beside_others_that_answer_is_named(
     client.unanswered = 1
     with pytest.raises(UnreachableError, match="log_in_refused="):
         cluster.topic_names(timeout_s=0)
+
+
+def test_a_cluster_that_cannot_be_reached_says_what_the_client_said_of_it(
+    admin: tuple[KafkaCluster, PlayedAdmin],
+) -> None:
+    """A misspelt host and a closed port are two mistakes; that all brokers are down is neither."""
+    cluster, client = admin
+    reason = "a:1/bootstrap: Failed to resolve 'a:1': Name or service not known"
+    client.why_away = [
+        KafkaError(UNRESOLVED, f"{reason} (after 3ms in state CONNECT)"),
+        KafkaError(ALL_DOWN, "1/1 brokers are down"),
+    ]
+    client.unanswered = 1
+    with pytest.raises(UnreachableError) as caught:
+        cluster.topic_names(timeout_s=0)
+    assert caught.value.args[1]["client_said"] == reason
+    client.why_away = []
+    client.unanswered = 1
+    with pytest.raises(UnreachableError) as caught:
+        cluster.topic_names(timeout_s=0)
+    assert "client_said" not in caught.value.args[1]
 
 
 def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
