@@ -1,11 +1,15 @@
-"""Links of the documents lead somewhere: relative ones to files, ``#anchors`` to headings; and the
-pages that messages and docstrings name exist."""
+"""Links of the documents lead somewhere: relative ones to files, ``#anchors`` to headings; and what
+they name exists: pages, metrics, commands of the Makefile."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+
+from runtime.checkpoint.core import JobStatus
+from runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 ROOT = Path(__file__).parents[2]
 TREES = ("benchmarks", "connectors", "docker", "docs", "examples", "runtime", "tests")
@@ -121,3 +125,40 @@ def uneven_rows(text: str) -> Iterator[int]:
 def test_rows_of_a_table_have_its_columns(page: Path) -> None:
     """A cell with a bare ``|`` moves those behind it, and the last one is not shown."""
     assert list(uneven_rows(page.read_text("utf-8"))) == []
+
+
+class NoJob:
+    """Whose coordinator has not started."""
+
+    started = None
+
+    def status(self) -> JobStatus:
+        """Nobody asks."""
+        raise AssertionError
+
+
+def test_the_page_on_monitoring_names_every_metric_and_no_other() -> None:
+    """As a scraper sees them; other pages name none that is not there."""
+    registry = CollectorRegistry()
+    CheckpointMetrics(registry)
+    exposed = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in (*registry.collect(), *RegionMetrics(NoJob()).collect())
+    }
+    name = re.compile(r"\bsluice_(?:region|checkpoint|offsets|function|last)\w*")
+    named = {
+        page: set(name.findall(page.read_text("utf-8"))) for page in (ROOT / "docs").glob("*.md")
+    }
+    assert named[ROOT / "docs" / "monitoring.md"] == exposed
+    assert set[str]().union(*named.values()) == exposed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_make_command_that_a_page_names_exists(page: Path) -> None:
+    """In code, where it is meant to be typed."""
+    text = page.read_text("utf-8")
+    codes = [found[0] for found in _FENCE.finditer(text)]
+    codes += [found[0] for found in _CODE.finditer(_FENCE.sub("", text))]
+    named = {name for code in codes for name in re.findall(r"[`\n]make ([a-z-]+)", code)}
+    goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert named - goals == set()
