@@ -23,12 +23,12 @@ from connectors.hdfs._spark import (
 )
 from connectors.hdfs.frame_writer import StagingDirectory
 from connectors.hdfs.merging import FileMerger, JoiningMerger, MergedFile
+from connectors.hdfs.staging import HIDDEN
 from runtime.failpoints import failpoint
 
 __all__ = ["AppendingMerger", "SparkFileMerger", "layout_of", "merger_for"]
 
 _CALENDAR = "spark.sql.avro.datetimeRebaseModeInWrite"
-_HIDDEN = (".", "_")
 _MERGED = "merged"
 _GROUPS_AT_ONCE = 32  # in one Spark job; the time to plan one grows faster than their number
 _PATTERN = re.compile(r"([\\{}\[\]*?])")
@@ -133,7 +133,7 @@ class SparkFileMerger:
 
     def _listed(self, directory: StagingDirectory, below: str) -> Iterator[MergedFile]:
         for entry in directory.fs.entries(f"{directory.path}/{below}"):
-            if entry.is_directory or entry.name.startswith(_HIDDEN):
+            if entry.is_directory or entry.name.startswith(HIDDEN):
                 continue
             staged = f"{below}/{entry.name}"
             directory.fs.make_durable(f"{directory.path}/{staged}")

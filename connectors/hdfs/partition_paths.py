@@ -16,6 +16,7 @@ import pyarrow.types as kinds
 
 from connectors.hdfs.formats.spark_types import names_alike
 from connectors.hdfs.formats.valid_text import valid_text
+from connectors.hdfs.staging import HIDDEN
 from connectors.hdfs.time_zones import time_zone
 from runtime.errors import ConfigError
 from runtime.spelling import nearest
@@ -26,7 +27,6 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The value of a directory for null and for an empty string."""
 
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
-_HIDDEN = (".", "_")
 _LONGEST_NAME_BYTES = 255  # of local file systems, and by default of a NameNode
 
 
@@ -60,7 +60,7 @@ class PartitionPaths:
                     {"column": column, "partition_by": ",".join(self.columns)},
                     f"Did you mean {guess}?" if guess else "Name a column.",
                 )
-            if column.startswith(_HIDDEN):
+            if column.startswith(HIDDEN):
                 raise ConfigError(
                     "rows in directories of this column would not be seen by readers",
                     {"column": column},

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
+from connectors.hdfs.formats import format_name
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.rolling import Roll
 from connectors.hdfs.staging import split_target
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     from connectors.hdfs.frame_writer import FrameSaver
     from connectors.hdfs.partition_commit.marks import PartitionMarks
 
-__all__ = ["FORMATS", "HdfsSink"]
-
-FORMATS = ("parquet", "orc", "avro", "json", "csv")
-"""What a file sink writes; Spark's names."""
-
+__all__ = ["HdfsSink"]
 
 _JOINABLE = ("none", "uncompressed", "gzip")
 
@@ -90,7 +87,7 @@ class HdfsSink:
             require_text(column, "partition_by", of="HdfsSink")
         self._target = absolute_uri(os.fspath(path))
         _, directory = split_target(self._target)
-        self._format = _known_format(format)
+        self._format = format_name(format)
         self._partition_by = _names(partition_by)
         self._columns = None if columns is None else _names(columns)
         self._options = {key: _text(value) for key, value in (options or {}).items()}
@@ -260,18 +257,6 @@ class HdfsSink:
 def _names(columns: Sequence[str]) -> tuple[str, ...]:
     """One name is one name, and not its letters."""
     return (columns,) if isinstance(columns, str) else (*columns,)
-
-
-def _known_format(text: str) -> str:
-    found = text.strip().lower()
-    if found in FORMATS:
-        return found
-    guess = nearest(found, set(FORMATS))
-    raise ConfigError(
-        "unknown file format",
-        {"format": text},
-        f"Did you mean {guess}?" if guess else f"Use one of {', '.join(FORMATS)}.",
-    )
 
 
 def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from connectors.hdfs.committables import StagedFile
-from connectors.hdfs.staging import StagingAttempt, final_name
+from connectors.hdfs.staging import HIDDEN, StagingAttempt, final_name
 from runtime.errors import IllegalTransitionError
 from runtime.storage.file_system import Entry, FileSystem
 
 __all__ = ["StagedOutput", "make_names_durable"]
 
-_HIDDEN = (".", "_")  # markers and checksums beside the data
 _ONE_FILE_SYSTEM = (
     "Do all hosts see one file system there? If so, it is a bug: please report it with these "
     "numbers."
@@ -113,7 +112,7 @@ class StagedOutput:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if entry.is_directory and entry.name != _SPARKS_OWN:
                 yield from self._below(path)
-            elif not entry.is_directory and not entry.name.startswith(_HIDDEN):
+            elif not entry.is_directory and not entry.name.startswith(HIDDEN):
                 yield path, entry
 
     def _require_all_rows(self, files: tuple[StagedFile, ...], rows: int, tasks: Set[int]) -> None:

@@ -13,6 +13,7 @@ from runtime.errors import ConfigError
 from runtime.model import BatchKey
 
 __all__ = [
+    "HIDDEN",
     "StagingAttempt",
     "final_name",
     "rolled_name",
@@ -23,7 +24,8 @@ __all__ = [
 
 _PREFIX = ".sluice-staging-"
 _URI = re.compile(r"(?P<parent>.*[^/])/+(?P<name>[^/]+)/*")
-_HIDDEN = (".", "_")  # what Hadoop's readers, and so Spark's, leave out
+HIDDEN = (".", "_")
+"""How a name begins that Hadoop's readers, and so Spark's, leave out."""
 _ATTEMPT = re.compile(r"(?P<batch>\d+)-(?P<attempt>[0-9a-f]{32})")
 # A name has at most 255 bytes, and one that is too long would be found out after the decision. A
 # region may be named after many topics; the attempt alone makes the name unique.
@@ -38,7 +40,7 @@ def split_target(uri: str) -> tuple[str, str]:
         ConfigError: the target has no parent to stage in, or a name that readers pass over.
     """
     match = _URI.fullmatch(uri)
-    if match is None or match["parent"].endswith(":") or match["name"].startswith(_HIDDEN):
+    if match is None or match["parent"].endswith(":") or match["name"].startswith(HIDDEN):
         raise ConfigError(
             "this directory cannot be the target of a file sink",
             {"path": uri},

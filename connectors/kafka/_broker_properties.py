@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from connectors.kafka.security import MECHANISMS
 from runtime.embedded.ports import HOST
 from runtime.errors import ConfigError
 
 __all__ = [
-    "MECHANISMS",
     "BrokerPorts",
     "BrokerSecurity",
     "SecurityProtocol",
@@ -18,7 +18,6 @@ __all__ = [
     "server_properties",
 ]
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _SECURE = "SECURE"
 _MODULES = "org.apache.kafka.common.security"
 

@@ -34,7 +34,7 @@ from connectors.kafka.credentials import (
 from connectors.kafka.tokens import KeptToken, kept_token
 from runtime.errors import ConfigError, StreamError
 
-__all__ = ["REDACTED", "KafkaConnection"]
+__all__ = ["MECHANISMS", "REDACTED", "KafkaConnection"]
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,8 @@ _ANSWER_MS = 30_000
 # confluent-kafka gives up a client that has no token after 10 s, and librdkafka asks that often.
 _TOKEN_PATIENCE_S = 5.0
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""Of SASL, as both clients, and the embedded broker, know them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +233,11 @@ def _one_of(options: dict[str, str], *names: str) -> str:
 
 def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    if mechanism not in _MECHANISMS:
+    if mechanism not in MECHANISMS:
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join(_MECHANISMS)}.",
+            f"Use one of {', '.join(MECHANISMS)}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:

@@ -16,7 +16,7 @@ from connectors.hdfs.time_zones import time_zone
 from runtime.errors import ConfigError
 from runtime.spelling import nearest
 
-__all__ = ["FORMAT_NAMES", "OPTIONS", "file_format"]
+__all__ = ["FORMAT_NAMES", "OPTIONS", "file_format", "format_name"]
 
 _TEMPORAL = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone")
 
@@ -36,6 +36,23 @@ FORMAT_NAMES = tuple(OPTIONS)
 """As Spark names them."""
 
 
+def format_name(text: str) -> str:
+    """One of `FORMAT_NAMES`, whatever its case.
+
+    Raises:
+        ConfigError: there is no such format.
+    """
+    found = text.strip().lower()
+    if found in OPTIONS:
+        return found
+    guess = nearest(found, FORMAT_NAMES)
+    raise ConfigError(
+        "there is no such file format",
+        {"format": text},
+        f"Did you mean {guess}?" if guess else f"Use one of {', '.join(FORMAT_NAMES)}.",
+    )
+
+
 def file_format(name: str, options: Mapping[str, str], *, session_zone: str) -> FileFormat:
     """The format that tasks write.
 
@@ -46,14 +63,7 @@ def file_format(name: str, options: Mapping[str, str], *, session_zone: str) -> 
     Raises:
         ConfigError: an unknown format or option, or a value that is not valid.
     """
-    chosen = name.strip().lower()
-    if chosen not in OPTIONS:
-        guess = nearest(chosen, FORMAT_NAMES)
-        raise ConfigError(
-            "there is no such file format",
-            {"format": name},
-            f"Did you mean {guess}?" if guess else f"Use one of {', '.join(FORMAT_NAMES)}.",
-        )
+    chosen = format_name(name)
     given = FormatOptions(options, known=OPTIONS[chosen], of=chosen)
     return _MAKERS[chosen](given, session_zone)
 
