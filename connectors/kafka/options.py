@@ -4,13 +4,13 @@ Names are case-insensitive. A misspelt one is an error that names the nearest ri
 ignores it, and then the job reads something else than its author thinks.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from connectors.kafka.client_options import PREFIX, is_sendable
 from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.durations import seconds_of
 from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.positions import (
     AtTimestamp,
@@ -83,8 +83,6 @@ _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
 _MOST_DIGITS = 18  # such a number fits into 64 bits
-_DELAY = re.compile(rf"(\d{{1,{_MOST_DIGITS}}})\s*(us|ms|s|m|min|h|d)?")
-_DELAY_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,10 +407,10 @@ def _millis_s(value: str) -> float:
 
 
 def _delay_s(value: str) -> float:
-    found = _DELAY.fullmatch(value.lower())
+    found = seconds_of(value, bare="ms")
     if found is None:
         raise ValueError("a time such as 15m, 10s or 500ms")
-    return int(found[1]) * _DELAY_UNITS_S[found[2] or "ms"]
+    return found
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:

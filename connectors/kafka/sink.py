@@ -14,6 +14,7 @@ from connectors.kafka.client_options import (
     translate_names,
 )
 from connectors.kafka.credentials import TokenFunction
+from connectors.kafka.durations import seconds_of
 from connectors.kafka.handles import decode_handle
 from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.records import COLUMNS_USED, check_spark_columns
@@ -368,17 +369,12 @@ def _checked_topic(topic: str | None) -> str | None:
     return topic
 
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?)?")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
 def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is None:
+    found = seconds_of(text, bare="s")
+    if found is None:
         raise ConfigError(
             "a duration cannot be read",
             {"option": "transactionTimeout", "value": text},
             "Write seconds, or a number and a unit: 900, 900s, 15m.",
         )
-    unit = match[2] or "s"
-    return float(match[1]) * _UNITS_S["ms" if unit == "ms" else unit[0]]
+    return found
