@@ -31,7 +31,7 @@ from runtime.job_arguments import (
 from runtime.on_error import OnError, Policy, policy_of
 from runtime.output_modes import checked_mode, require_one_mode
 from runtime.poison import ArrowFunction
-from runtime.spelling import refuse_misspelt
+from runtime.spelling import choice_of, refuse_misspelt
 from runtime.task_memory import DEFAULT_MIB, checked_mib
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ class Job:
             drop_limit=_drop_limit(recovery, max_dropped_records, max_dropped_in_all),
         )
         self.regions = _regions(regions)
-        self.engine = _engine(engine)
+        self.engine = choice_of(Engine, engine, setting="engine")
         self.coordinator_lost_timeout_s = _lost_timeout(coordinator_lost_timeout_s)
         self.recovery = _recovery(recovery)
         self.task_memory_mib = checked_mib(task_memory_mib, name="task_memory_mib")
@@ -436,17 +436,6 @@ def _regions(number: int | None) -> int | None:
     return number
 
 
-def _engine(text: str) -> Engine:
-    try:
-        return Engine(text)
-    except ValueError as err:
-        raise ConfigError(
-            "engine has a value that does not exist",
-            {"engine": text, "known": ", ".join(choice.value for choice in Engine)},
-            "Use auto, or one of the other two.",
-        ) from err
-
-
 def _lost_timeout(seconds: float | None) -> float | None:
     if seconds is not None and seconds <= 0:
         raise ConfigError(
@@ -458,15 +447,11 @@ def _lost_timeout(seconds: float | None) -> float | None:
 
 
 def _recovery(text: str) -> Recovery:
-    try:
-        return Recovery(text)
-    except ValueError as err:
-        raise ConfigError(
-            "recovery has a value that does not exist",
-            {"recovery": text, "known": ", ".join(choice.value for choice in Recovery)},
-            "Use region, single-point to have tasks retried alone, or approximate to have what "
-            "they had to read dropped.",
-        ) from err
+    remedy = (
+        "Use region, single-point to have tasks retried alone, or approximate to have what "
+        "they had to read dropped."
+    )
+    return choice_of(Recovery, text, setting="recovery", remedy=remedy)
 
 
 def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropLimit | None:

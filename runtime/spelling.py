@@ -1,18 +1,45 @@
 """Misspelt names: an error that names the nearest right one. Pure."""
 
 import difflib
+import enum
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from runtime.errors import ConfigError
 
-__all__ = ["nearest", "refuse_misspelt"]
+__all__ = ["choice_of", "nearest", "refuse_misspelt"]
+
+E = TypeVar("E", bound=enum.Enum)
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that ``name`` most likely means, if any is close."""
     found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def choice_of(kind: type[E], text: str, *, setting: str, remedy: str = "") -> E:
+    """The member of ``kind`` that a setting names by its value, in any case.
+
+    Args:
+        kind: whose values are texts in lower case.
+        setting: its name, for the message.
+        remedy: behind the nearest right value, if any is close; by default all that there are.
+    Raises:
+        ConfigError: there is no such choice.
+    """
+    try:
+        return kind(text.strip().lower())
+    except ValueError:
+        known = [str(member.value) for member in kind]
+    guess = nearest(text.lower(), known)
+    remedies = [f"Did you mean {guess}?"] if guess else []
+    raise ConfigError(
+        f"{setting} has a value that does not exist",
+        {setting: text, "known": ", ".join(known)},
+        " ".join((*remedies, remedy or f"Use one of {', '.join(known)}.")),
+    )
 
 
 def refuse_misspelt(given: Mapping[str, object], function: Callable[..., None], *, of: str) -> None:

@@ -2,8 +2,7 @@
 
 import enum
 
-from runtime.errors import ConfigError
-from runtime.spelling import nearest
+from runtime.spelling import choice_of
 
 __all__ = ["HotPath", "hot_path_of"]
 
@@ -22,13 +21,4 @@ def hot_path_of(text: str) -> HotPath:
     Raises:
         ConfigError: there is none of this name.
     """
-    try:
-        return HotPath(text.strip().lower())
-    except ValueError:
-        known = [each.value for each in HotPath]
-        guess = nearest(text.lower(), set(known))
-        raise ConfigError(
-            "unknown hot path",
-            {"hotPath": text},
-            f"Did you mean {guess}?" if guess else f"Use one of {', '.join(known)}.",
-        ) from None
+    return choice_of(HotPath, text, setting="hotPath")

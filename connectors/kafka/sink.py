@@ -25,7 +25,7 @@ from runtime.arguments import check_kinds
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.model import StateEntry
-from runtime.spelling import nearest, refuse_misspelt
+from runtime.spelling import choice_of, nearest, refuse_misspelt
 from runtime.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
 
 __all__ = ["KafkaSink"]
@@ -88,7 +88,7 @@ class KafkaSink:
             numbers={"transaction_timeout_s": transaction_timeout_s},
             options=options,
         )
-        self._guarantee = _guarantee(guarantee)
+        self._guarantee = choice_of(Guarantee, guarantee, setting="guarantee")
         self._connection = KafkaConnection(
             bootstrap_servers=bootstrap_servers,
             options={key: str(value) for key, value in (options or {}).items()},
@@ -344,19 +344,6 @@ def _task_memory_mib(ours: Mapping[str, str]) -> int:
             "Give a whole number of MiB.",
         )
     return checked_mib(int(text), name="taskMemoryMiB")
-
-
-def _guarantee(text: str) -> Guarantee:
-    try:
-        return Guarantee(text.strip().lower())
-    except ValueError:
-        known = [guarantee.value for guarantee in Guarantee]
-        guess = nearest(text.lower(), set(known))
-        raise ConfigError(
-            "unknown guarantee",
-            {"guarantee": text},
-            f"Did you mean {guess}?" if guess else f"Use one of {', '.join(known)}.",
-        ) from None
 
 
 def _checked_topic(topic: str | None) -> str | None:

@@ -11,6 +11,7 @@ from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.model import OperatorNode, RegionRecord
 from runtime.rate_limit import PidRateLimit
+from runtime.spelling import choice_of
 
 __all__ = [
     "TOLERABLE_FAILURES",
@@ -38,14 +39,8 @@ class OnLost(enum.Enum):
     @classmethod
     def of(cls, text: str) -> "OnLost":
         """The setting; ConfigError: there is no such choice."""
-        try:
-            return cls(text)
-        except ValueError as err:
-            raise ConfigError(
-                "on_lost has a value that does not exist",
-                {"on_lost": text, "known": ", ".join(choice.value for choice in cls)},
-                "Use fail, or repair where the records are a function of the ranges read.",
-            ) from err
+        remedy = "Use fail, or repair where the records are a function of the ranges read."
+        return choice_of(cls, text, setting="on_lost", remedy=remedy)
 
 
 class OnRegionFailure(enum.Enum):
@@ -57,14 +52,8 @@ class OnRegionFailure(enum.Enum):
     @classmethod
     def of(cls, text: str) -> "OnRegionFailure":
         """The setting; ConfigError: there is no such choice."""
-        try:
-            return cls(text)
-        except ValueError as err:
-            raise ConfigError(
-                "on_region_failure has a value that does not exist",
-                {"on_region_failure": text, "known": ", ".join(choice.value for choice in cls)},
-                "Use fail, or park to go on without a region that failed for good.",
-            ) from err
+        remedy = "Use fail, or park to go on without a region that failed for good."
+        return choice_of(cls, text, setting="on_region_failure", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

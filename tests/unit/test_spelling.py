@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.hot_path import HotPath
 from runtime.errors import ConfigError
 from runtime.job import Job
-from runtime.spelling import nearest
+from runtime.spelling import choice_of, nearest
 
 CANARY = "canary-55-secret"
 
@@ -64,3 +65,23 @@ def test_only_a_close_name_is_a_guess() -> None:
     """The closest of all."""
     assert nearest("ack", {"acks", "batch.size"}) == "acks"
     assert nearest("zzz", frozenset({"acks"})) is None
+
+
+def test_a_choice_is_read_in_any_case() -> None:
+    assert choice_of(HotPath, " Native ", setting="hotPath") is HotPath.NATIVE
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy", "told"),
+    [
+        ("natve", "", "Did you mean native? Use one of auto, native, plain."),
+        ("natve", "Take auto.", "Did you mean native? Take auto."),
+        ("x", "", "hotPath=x known=auto, native, plain]. Use one of auto, native, plain."),
+    ],
+)
+def test_a_choice_that_there_is_not_is_told_with_those_that_there_are(
+    text: str, remedy: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match="hotPath has a value that does not exist") as raised:
+        choice_of(HotPath, text, setting="hotPath", remedy=remedy)
+    assert str(raised.value).endswith(told)
