@@ -17,7 +17,6 @@ from benchmarks.figures import Figure, table
 from benchmarks.rig import PARTITIONS, Rig, open_rig
 from connectors.kafka import KafkaSource
 from connectors.kafka.hot_path import HotPath
-from runtime.model import SplitRange
 
 __all__ = ["measure"]
 
@@ -100,17 +99,7 @@ def _figures(
 
 def _read(rig: Rig, topic: str, path: HotPath) -> _Sample:
     source = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[topic], hot_path=path.value)
-    splits = [
-        SplitRange(
-            source_id="s",
-            topic=topic,
-            topic_id="",
-            partition=partition,
-            start_offset=0,
-            end_offset=end,
-        )
-        for partition, end in topics.ends(rig.connection, topic).items()
-    ]
+    splits = topics.whole(rig.connection, topic)
     began_s, cpu_s = time.perf_counter(), time.process_time()
     records = sum(batch.num_rows for batch in source.reader().read(splits))
     return _Sample(

@@ -20,7 +20,6 @@ from connectors.kafka import KafkaSource
 from connectors.kafka._client import TopicPartition
 from connectors.kafka.columns import columns_with
 from connectors.kafka.history import reading_consumer
-from runtime.model import SplitRange
 
 _VALUE_BYTES = 100
 _LEAST_RATE = 500_000.0
@@ -76,17 +75,7 @@ def _figures(name: str, found: list[_Sample]) -> tuple[Figure, Figure]:
 
 def _ranges(rig: Rig, topic: str, *, columns: tuple[str, ...]) -> _Sample:
     source = KafkaSource(bootstrap_servers=rig.bootstrap, topics=[topic], columns=columns)
-    splits = [
-        SplitRange(
-            source_id="s",
-            topic=topic,
-            topic_id="",
-            partition=partition,
-            start_offset=0,
-            end_offset=end,
-        )
-        for partition, end in topics.ends(rig.connection, topic).items()
-    ]
+    splits = topics.whole(rig.connection, topic)
     began_s, cpu_s = time.perf_counter(), time.process_time()
     records = sum(batch.num_rows for batch in source.reader().read(splits))
     return _sample(records, began_s, cpu_s)

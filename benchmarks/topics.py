@@ -17,8 +17,9 @@ from connectors.kafka.client_options import Role
 from connectors.kafka.history import reading_consumer, topic_ends
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
+from runtime.model import SplitRange
 
-__all__ = ["Span", "append_span", "create", "delete", "ends", "fill"]
+__all__ = ["Span", "append_span", "create", "delete", "ends", "fill", "whole"]
 
 _READ_S = 30.0
 _TAIL_OFFSETS = 50  # markers at the end of a partition are fewer
@@ -94,6 +95,21 @@ def append_span(connection: KafkaConnection, topic: str, *, beyond: Mapping[int,
             tail = max(start, end - _TAIL_OFFSETS)
             stamps.append(_stamps(connection, topic, partition, tail, one=False)[-1])
     return Span(first_ms=min(stamps), last_ms=max(stamps))
+
+
+def whole(connection: KafkaConnection, topic: str) -> list[SplitRange]:
+    """All that is in a topic, by partition."""
+    return [
+        SplitRange(
+            source_id="s",
+            topic=topic,
+            topic_id="",
+            partition=partition,
+            start_offset=0,
+            end_offset=end,
+        )
+        for partition, end in ends(connection, topic).items()
+    ]
 
 
 def _stamps(

@@ -6,10 +6,9 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from benchmarks.feeding import Records
+from benchmarks.reading_thread import ReadingThread
 from connectors.kafka._client import OFFSET_BEGINNING, Message, TopicPartition
 from connectors.kafka.history import reading_consumer, topic_ends
 from connectors.kafka.security import KafkaConnection
@@ -20,7 +19,6 @@ _HEAD = struct.Struct(">iqd")  # input partition, its offset, when it was made
 _VALUE_BYTES = 100
 _CONSUME_RECORDS = 5_000
 _CONSUME_S = 0.02
-_STOP_S = 15.0
 
 
 class Paced:
@@ -97,51 +95,31 @@ class Seen:
         return lost + foreign + doubled + misplaced
 
 
-class VisibleRecords:
+class VisibleRecords(ReadingThread):
     """A read_committed reader of the copies of `Paced` records, in a thread of its own."""
 
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
+        super().__init__("visible records")
         self._connection = connection
         self._topic = topic
         self._seen: dict[int, Seen] = {}
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="visible records", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
-        self._thread.join(_STOP_S)
 
     @property
     def total(self) -> int:
         """Records seen so far."""
-        if self._error is not None:
-            raise self._error
+        self._require_sound()
         with self._lock:
             return sum(len(found.offsets) for found in self._seen.values())
 
     def by_partition(self) -> Mapping[int, Seen]:
         """By input partition; whole once the reader is closed."""
+        self._require_sound()
         with self._lock:
             return dict(self._seen)
 
-    def _run(self) -> None:
-        try:
-            self._read(sorted(topic_ends(self._connection, self._topic).high))
-        except Exception as err:  # noqa: BLE001 - raised in the thread that asks
-            self._error = err
-
-    def _read(self, partitions: Sequence[int]) -> None:
+    def _read(self) -> None:
+        partitions = sorted(topic_ends(self._connection, self._topic).high)
         consumer = reading_consumer(self._connection, group="sluice-visible")
         try:
             consumer.assign(
