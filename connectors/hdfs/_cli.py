@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from runtime.embedded.background import RunningServer, recall, start_once
-from runtime.embedded.background import stop as stop_server
+from runtime.embedded.background import RunningServer, start_once
 from runtime.embedded.cache import state_dir
+from runtime.embedded.commands import say_status, stop_and_say
 from runtime.embedded.foreground import serve
 from runtime.embedded.hdfs import HDFS_VERSION, EmbeddedHdfs, hdfs_class_path
 from runtime.embedded.ports import LAST_PORT
@@ -56,18 +56,13 @@ def start(
 @app.command()
 def stop() -> None:
     """Stop the HDFS that `start` started; its files are kept."""
-    server = stop_server(_NAME)
-    _console.print(f"stopped {server.address}" if server else "no HDFS runs")
+    stop_and_say(_NAME, "HDFS", _console)
 
 
 @app.command()
 def status() -> None:
     """Tell where the HDFS listens; exit code 1 when none runs."""
-    server = recall(_NAME)
-    if server is None:
-        _console.print("no HDFS runs")
-        raise typer.Exit(1)
-    _console.print(server.describe())
+    say_status(_NAME, "HDFS", _console)
 
 
 @app.command()

@@ -11,8 +11,8 @@ from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
 from runtime.embedded.background import RunningServer, recall, start_once
-from runtime.embedded.background import stop as stop_server
 from runtime.embedded.cache import state_dir
+from runtime.embedded.commands import say_status, stop_and_say
 from runtime.embedded.foreground import serve
 from runtime.embedded.ports import LAST_PORT
 from runtime.errors import MissingRequirementError
@@ -59,18 +59,13 @@ def start(
 @app.command()
 def stop() -> None:
     """Stop the broker that `start` started."""
-    server = stop_server(_NAME)
-    _console.print(f"stopped {server.address}" if server else "no broker runs")
+    stop_and_say(_NAME, "broker", _console)
 
 
 @app.command()
 def status() -> None:
     """Tell where the broker listens; exit code 1 when none runs."""
-    server = recall(_NAME)
-    if server is None:
-        _console.print("no broker runs")
-        raise typer.Exit(1)
-    _console.print(server.describe())
+    say_status(_NAME, "broker", _console)
 
 
 @app.command()

@@ -12,7 +12,8 @@ def without_collector() -> Iterator[None]:
     """Do not look for cycles inside this block.
 
     Ten thousand new tuples start the collector a dozen times, and every time it walks objects that
-    hold no cycles: header columns took 1.1 us per row with it and 0.3 us without.
+    hold no cycles: header columns took 1.1 us per row with it and 0.3 us without; reading messages
+    takes 30 % longer with it.
     """
     if not gc.isenabled():
         yield

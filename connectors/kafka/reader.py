@@ -1,12 +1,10 @@
 """`KafkaSplitReader`: reads exact ranges inside an executor, replayable."""
 
 import contextlib
-import gc
 import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +19,7 @@ from connectors.kafka._client import (
     translate,
 )
 from connectors.kafka.checked_seek import place_of, seek_surely
+from connectors.kafka.collector import without_collector
 from connectors.kafka.columns import COLUMNS, ColumnBuilder
 from connectors.kafka.consumers import PooledConsumer, process_pool
 from connectors.kafka.fetching import (
@@ -214,7 +213,7 @@ class Reading:
     def next_batch(self) -> pa.RecordBatch | None:
         """The next records; None where none came, or none was wanted."""
         self._try_stalled()
-        with _without_collector():
+        with without_collector():
             batch = self._consumed()
         self._release_finished()
         return batch
@@ -471,16 +470,3 @@ def fetcher_of(
     if isinstance(pooled.consumer, NativeConsumer):
         return NativeFetcher(pooled.consumer, keys, builder, batch_bytes=batch_bytes)
     return PlainFetcher(pooled.consumer, keys, builder)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Messages hold no cycles, but 10,000 new objects start the collector each time (-30 %)."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
