@@ -20,6 +20,7 @@ from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
 from tests.coordinated_job import QUICK, Job, restart
 from tests.fakes import (
     FakeSink,
+    TransactionState,
     attempt_of,
     transactional_id,
 )
@@ -54,8 +55,9 @@ def test_a_region_comes_back_alone_under_a_new_generation(job: Job) -> None:
     job.source.ends[1] = 4
     wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
     assert restarted.generation > 0
-    aborted = job.store.records.get(restarted.generation)
-    assert aborted is None or aborted.verdict is Verdict.ABORTED
+    first_life = [t for t in job.broker.transactions.values() if "/left.0/" in t.transactional_id]
+    assert [t.state for t in first_life] == [TransactionState.ABORTED]
+    assert job.store.records[restarted.generation].verdict is Verdict.ABORTED
     assert right.error is None
     coordinator.cancel()
     right.stop()
