@@ -325,9 +325,9 @@ def test_the_right_message_of_a_drop_in_process_is_read(call: str) -> None:
 @pytest.mark.parametrize("said", ['"false"', "0", "1", "null", "[]", "{}"])
 def test_rule_8_only_true_says_that_a_batch_is_decided(garbled: _Garbled, said: str) -> None:
     """Its records are not written again then: a word that is merely not empty is no yes."""
-    garbled.status, garbled.body = 200, f'{{"decided": {said}}}'.encode()
-    with (
-        CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client,
-        pytest.raises(StreamError),
-    ):
-        client.is_decided(_BATCH)
+    with CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client:
+        garbled.status, garbled.body = 200, b'{"decided": true}'
+        assert client.is_decided(_BATCH)
+        garbled.body = f'{{"decided": {said}}}'.encode()
+        with pytest.raises(StreamError):
+            client.is_decided(_BATCH)

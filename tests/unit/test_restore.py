@@ -12,7 +12,6 @@ from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StorageError,
-    StreamError,
     UnsupportedFormatError,
     WrongJobError,
 )
@@ -365,6 +364,6 @@ def test_a_failing_check_changes_nothing() -> None:
         raise ConfigError("no", {}, "Ask for access.")
 
     job.sink.check = refuse  # type: ignore[method-assign]
-    with pytest.raises(StreamError):
+    with pytest.raises(ConfigError, match="Ask for access"):
         job.start()
     assert not job.store.records

@@ -15,7 +15,7 @@ from connectors.hdfs.staging import StagingAttempt
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
 from connectors.hdfs.task_writer import StagingPlace, TaskWriter
 from connectors.hdfs.webhdfs import WebHdfsTaskFiles
-from runtime.errors import ConfigError, StreamError
+from runtime.errors import ConfigError, StorageError
 from runtime.model import BatchKey
 from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_webhdfs import FakeWebHdfs
@@ -147,7 +147,7 @@ def test_failed_file_fails_the_task(fake: FakeWebHdfs) -> None:
     second.write(_ROWS)
     (file,) = first.finish()
     assert len(fake.files[f"/staging/{file.staged}"]) == file.length_bytes
-    with pytest.raises(StreamError):
+    with pytest.raises(StorageError, match=r"could not close a staged file.*status=403"):
         second.finish()
     second.abandon()
 
