@@ -45,6 +45,7 @@ from runtime.spark.session import (
     own_workers,
     query_settings,
     quick_python,
+    require_running,
     scheduler_pool,
 )
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
@@ -110,7 +111,9 @@ class RegionLauncher:
 
         Raises:
             StorageUnreachableError: a file system is away; try again when it is back.
+            ConfigError: the session has been stopped.
         """
+        require_running(self._job.spark)
         region = self._regions[life.region]
         if region.name in self._continuous.names:
             return self._follow(life, region)

@@ -23,6 +23,7 @@ __all__ = [
     "prepare",
     "query_settings",
     "quick_python",
+    "require_running",
     "require_setting",
     "require_task_retries",
     "scheduler_pool",
@@ -135,6 +136,21 @@ def task_attempts(master: str, setting: str | None) -> int:
     if local is not None:
         return int(local["attempts"] or 1)
     return int(setting or 4)
+
+
+def require_running(spark: SparkSession) -> None:
+    """Refuse to begin anything in a session that has been stopped: trying again is in vain.
+
+    Raises:
+        ConfigError: it has been.
+    """
+    context = spark.sparkContext._jsc  # noqa: SLF001 - Python's own has no word for it
+    if context is None or context.sc().isStopped():
+        raise ConfigError(
+            "the Spark session of the job has been stopped",
+            {"application": spark.sparkContext.appName},
+            "Whoever stopped it also ended the job: make a session, and start the job again.",
+        )
 
 
 def require_task_retries(spark: SparkSession, *, recovery: str) -> None:

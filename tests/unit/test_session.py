@@ -4,13 +4,15 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.errors import ConfigError
-from runtime.spark.session import own_workers, prepare, quick_python
+from runtime.spark.session import own_workers, prepare, quick_python, require_running
 from tests.waiting import join
 
 _TIMEOUT_S = 300.0
@@ -54,6 +56,26 @@ def test_rule_4_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -
     assert len(seen) == 800
     assert all(len(environment) == len(before) + 1 for environment in seen)
     assert session.sparkContext.environment is before, "and nobody else's functions"
+
+
+@pytest.mark.parametrize(
+    ("context", "is_refused"),
+    [
+        (None, True),  # by `SparkSession.stop`
+        (SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: True)), True),
+        (SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)), False),
+    ],
+)
+def test_nothing_is_begun_in_a_session_that_was_stopped(context: object, is_refused: bool) -> None:
+    """For good: a region that failed with the session would begin again and again."""
+    known = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context, appName="shop"))
+    session = cast(SparkSession, known)
+    if not is_refused:
+        require_running(session)
+        return
+    with pytest.raises(ConfigError, match="application=shop") as refused:
+        require_running(session)
+    assert isinstance(refused.value, PERMANENT_ERRORS)
 
 
 def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None:
