@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _JOIN_S = 5.0
-_LONGEST_TRY_S = 15.0  # a connection, and an answer that the coordinator may take its time for
+_LONGEST_TRY_S = 30.0  # a connection, an answer that takes its time, and a look at who leads
 _COMMIT_S = 1.5  # the driver waits a little longer before it looks itself
 
 
@@ -90,8 +90,8 @@ class Courier:
     Silence is the time in which the coordinator was asked and has not answered. It begins with a
     question: what the task does between two of them, a long function, fetch or flush, is none. And
     a try counts no more than the longest one takes: beyond that it was this process that stood
-    still (stopped, no core, another thread that kept the interpreter), and it asks again before it
-    gives the coordinator up.
+    still (stopped, no core, another thread that kept the interpreter), and it asks once more before
+    it gives the coordinator up.
 
     So a task that runs ends after ``lost_timeout_s`` of silence and one try at most, which lies
     below half of its transactions' time-out (`runtime.continuous.lost_timeout`). One that stood
@@ -288,15 +288,19 @@ class Courier:
     def _patiently(self, ask: Callable[[], "NextBarrier | None"]) -> "NextBarrier | None":
         """Ask until answered, as long as the task may live without a coordinator."""
         asking = AttendedClock(self._clock, longest_step_s=_LONGEST_TRY_S)
-        since_s = asking()
+        since_s, stood_still = asking(), False
         while True:
+            began_s = self._clock()
             try:
                 return ask()
             except UnreachableError as err:
                 silent_s = asking() - since_s
+                stood_still_before = stood_still
+                stood_still = self._clock() - began_s > _LONGEST_TRY_S
                 if self._is_closed:
                     return None
-                if silent_s >= self._lost_timeout_s:
+                is_excused = stood_still and not stood_still_before
+                if silent_s >= self._lost_timeout_s and not is_excused:
                     raise CoordinatorLostError(
                         "the coordinator has been silent for too long",
                         {

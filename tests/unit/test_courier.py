@@ -146,14 +146,17 @@ def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
         courier.take()
 
 
-def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up() -> None:
+@pytest.mark.parametrize("lost_timeout_s", [60.0, 8.0])
+def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
+    lost_timeout_s: float,
+) -> None:
     """Its process was stopped, or a function kept the interpreter: nobody was asked meanwhile."""
     clock = ManualClock()
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, ""), _barrier(4)],
         on_silence=lambda: clock.advance(10_000.0),
     )
-    courier = _courier(link, clock)
+    courier = Courier(link, "main", 7, lost_timeout_s=lost_timeout_s, clock=clock)
     courier.start()
     assert _taken(courier).checkpoint_id == 4
     courier.close()
@@ -162,7 +165,7 @@ def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up()
 def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
     """As much later as it takes to ask, and no later."""
     clock = ManualClock()
-    tries_s = iter([10_000.0] + [11.0] * 99)
+    tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be heard of
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
         on_silence=lambda: clock.advance(next(tries_s)),
@@ -172,6 +175,19 @@ def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
     courier.start()
     wait_for(lambda: _has_failed(courier))
     assert clock() - began_s <= 10_000.0 + 60.0 + 11.0
+
+
+def test_tries_that_always_take_too_long_end_the_task_too() -> None:
+    """Whatever it is that makes them so long."""
+    clock = ManualClock()
+    link = PlayedLink(
+        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
+        on_silence=lambda: clock.advance(100.0),
+    )
+    courier = _courier(link, clock)
+    courier.start()
+    wait_for(lambda: _has_failed(courier))
+    assert link.asked == 2
 
 
 def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
