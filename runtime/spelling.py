@@ -19,25 +19,28 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     return found[0] if found else None
 
 
-def choice_of(kind: type[E], text: str, *, setting: str, remedy: str = "") -> E:
+def choice_of(kind: type[E], given: E | str, *, setting: str, remedy: str = "") -> E:
     """The member of ``kind`` that a setting names by its value, in any case.
 
     Args:
         kind: whose values are texts in lower case.
+        given: a member, or its value.
         setting: its name, for the message.
         remedy: behind the nearest right value, if any is close; by default all that there are.
     Raises:
         ConfigError: there is no such choice.
     """
-    try:
-        return kind(text.strip().lower())
-    except ValueError:
-        known = [str(member.value) for member in kind]
-    guess = nearest(text.lower(), known)
+    if isinstance(given, kind):
+        return given
+    text = str(given).strip().lower()
+    known = [str(member.value) for member in kind]
+    if text in known:
+        return kind(text)
+    guess = nearest(text, known)
     remedies = [f"Did you mean {guess}?"] if guess else []
     raise ConfigError(
         f"{setting} has a value that does not exist",
-        {setting: text, "known": ", ".join(known)},
+        {setting: given, "known": ", ".join(known)},
         " ".join((*remedies, remedy or f"Use one of {', '.join(known)}.")),
     )
 

@@ -26,7 +26,7 @@ from connectors.kafka.tuning import claimed_by_reader, read_settings
 from runtime.arguments import check_kinds, require_text
 from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError, StreamError
-from runtime.on_error import OnError, policy_of
+from runtime.on_error import OnError, Policy, policy_of
 from runtime.rate_limit import PidRateLimit
 from runtime.spelling import refuse_misspelt
 from runtime.task_memory import TaskMemory
@@ -129,13 +129,17 @@ class KafkaSource:
         deserializers = {"key": key_deserializer, "value": value_deserializer}
         require_deserializable(deserializers, self._columns)
         self._deserializers = {name: each for name, each in deserializers.items() if each}
-        self._policy = policy_of(on_error)
-        if self._policy is not None and not self._deserializers:
+        self._policy = self._policy_of(on_error)
+
+    def _policy_of(self, on_error: OnError) -> Policy | None:
+        policy = policy_of(on_error)
+        if policy is not None and not self._deserializers:
             raise ConfigError(
                 "a source without deserializers has nothing that may fail for a record",
                 {"source": self._name, "on_error": on_error},
                 "Give on_error to map_batches, whose function fails.",
             )
+        return policy
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from connectors.kafka.embedded import EmbeddedKafka
 from runtime.model import StateEntry
 from tests.kafka_records import create_topic, values
 from tests.sink_region import commit, region_of, rows
+from tests.waiting import join
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
@@ -41,7 +42,7 @@ def _away(broker: EmbeddedKafka, work: Callable[[], list[StateEntry]]) -> list[S
     time.sleep(_AWAY_S)
     assert task.is_alive(), failures
     broker.start()
-    task.join(120)
+    join(task)
     assert failures == []
     return found[0]
 

@@ -51,7 +51,7 @@ _WRONG: dict[str, list[Any]] = {
     "restore_from": ["5", True],
     "task_memory_mib": ["256"],
     "host": [None, 5],
-    "engine": [None, "Continuous"],
+    "engine": [None, "continous"],
     "recovery": [None, "none"],
     "on_lost": [None, "ignore"],
     "on_region_failure": ["stop"],

@@ -20,6 +20,7 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tokens import KeptToken, kept_token
 from runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
 from tests.fakes import ManualClock
+from tests.waiting import join
 
 SERVER_PEM = Path(__file__).parent.parent / "data" / "tls-server.pem"
 """A self-signed certificate of 127.0.0.1 and its encrypted key, for these tests only."""
@@ -147,7 +148,7 @@ def endpoint(status: int, content: bytes, *, tls: bool = False) -> Iterator[str]
         thread.start()
         yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/token"
         server.shutdown()
-        thread.join(300)
+        join(thread)
 
 
 GOOD = json.dumps({"access_token": "t", "expires_in": 60}).encode()
