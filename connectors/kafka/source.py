@@ -96,17 +96,7 @@ class KafkaSource:
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
-        check_kinds(
-            "KafkaSource",
-            texts={
-                "bootstrap_servers": bootstrap_servers or "",
-                "pattern": pattern or "",
-                "group_id": group_id or "",
-                "name": name or "",
-                "uid": uid or "",
-            },
-            options=options,
-        )
+        _require_kinds(locals())
         said = _as_options(topics, pattern, partitions, starting_offsets)
         if bootstrap_servers:
             said["kafka.bootstrap.servers"] = bootstrap_servers
@@ -328,6 +318,13 @@ def _keys_now(
         for name, facts in subscription.partitions(found).items()
         for number in sorted(facts.partitions)
     ]
+
+
+def _require_kinds(given: Mapping[str, object]) -> None:
+    """What `KafkaSource` was given, by name."""
+    names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
+    texts = {name: given[name] or "" for name in names}
+    check_kinds("KafkaSource", texts=texts, options=given["options"])
 
 
 def _as_options(

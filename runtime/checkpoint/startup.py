@@ -120,7 +120,8 @@ class StartSequence:
         self._repairer = repairer
         self._require_known = require_known
         self._told = told
-        self._began_s = self._deadline_s = 0.0
+        self._began_s = clock()
+        self._deadline_s = 0.0
 
     def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
         """The whole sequence.
@@ -132,8 +133,7 @@ class StartSequence:
             TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
             UnreachableError, StorageError: no answer in time.
         """
-        self._began_s = self._clock()
-        self._deadline_s = self._began_s + timeout_s
+        self._deadline_s = self._clock() + timeout_s
         cluster_ids = self._check()
         history = None
         if restore_from is not None and not self._store.places():
