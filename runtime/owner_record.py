@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from runtime.attended import AttendedClock
 from runtime.contracts import Clock, SinkContext
 from runtime.errors import FencedError
+from runtime.host_clock import wall_ms
 from runtime.json_text import parsed_json
 
 __all__ = [
@@ -32,6 +34,8 @@ RENEWAL_INTERVAL_S = 5.0
 """Fixed: a starter judges another's life by it, so both must know it without being told."""
 
 WATCHED_INTERVALS = 3
+
+_WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 
 _POLL_S = 1.0
 _FORMAT = 1
@@ -171,14 +175,25 @@ class OwnerClaim:
                 self._warn_of(found)
         elif found is not None:
             self._watch(found)
+            self._overtaken = found.session  # frozen between its look and its write, it wakes up
+            self._record = replace(self._record, overtaken=self._overtaken)
         self._write()
         if self._is_written_over():
             self._write()
 
     def renew(self) -> None:
-        """Say that this job lives; FencedError when another session has taken the name."""
+        """Say that this job lives; FencedError when another session has taken the name.
+
+        A renewal that takes so long that somebody else may have watched this run for long enough,
+        as one that was frozen or whose store stood still, may have written over the record of who
+        took it for dead. That one writes once more with its next renewal, and is looked for then.
+        """
+        began_s = self._clock()
         self._is_written_over()
         self._write()
+        if self._clock() - began_s >= _WATCH_S - RENEWAL_INTERVAL_S:  # watched since the last one
+            self._sleep(RENEWAL_INTERVAL_S + _POLL_S)
+            self._is_written_over()
 
     def release(self) -> None:
         """Give the name back, if it is still ours, and close the store."""
@@ -228,10 +243,12 @@ class OwnerClaim:
             "another job's record holds the name, watching it: name=%s host=%s wait_s=%.0f",
             self._owned.name,
             found.host,
-            RENEWAL_INTERVAL_S * WATCHED_INTERVALS,
+            _WATCH_S,
         )
-        until = self._clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
-        while self._clock() < until:
+        # A store that stands still for a while holds up renewals as long as these looks.
+        watching = AttendedClock(self._clock, longest_step_s=2 * _POLL_S)
+        until_s = watching() + _WATCH_S
+        while watching() < until_s:
             self._sleep(_POLL_S)
             now = self._store.read()
             if now is None:
@@ -242,7 +259,7 @@ class OwnerClaim:
     def _write(self) -> None:
         self._record = replace(
             self._record,
-            renewed_at_ms=int(time.time() * 1000),
+            renewed_at_ms=wall_ms(),
             renewals=self._record.renewals + 1,
         )
         self._store.write(self._record)

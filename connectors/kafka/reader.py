@@ -335,8 +335,12 @@ class Reading:
             self._stall(slot)
             return
         goes_on_at = position if held is None else _behind_loss(position, end, *held)
+        read = self._read.get(slot)
         if goes_on_at > position:
             self._lose(slot, goes_on_at)
+        elif held is not None and read is not None and read.end_offset < held[0] <= position:
+            # Deleted with its last record: the markers behind that, from which it would be asked.
+            self._read[slot] = read._replace(end_offset=held[0])
         else:
             self._refuse_silence()  # refused again and again, it would be asked for ever
         self._stop(slot)

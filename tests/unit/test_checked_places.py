@@ -126,3 +126,40 @@ def test_a_follower_whose_position_was_refused_asks_for_its_log(
     assert consumer.besides == consumer.checked == [(2, 4)]
     values = [value for each in batches if each for value in each.column("value").to_pylist()]
     assert values == [b"0", b"1", b"2"]
+
+
+_ABSENT = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+class _Shortened(Moved):
+    """Its log begins at 3 by now: a fetch from below that is out of range."""
+
+    def consume(self, num_messages: int, timeout: float) -> list[Message]:
+        """See `confluent_kafka.Consumer.consume`."""
+        if self.besides and self.besides[-1][0] < 3:
+            return [message(0, KafkaError(OUT_OF_RANGE, "out of range"))]
+        return super().consume(num_messages, timeout)
+
+
+def test_markers_that_are_deleted_with_the_last_record_are_no_place_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 2 is a marker, so the position is 3; the leader would be asked from 2 on, for ever."""
+    monkeypatch.setattr(reading, "_STALL_S", 0.0)
+    consumer = _Shortened(
+        [
+            message(0, leader_epoch=4),
+            message(1, leader_epoch=4),
+            message(3, KafkaError(END, "end")),
+        ],
+        [message(0, KafkaError(_ABSENT, "absent"))],
+        [message(3, leader_epoch=5)],
+        [message(4, leader_epoch=5)],
+        watermarks=(3, 5),
+    )
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    batches = [batch for batch in (follower.poll() for _ in range(10)) if batch]
+    values = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert values == [b"0", b"1", b"3", b"4"]
+    assert consumer.checked[-1] == (3, 4)

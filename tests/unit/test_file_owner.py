@@ -9,7 +9,7 @@ import pytest
 from connectors.hdfs.coordination import FileSinkCoordinator
 from connectors.hdfs.staging import StagingAttempt, staging_root
 from runtime.contracts import SinkContext, SweepView
-from runtime.errors import FencedError
+from runtime.errors import FencedError, StorageError
 from runtime.model import BatchKey
 from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
@@ -93,6 +93,62 @@ def test_rule_22_a_copy_has_the_files_once_the_other_job_is_gone(runs: Runs) -> 
         first.renew()
     first.close()
     second.renew()
+
+
+def test_rule_22_who_was_frozen_in_a_renewal_does_not_end_who_took_over(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked, stands still until another run has its files, and writes: that one writes once
+    more, and the frozen one looks again before it goes by what it has written."""
+    first, second = runs.claimed(CONTEXT), runs.sink()
+    renewals = iter([RENEWAL_INTERVAL_S] * 3)
+    replaced = FakeFileSystem.replace
+
+    def frozen(fs: FakeFileSystem, path: str, data: bytes, *, is_private: bool = False) -> None:
+        monkeypatch.setattr(FakeFileSystem, "replace", replaced)
+        second.claim(COPY, timeout_s=1)
+        replaced(fs, path, data, is_private=is_private)
+        runs.meanwhile = second.renew
+
+    monkeypatch.setattr(FakeFileSystem, "replace", frozen)
+    with pytest.raises(FencedError, match="another job uses this staging directory"):
+        first.renew()
+    runs.meanwhile = lambda: None
+    for waited_s in renewals:
+        runs.clock.advance(waited_s)
+        second.renew()
+        with pytest.raises(FencedError):
+            first.renew()
+
+
+def test_rule_22_a_renewal_that_lands_late_does_not_end_who_took_over(runs: Runs) -> None:
+    """Its rename was answered by nobody, and happens once another run has the files."""
+    first = runs.claimed(CONTEXT)
+    runs.fault = Fault.LATE
+    with pytest.raises(StorageError):
+        first.renew()
+    runs.fault = Fault.NONE
+    second = runs.claimed(COPY)
+    runs.disk.land_late_steps()
+    second.renew()
+    with pytest.raises(FencedError):
+        first.renew()
+
+
+def test_rule_22_a_store_that_stands_still_does_not_make_a_run_look_dead(runs: Runs) -> None:
+    """It holds up the renewals of the one that lives as long as the other one's look."""
+    first = runs.claimed(CONTEXT)
+    stills = iter([WATCH_S])
+
+    def meanwhile() -> None:
+        still_s = next(stills, 0.0)
+        runs.clock.advance(still_s)
+        if not still_s:
+            first.renew()
+
+    runs.meanwhile = meanwhile
+    with pytest.raises(FencedError, match="a copy is the same job"):
+        runs.claimed(COPY)
 
 
 def test_rule_22_a_restart_waits_for_nobody(runs: Runs) -> None:
