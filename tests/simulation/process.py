@@ -1,6 +1,6 @@
 """A driver process: the coordinator's production code without threads, and its regions."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
 from runtime.checkpoint.attempts import AttemptBook
@@ -41,7 +41,7 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from runtime.model import BatchKey, CheckpointKind, RegionRecord, StateEntry
+from runtime.model import BatchKey, CheckpointKind, RegionRecord, SplitRange, StateEntry
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
 from tests.simulation.continuous import ContinuousLife, Engine
@@ -73,6 +73,15 @@ _IDLE_S = 0.1
 _SELDOM = 0.12
 
 
+class _Source(FakeSource):
+    """It becomes bounded in the calm: its end is then of all that there is, not of what one run has
+    found so far, as that of a source which is bounded from its start."""
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """See `SplitEnumerator.is_finished`."""
+        return self.known >= set(self.ends) and super().is_finished(positions)
+
+
 class Process:
     """One driver process: a coordinator with its regions, from its start to its kill."""
 
@@ -91,7 +100,7 @@ class Process:
         self.found: Found
         self.staging: Staging
         self.engine: Engine
-        self.source = FakeSource("source", world.ends, bounded=False)
+        self.source = _Source("source", world.ends, bounded=False)
         self._sinks: dict[str, SinkCoordinator] = {}
         if not world.profile.only_files:
             self._sinks["sink"] = make_sink(self)

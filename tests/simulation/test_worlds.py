@@ -155,6 +155,19 @@ def test_rule_13_worlds_have_people_who_end_transactions() -> None:
     assert done["ConfigError"] > 5, "a decision names it, or none does"
 
 
+def test_the_end_of_a_run_is_of_partitions_that_nobody_has_found_yet() -> None:
+    """Else a job ends in the calm without one that was added right before it, and no rule is broken
+    by that: a real source that is bounded has known its end from its start."""
+    world = World(0, Profile(partitions=1))
+    source = world.start_process().source
+    start = source.resolve_start(timeout_s=1)
+    source.bounded = True
+    assert source.is_finished(start)
+    world.ends[1] = 0
+    assert not source.is_finished(start)
+    assert source.is_finished((*start, *source.discover(timeout_s=1)))
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_worlds_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rule is broken on purpose; some seed must break the very promise that it keeps. An error
