@@ -100,7 +100,7 @@ def unrepeatable_in(step: Step) -> Iterator[str]:
     What aggregates is left out: `first` or `collect_list` choose among the rows that there are.
     """
     if step.nodeName() == _SAMPLE:
-        yield "sample"
+        yield _SAMPLE.lower()
     for expression in _all(step.expressions()):
         yield from _unrepeatable(expression)
 
