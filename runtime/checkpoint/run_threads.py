@@ -19,6 +19,7 @@ from runtime.checkpoint.routes import ActionRoutes
 from runtime.checkpoint.steps import Hands, drive
 from runtime.checkpoint.waiting import BatchWaiters, WakeUp
 from runtime.contracts import Clock, SinkCoordinator, SweepReport
+from runtime.errors import FencedError
 
 __all__ = ["RunThreads"]
 
@@ -139,8 +140,6 @@ class RunThreads:
 
     def _sweep_last(self) -> None:
         """What was given up must not hold back readers until the next start."""
-        if self.ask(lambda core: core.is_fenced):
-            return  # behind another run's seal nothing here is ours to abort
         try:
             self._sweep()
         except Exception:  # a stop goes on: connections have to be closed
@@ -155,9 +154,17 @@ class RunThreads:
 
     def _sweep_whole(self) -> bool:
         """Whether nothing is open any more that holds back readers. Raises as a sweep does."""
-        return self.ask(lambda core: core.is_fenced) or self._sweep().is_complete
+        try:
+            return self._sweep().is_complete
+        except FencedError:
+            return True  # what is open now is another run's
 
     def _sweep(self) -> SweepReport:
+        """Raises FencedError where another run has the sinks: what is old here may be decided
+        there, as when that one goes on from a copy of the checkpoint directory."""
+        if self.ask(lambda core: core.is_fenced):
+            return SweepReport(aborted=0)
+        self._owners.require()
         view = self.ask(
             lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
         )

@@ -89,6 +89,7 @@ class StartSequence:
         repairer: for ``on_lost="repair"``.
         require_known: raises for a record that nobody here can restore; asked of what the run
             restores or settles.
+        require_owned: raises where another run has the sinks by now; asked before the sweep.
         told: by lives of earlier runs that still go on elsewhere; the caller stops them.
     """
 
@@ -106,6 +107,7 @@ class StartSequence:
         wall_ms: Callable[[], int],
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
+        require_owned: Callable[[], None] = lambda: None,
         told: Sequence[RegionRegistration] = (),
     ) -> None:
         self._plan = plan
@@ -119,6 +121,7 @@ class StartSequence:
         self._wall_ms = wall_ms
         self._repairer = repairer
         self._require_known = require_known
+        self._require_owned = require_owned
         self._told = told
         self._began_s = clock()
         self._deadline_s = 0.0
@@ -412,6 +415,7 @@ class StartSequence:
             pause=self._pause,
             deadline_s=self._deadline_s,
             kept=kept,
+            require_owned=self._require_owned,
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
