@@ -1,6 +1,7 @@
 """Whether the owner records are still this job's: from the first claim to the last call."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -66,10 +67,10 @@ class OwnerWatch:
                 thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def require(self) -> None:
-        """Before a decision: a record not looked at for too long is looked at first.
+        """Before a decision, or a sweep: a record not looked at for too long is looked at first.
 
         A process that was paused finds out here that another one has taken over. One that goes on
-        never waits: the threads look in time.
+        never waits, but for its first decision: the threads look in time.
 
         Raises:
             FencedError: another session is found in a record, now or before.
@@ -82,6 +83,12 @@ class OwnerWatch:
                 self._lose(lost)
         if self._lost is not None:
             raise self._lost
+
+    def look_next(self) -> None:
+        """The next `require` looks, however young the last look is: another start may have read
+        the record before ours was in it, and written its own since."""
+        for record in self._records:
+            record.looked_s = -math.inf
 
     def _run(self, record: "_Record") -> None:
         while not self._stopping.wait(record.interval_s):
@@ -99,7 +106,7 @@ class OwnerWatch:
 
 
 class _Record:
-    """One sink's: one look at a time, and when the last one that has ended began."""
+    """One sink's: one look at a time, and when the last one that has ended began (``looked_s``)."""
 
     def __init__(
         self, name: str, sink: SinkCoordinator, *, interval_s: float, age_clock: Clock
@@ -109,7 +116,7 @@ class _Record:
         self._sink = sink
         self._age_clock = age_clock
         self._looking = threading.Lock()
-        self._looked_s = age_clock()
+        self.looked_s = -math.inf
         self._lost: FencedError | None = None
 
     def look_if_due(self) -> FencedError | None:
@@ -127,7 +134,7 @@ class _Record:
         return self._lost
 
     def _is_due(self) -> bool:
-        return self._age_clock() - self._looked_s > _FRESH_INTERVALS * self.interval_s
+        return self._age_clock() - self.looked_s > _FRESH_INTERVALS * self.interval_s
 
     def _renew(self) -> None:
         """An unanswered renewal fences nobody."""
@@ -140,4 +147,4 @@ class _Record:
             log.warning("owner record was not renewed: sink=%s error=%s", self._name, err)
         except Exception:  # a client's own bug must not end renewing for the rest of the run
             log.exception("owner record was not renewed; tried again: sink=%s", self._name)
-        self._looked_s = began_s
+        self.looked_s = began_s

@@ -94,6 +94,7 @@ class RunThreads:
 
     def start(self) -> None:
         """Begin; the first tick may trigger a checkpoint."""
+        self._owners.look_next()
         for thread in (self._steps, self._loop, self._housekeeper):
             thread.start()
         self._owners.tell(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))

@@ -59,18 +59,39 @@ def test_rule_22_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> 
     """A process that was paused does not know what has become of its prefix."""
     sink, time = Sink(), Time()
     owners = watch(sink, time)
+    owners.require()
     time.now_s = 10.0
     owners.require()
-    assert sink.renewals == 0
+    assert sink.renewals == 1, "the first one"
     time.now_s = 10.1
     owners.require()
     owners.require()
-    assert sink.renewals == 1
+    assert sink.renewals == 2
     time.now_s, sink.finds = 30.0, FENCED
     for _ in range(2):  # once lost it is lost, whatever the next answer is
         with pytest.raises(FencedError):
             owners.require()
         sink.finds = None
+
+
+def test_rule_22_a_run_looks_before_its_first_decision() -> None:
+    """Two starts at one moment both found no record; the one that wrote last has it."""
+    sink, time = Sink(), Time()
+    owners = watch(sink, time)
+    sink.finds = FENCED
+    with pytest.raises(FencedError):
+        owners.require()
+
+
+def test_rule_22_what_a_start_has_found_is_not_enough_for_the_first_decision(job: Job) -> None:
+    """Its sweep came behind a look; the other start's claim may have come behind that."""
+    sink = OwnedSink(job.broker)
+    settings = replace(QUICK, interval_s=None, sweep_interval_s=600.0, renew_interval_s=600.0)
+    coordinator = job.coordinator(settings, sink=sink)
+    coordinator.start(PATIENCE_S)
+    sink.is_lost = True
+    with pytest.raises(FencedError):
+        coordinator._owners.require()  # noqa: SLF001
 
 
 def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
