@@ -70,7 +70,8 @@ class OwnerWatch:
         """Before a decision, or a sweep: a record not looked at for too long is looked at first.
 
         A process that was paused finds out here that another one has taken over. One that goes on
-        never waits, but for its first decision: the threads look in time.
+        never waits, but for its first decision: the threads look in time. A look that is under way
+        is waited for no longer than for one interval.
 
         Raises:
             FencedError: another session is found in a record, now or before.
@@ -121,10 +122,17 @@ class _Record:
 
     def look_if_due(self) -> FencedError | None:
         """See `OwnerWatch.require`."""
-        if self._is_due():
-            with self._looking:
-                if self._is_due():  # a look that was under way may have begun before the pause
-                    self._renew()
+        if not self._is_due():
+            return self._lost
+        if not self._looking.acquire(timeout=self.interval_s):
+            # It hangs, as on a mount that is away: one that is not answered fences nobody.
+            log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
+            return self._lost
+        try:
+            if self._is_due():  # a look that was under way may have begun before the pause
+                self._renew()
+        finally:
+            self._looking.release()
         return self._lost
 
     def look(self) -> FencedError | None:

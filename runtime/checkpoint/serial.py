@@ -28,6 +28,7 @@ __all__ = ["SerialSink", "SerialSource"]
 log = logging.getLogger(__name__)
 
 _COURTESY_S = 1.0
+_CLOSE_S = 5.0
 
 
 class SerialSource:
@@ -190,6 +191,15 @@ class SerialSink:
             self._sink.renew()
 
     def close(self) -> None:
-        """See `SinkCoordinator.close`."""
-        with self._committing, self._renewing, self._lock:
-            self._sink.close()
+        """See `SinkCoordinator.close`. A renewal that hangs, as on a mount that is away, would hold
+        up the end of the job: then the sink stays open, and its owner record is left behind."""
+        if not self._renewing.acquire(timeout=_CLOSE_S):
+            log.warning(
+                "sink is not closed, a renewal of its owner record hangs: waited_s=%.0f", _CLOSE_S
+            )
+            return
+        try:
+            with self._committing, self._lock:
+                self._sink.close()
+        finally:
+            self._renewing.release()

@@ -215,6 +215,29 @@ def test_rule_22_a_renewal_that_is_not_answered_holds_up_no_other_record() -> No
     assert told == [FENCED]
 
 
+def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On a mount that is away it may hang for ever; and what is not answered fences nobody."""
+    away = HangingSink()
+    serial = SerialSink(cast(SinkCoordinator, away))
+    owners = renewing({"away": serial}, interval_s=0.002)
+    try:
+        assert away.is_waiting.wait(PATIENCE_S)
+        with patch("runtime.checkpoint.serial._CLOSE_S", 0.01):
+            ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]
+            for each in ends:
+                each.start()
+            for each in ends:
+                each.join(PATIENCE_S / 2)
+        assert not any(each.is_alive() for each in ends)
+    finally:
+        away.is_back.set()
+        owners.stop(timeout_s=PATIENCE_S)
+    assert "owner record was not looked at, a renewal hangs: sink=away" in caplog.text
+    assert "sink is not closed, a renewal of its owner record hangs" in caplog.text
+
+
 class SweepingSink(Sink):
     """Its sweep waits for a broker."""
 
