@@ -114,6 +114,7 @@ def barrier_polled(book: Book, event: BarrierPolled, now_s: float) -> None:
     _require_running(book)
     region.require(event.generation)
     book.silence.asked(event.region, now_s)
+    region.lives(book.missed_s)
     if region.is_starting:
         region.is_starting = region.needs_sweep = False
     if region.late is not None:
@@ -214,6 +215,8 @@ def _give_barrier(
     checkpoint.barriers[event.region] = barrier
     region.cuts[checkpoint.checkpoint_id] = event.splits
     region.pace.cut(event.splits, now_s)
+    if not region.plan.follows:
+        region.missed_s = book.missed_s
     if region.rate is not None:
         region.rate.cut(records_in(event.splits), splits=len(event.splits), now_s=now_s)
     due_in_s = 0.0 if region.is_behind(book.settings) else book.settings.interval_s or 0.0
@@ -289,7 +292,7 @@ def acknowledged(book: Book, event: Acknowledged, now_s: float) -> None:
     region.state_is_due = ack.state_is_due
     region.late = None
     region.is_starting = False
-    region.decide_by_s = ack.decide_by_s
+    region.keep_until(ack.decide_by_s, book.missed_s)
     checkpoint = _open_for(book, ack.batch.region)
     if checkpoint is None and region.held is not None:
         raise IllegalTransitionError(
@@ -337,7 +340,7 @@ def _require_own_splits(book: Book, ack: Acknowledgement) -> None:
 def _join(book: Book, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float) -> None:
     region = book.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
-    checkpoint.decide_by(region.decide_by_s)
+    checkpoint.decide_by(region.decide_by_s, region.attended_by_s)
     region.cuts[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
         region.pace.finished(now_s, target_s=book.settings.epoch_target_s)

@@ -17,6 +17,7 @@ __all__ = [
     "too_old",
     "waits_for_a_commit",
     "was_held_too_long",
+    "was_missed",
 ]
 
 
@@ -36,7 +37,7 @@ def has_waited(
 
     Nobody is to blame for that: whoever was away has paid for it, or pays by its carries, and a
     region that had to wait as long for its own next life would make the next one's work grow old.
-    Nor is anybody to blame for what this host has slept since.
+    Nor is anybody to blame for what this host has slept since: see `was_missed`.
     """
     if checkpoint is None or checkpoint.barrier_s is None or ack is None:
         return False
@@ -50,6 +51,15 @@ def has_waited(
             if other != name
         )
     )
+
+
+def was_missed(attended_by_s: float | None, now_s: float) -> bool:
+    """Whether work that is too old would not be, without what the clock of the steps has missed
+    since it was begun: the host slept, or nobody ran this driver, and no region was slow.
+
+    Each such end needs another pause, for what is read again is begun behind it.
+    """
+    return attended_by_s is not None and now_s < attended_by_s
 
 
 def _was_waited_for(region: RegionState) -> bool:

@@ -8,6 +8,7 @@ from runtime.checkpoint.blame import (
     too_old,
     waits_for_a_commit,
     was_held_too_long,
+    was_missed,
 )
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.causes import (
@@ -110,8 +111,10 @@ def _next_deadline_s(book: Book, checkpoint: PendingCheckpoint) -> float:
 
 
 def _is_late(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
-    if book.is_too_old(checkpoint.decide_by_s, now_s):
-        return True
+    return book.is_too_old(checkpoint.decide_by_s, now_s) or _is_overdue(book, checkpoint, now_s)
+
+
+def _is_overdue(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
     started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
     return now_s - started_s >= book.settings.timeout_s
 
@@ -143,27 +146,32 @@ def _complete(
 
 def _give_up(book: Book, checkpoint: PendingCheckpoint, failed: list[str], now_s: float) -> None:
     """A region has failed, and the handler does not go on without it."""
-    causes = [cause for name in failed if (cause := book.regions[name].ended_by) is not None]
+    paying = [name for name in failed if not book.regions[name].is_excused]
+    causes = _causes(book, paying)
     error = CheckpointFailedError(
         "the checkpoint failed: regions of it ended",
         {
             "checkpoint_id": checkpoint.checkpoint_id,
             "failed": ",".join(failed),
-            "error": "; ".join(str(cause) for cause in causes),
+            "error": "; ".join(str(cause) for cause in _causes(book, failed)),
         },
         "All its regions read their ranges again.",
     )
     book.abort(checkpoint, Event.REGION_FAILED, error, now_s)
-    if book.settings.restart_strategy is not None:
+    if book.settings.restart_strategy is not None or not paying:
         return  # each of them was counted when it failed
     # An outage is not counted; beside another failure it says nothing about that one.
     causes.sort(key=lambda cause: isinstance(cause, StorageUnreachableError))
     counted = [cause for cause in causes if not isinstance(cause, RestartCommandedError)]
     if counted or not causes:
         blamed = [
-            name for name in failed if not isinstance(book.regions[name].ended_by, _NOT_BLAMED)
+            name for name in paying if not isinstance(book.regions[name].ended_by, _NOT_BLAMED)
         ]
-        _count_failure(book, counted[0] if counted else error, now_s, blamed=blamed or failed)
+        _count_failure(book, counted[0] if counted else error, now_s, blamed=blamed or paying)
+
+
+def _causes(book: Book, names: Sequence[str]) -> list[BaseException]:
+    return [cause for name in names if (cause := book.regions[name].ended_by) is not None]
 
 
 def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -183,7 +191,9 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     # So would it one that stands still between two batches, and the next checkpoint missed it, too.
     silent = set(book.silent(book.settings.timeout_s / 2))
     stuck = [name for name in guilty if book.regions[name].late is not None or name in silent]
-    for name in guilty:
+    if grew_old and not _is_overdue(book, checkpoint, now_s):
+        checkpoint.was_missed = was_missed(checkpoint.attended_by_s, now_s)
+    for name in () if checkpoint.was_missed else guilty:
         if name in checkpoint.barriers or book.regions[name].late is not None:
             book.regions[name].pace.expired()
     waited = any(has_waited(book, checkpoint, ack) for ack in checkpoint.acks.values())
@@ -192,7 +202,7 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in stuck:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
-    if waited:
+    if waited or checkpoint.was_missed:
         return
     if guilty and all(book.silence.is_replaying(name) for name in guilty):
         return  # its own replay may take as long as it gets on; its neighbours read again
@@ -204,7 +214,8 @@ def withdrawn(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     error = grown_old(checkpoint, ())
     book.abort(checkpoint, Event.ABORT_RECORD_DURABLE, error, now_s)
     book.discard(checkpoint)
-    _blame(book, checkpoint, error, now_s, slow=())
+    if not checkpoint.was_missed:
+        _blame(book, checkpoint, error, now_s, slow=())
 
 
 def _blame(
@@ -292,6 +303,9 @@ def end_grown_old(
     epochs along, so it alone reads again, like one whose task has failed."""
     name, region = ack.batch.region, book.regions[ack.batch.region]
     error = region_grown_old(name)
+    if was_missed(region.attended_by_s, now_s):
+        _end_excused(book, name, error, now_s)
+        return
     if has_waited(book, checkpoint, ack):
         _end_alone(book, name, error, now_s)
         return
@@ -306,7 +320,9 @@ def end_held_old(book: Book, now_s: float) -> None:
         if region.held is None or not book.is_too_old(region.decide_by_s, now_s):
             continue
         error = region_grown_old(name)
-        if was_held_too_long(book, region):
+        if was_missed(region.attended_by_s, now_s):
+            _end_excused(book, name, error, now_s)
+        elif was_held_too_long(book, region):
             _end_alone(book, name, error, now_s)
         else:
             failed = RegionFailed(region=name, generation=region.generation, error=error)
@@ -364,6 +380,7 @@ def region_registered(book: Book, event: RegionRegistered, now_s: float) -> None
     if region.is_open:
         region.asks_at = told.address
         book.silence.begun(told.region, now_s, replayed=told.replayed)
+        region.lives(book.missed_s)
     left = () if region.is_open else tuple(book.undecidable(region, told.open))
     if left:
         book.out.append(AbortWork(checkpoint_id=None, committables=left))
@@ -374,6 +391,12 @@ def _end_alone(book: Book, name: str, error: BaseException, now_s: float) -> Non
     or given up, as the handler rules."""
     book.close_region(name, error, now_s, fence=None)
     book.cancel_waiting(name, error)
+
+
+def _end_excused(book: Book, name: str, error: BaseException, now_s: float) -> None:
+    """Nor does it pay where the handler gives up the checkpoint that it is missing from."""
+    _end_alone(book, name, error, now_s)
+    book.regions[name].is_excused = True
 
 
 def _end_life(book: Book, name: str, cause: BaseException, now_s: float) -> None:

@@ -10,6 +10,7 @@ from runtime.checkpoint.aftercare import (
     take_care,
 )
 from runtime.checkpoint.assignment import Move, extended, hand_over, moved
+from runtime.checkpoint.blame import was_missed
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.causes import grown_old
 from runtime.checkpoint.failpoints import RegionalStep
@@ -152,6 +153,7 @@ def _decide_again(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> No
     if not book.is_too_old(checkpoint.decide_by_s, now_s):
         _publish(book, checkpoint, Verdict.DECIDED)
         return
+    checkpoint.was_missed = was_missed(checkpoint.attended_by_s, now_s)
     book.move(checkpoint, Event.GREW_OLD, now_s)
     checkpoint.reason = str(grown_old(checkpoint, ()))
     _publish(book, checkpoint, Verdict.ABORTED)

@@ -2,11 +2,16 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
 from runtime.checkpoint.loop import CoreLoop
 from runtime.checkpoint.messages import (
     Acknowledged,
@@ -20,8 +25,9 @@ from runtime.checkpoint.messages import (
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, RegisteredAttempt
+from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
-from runtime.model import BatchKey, Verdict
+from runtime.model import BatchKey, CheckpointKind, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
@@ -155,6 +161,158 @@ def test_rule_23_a_batch_that_waited_while_the_host_slept_joins_no_checkpoint() 
     driver.tick(FAST.interval_s or 0.0)
     assert not driver.core.is_live("main", 0)
     assert driver.core.is_live("side", 0)
+
+
+_REGIONAL = RegionalCheckpointHandler(max_failed_ratio=0.4)
+_ANY_HANDLER = pytest.mark.parametrize("handler", [GlobalCheckpointHandler(), _REGIONAL])
+_PAYING = [
+    pytest.param({"restart_strategy": FixedDelayRestart(attempts=1, delay_s=0.0)}, id="restarts"),
+    pytest.param({"tolerable_failures": 0}, id="failures"),
+]
+
+
+def night(driver: CoreDriver, generation: int, stage: str, *, works_s: float = 0.0) -> int:
+    """The host sleeps over open work, which would have been decided in time but for that, unless
+    it was at work for too long itself; the region's next generation."""
+    driver.tick(1.0)
+    (end,) = driver.core.positions()["main"]
+    barrier = driver.poll(end.end_offset + 3, generation=generation)
+    batch = BatchKey(region="main", generation=generation, batch_id=1)
+    decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
+    ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
+    driver.clock.advance(works_s)
+    driver.auto = stage != "deciding"
+    if stage != "at work":
+        driver.tell(Acknowledged(ack=ack))
+    driver.missed_s += 8 * 3600.0
+    if stage == "at work":
+        driver.tell(Acknowledged(ack=ack))
+    driver.auto = True
+    for action in driver.held[:]:
+        unknown = Published(checkpoint_id=action.checkpoint_id, outcome=PublishOutcome.UNKNOWN)
+        driver.held.remove(action)
+        driver.tell(unknown)
+    driver.tick(1.0)
+    assert not driver.core.is_live("main", generation)
+    return driver.restart() if not driver.core.is_over else generation
+
+
+@_ANY_HANDLER
+@pytest.mark.parametrize("stage", ["at work", "acknowledged", "deciding"])
+@pytest.mark.parametrize("paying", _PAYING)
+def test_nobody_pays_for_what_the_host_has_slept(
+    handler: CheckpointHandler, stage: str, paying: dict[str, Any]
+) -> None:
+    """A laptop that sleeps each night with a transaction open ends no job."""
+    regions = TWO if stage == "acknowledged" else TWO[:1]
+    driver = CoreDriver(replace(FAST, handler=handler, **paying), regions=regions)
+    generation = 0
+    for _ in range(3):
+        generation = night(driver, generation, stage)
+    assert not driver.core.is_over
+    assert driver.core.last_committed == 0
+
+
+@_ANY_HANDLER
+@pytest.mark.parametrize("paying", _PAYING)
+def test_work_that_was_too_slow_pays_though_the_host_slept_too(
+    handler: CheckpointHandler, paying: dict[str, Any]
+) -> None:
+    driver = CoreDriver(replace(FAST, timeout_s=100.0, handler=handler, **paying), regions=TWO[:1])
+    generation = night(driver, 0, "at work", works_s=_KEPT_S)
+    if not driver.core.is_over:
+        night(driver, generation, "at work", works_s=_KEPT_S)
+    assert driver.core.is_over
+
+
+@_ANY_HANDLER
+@pytest.mark.parametrize("paying", _PAYING)
+def test_a_sleep_before_the_work_was_begun_excuses_nobody(
+    handler: CheckpointHandler, paying: dict[str, Any]
+) -> None:
+    """Else one night would excuse a region that is too slow, again and again."""
+    driver = CoreDriver(replace(FAST, timeout_s=100.0, handler=handler, **paying), regions=TWO[:1])
+    driver.poll()
+    generation = 0
+    for _ in range(2):
+        driver.missed_s += 8 * 3600.0
+        driver.tick(1.0)
+        barrier = driver.poll(3, generation=generation)
+        batch = BatchKey(region="main", generation=generation, batch_id=1)
+        decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
+        driver.clock.advance(_KEPT_S)
+        ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
+        driver.tell(Acknowledged(ack=ack))
+        driver.tick(1.0)
+        if driver.core.is_over:
+            break
+        generation = driver.restart()
+    assert driver.core.is_over
+
+
+def test_a_sleep_before_its_work_was_begun_excuses_no_region_that_follows_its_splits() -> None:
+    """It begins behind its last acknowledgement, or with its life, and not at a barrier."""
+    plans = (RegionPlan(name="main", source_ids=("source",), follows=True),)
+    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
+    driver = CoreDriver(replace(FAST, timeout_s=100.0, restart_strategy=strategy), regions=plans)
+    driver.tick(1.0)
+    driver.ack(driver.poll(3))
+    driver.missed_s += 8 * 3600.0
+    driver.tick(1.0)
+    driver.ack(driver.poll(6))
+    assert driver.core.last_committed == 2
+    generation = 0
+    for batch_id in (3, 1):
+        driver.tick(1.0)
+        barrier = driver.poll(9, generation=generation)
+        batch = BatchKey(region="main", generation=generation, batch_id=batch_id)
+        decide_by_s = driver.clock() + driver.missed_s
+        ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
+        driver.tell(Acknowledged(ack=ack))
+        driver.tick(1.0)
+        if batch_id == 3:
+            generation = driver.restart()
+            driver.missed_s += 8 * 3600.0
+    assert driver.core.is_over
+
+
+def test_nobody_is_blamed_for_work_of_others_that_grew_old_while_the_driver_stood() -> None:
+    """It has its barrier, and could do nothing with it meanwhile."""
+    strategy = FixedDelayRestart(attempts=3, delay_s=0.0)
+    driver = CoreDriver(replace(FAST, restart_strategy=strategy), regions=TWO)
+    driver.tick()
+    acknowledge(driver)
+    assert driver.poll(3, region="side") is not None
+    driver.missed_s = _KEPT_S
+    driver.tick(1.0)
+    assert "grew old" in str(driver.core.why_ended("side"))
+    regions = driver.core._book.regions  # noqa: SLF001
+    assert {name: each.restarts.count for name, each in regions.items()} == {"main": 0, "side": 0}
+
+
+@_ANY_HANDLER
+def test_a_held_batch_that_grew_old_while_the_host_slept_is_not_paid_for(
+    handler: CheckpointHandler,
+) -> None:
+    """No interval passes between its acknowledgement and the next checkpoint."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
+    settings = replace(FAST, interval_s=10 * _KEPT_S, handler=handler, restart_strategy=strategy)
+    driver = CoreDriver(settings)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    generation = 0
+    for _ in range(3):
+        batch = BatchKey(region="main", generation=generation, batch_id=9)
+        decide_by_s = driver.clock() + driver.missed_s + _KEPT_S
+        ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
+        driver.poll(generation=generation)
+        driver.tell(Acknowledged(ack=ack))
+        driver.missed_s += _KEPT_S
+        driver.trigger(CheckpointKind.SAVEPOINT, "user")
+        assert not driver.core.is_live("main", generation)
+        driver.tick(1.0)
+        assert not driver.core.is_over
+        generation = driver.restart()
 
 
 def test_rule_23_a_decision_on_its_way_is_looked_at_again_behind_a_sleep() -> None:
