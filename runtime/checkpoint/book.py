@@ -55,6 +55,8 @@ class Book:
         draw: a random number in [0, 1).
         failures: checkpoints that failed in a row.
         failed_beside: the lives that ran when the last of them was counted, by region.
+        replayed: lives whose replay has excused a failed checkpoint, by region, since the failures
+            are counted.
         last_barrier_s, last_end_s: clock when the last barrier was due or cut, and at the end of
             the last checkpoint; None before the first.
         untold, told_s: positions that no lag tool has been told yet, and when the last ones were.
@@ -84,6 +86,7 @@ class Book:
     overloaded: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
     failed_beside: dict[str, int] = field(default_factory=dict)
+    replayed: dict[str, set[int]] = field(default_factory=dict)
     last_barrier_s: float | None = None
     last_end_s: float | None = None
     untold: TellPositions | None = None
@@ -402,6 +405,7 @@ class Book:
         """Failures from here on are the first in a row."""
         self.failures = 0
         self.failed_beside = {}
+        self.replayed = {}
 
     def _fail(self, batches: tuple[BatchKey, ...], error: BaseException) -> None:
         if batches:

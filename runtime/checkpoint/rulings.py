@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from runtime.checkpoint.blame import (
     has_waited,
     holding_up,
+    replays_excuse,
     too_old,
     waits_for_a_commit,
     was_held_too_long,
@@ -202,10 +203,8 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in stuck:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
-    if waited or checkpoint.was_missed:
+    if waited or checkpoint.was_missed or replays_excuse(book, guilty):
         return
-    if guilty and all(book.silence.is_replaying(name) for name in guilty):
-        return  # its own replay may take as long as it gets on; its neighbours read again
     _blame(book, checkpoint, error, now_s, slow=guilty or too_old(book, checkpoint, now_s))
 
 

@@ -164,9 +164,9 @@ def test_a_life_with_state_has_twice_as_long() -> None:
     assert not driver.core.is_live("main", 0)
 
 
-def _replays(driver: CoreDriver, tasks: int, region: str = "main") -> None:
+def _replays(driver: CoreDriver, tasks: int, region: str = "main", generation: int = 0) -> None:
     """The life's query runs its last batch once more, and so many tasks of it have ended."""
-    told = RegionRegistration(region=region, generation=0, replayed=tasks)
+    told = RegionRegistration(region=region, generation=generation, replayed=tasks)
     driver.tell(RegionRegistered(registration=told))
 
 
@@ -197,6 +197,44 @@ def test_a_checkpoint_that_a_replay_made_late_is_nobodys_failure() -> None:
     assert driver.core.is_live("side", 0)
     assert not driver.core.is_live("main", 0)
     assert not driver.seen(EndJob)
+
+
+def test_one_replay_is_nobodys_failure_however_long_it_takes() -> None:
+    settings = replace(FAST, tolerable_failures=0)
+    driver = CoreDriver(settings, regions=(TWO[0], replace(TWO[1], stateful=True)))
+    _started(driver, "side")
+    generation = 0
+    for tasks in range(20):
+        _replays(driver, tasks, "side")
+        driver.tick(1.0)
+        driver.ack(driver.poll(3, generation=generation), generation=generation)
+        _wait(driver, round(FAST.timeout_s) + 1)
+        generation = driver.restart()
+    assert driver.core.is_live("side", 0)
+    assert not driver.seen(EndJob)
+
+
+def test_replays_that_end_each_other_s_epochs_for_ever_are_failures() -> None:
+    """Every life replays for longer than a checkpoint waits, and never with its neighbour."""
+    plans = [replace(plan, stateful=True) for plan in TWO]
+    driver = CoreDriver(FAST, regions=plans)
+    lives = dict.fromkeys(("main", "side"), 0)
+    ends_s = {"main": 15, "side": 30}
+    for now_s in range(1_000):
+        driver.tick(1.0)
+        if driver.core.is_over:
+            break
+        for name in lives:
+            if not driver.core.is_live(name, lives[name]):
+                lives[name] = driver.restart(name)
+                ends_s[name] = now_s + 30
+            if now_s < ends_s[name]:
+                _replays(driver, now_s, name, lives[name])
+            elif now_s == ends_s[name]:
+                barrier = driver.poll(3, region=name, generation=lives[name])
+                driver.ack(barrier, region=name, generation=lives[name])
+    assert driver.core.last_committed == 0
+    assert "failed more often in a row than it tolerates" in str(driver.seen(EndJob)[0].error)
 
 
 def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
