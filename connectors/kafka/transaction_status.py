@@ -92,6 +92,7 @@ class Additions:
     _was_added: bool = False  # just now: what is counted of one request may be torn in two
     _is_under_way: bool = False
     _is_unknown: bool = False
+    _is_excused: bool = False  # what was given up last: a step back takes back that, and no more
 
     @classmethod
     def since(cls, statistics: str) -> Self:
@@ -105,13 +106,17 @@ class Additions:
             return replace(self, _seen=now, _is_unknown=True)
         added = now.added - before.added
         may_be_one = added > 0 or self._was_added or self._is_under_way
+        # The client counts while it tells: a request may look given up until the next report.
+        step = now.given_up - before.given_up
+        is_excused = not may_be_one if step > 0 else self._is_excused
         return replace(
             self,
             _seen=now,
             _added=self._added + added,
-            _given_up=self._given_up + may_be_one * (now.given_up - before.given_up),
+            _given_up=max(0, self._given_up + (0 if is_excused else step)),
             _was_added=added > 0,
             _is_under_way=may_be_one and now.under_way > 0,
+            _is_excused=is_excused,
         )
 
     @property

@@ -99,6 +99,18 @@ def test_rule_5_what_is_counted_in_two_steps_is_one_addition() -> None:
     assert may_begin(told(), told(added=1), told(added=1, lost=1), told(added=2, lost=1))
 
 
+def test_rule_5_what_looks_given_up_in_one_report_takes_nothing_back_in_the_next() -> None:
+    """A question that is counted as sent, and not yet as waited for; or so before the begin."""
+    lost = told(added=1, under_way=1), told(added=1, lost=1)
+    assert may_begin(told(), *lost, told(added=1, lost=2), told(added=2, lost=1))
+    assert may_begin(told(lost=1), *lost, told(added=2, lost=1))
+
+
+def test_an_addition_that_looks_given_up_in_one_report_costs_no_epoch() -> None:
+    """The next report takes that back, and nothing else has been given up."""
+    assert not may_begin(told(), told(added=1, lost=1), told(added=1, under_way=1), told(added=1))
+
+
 @pytest.mark.parametrize("now", [told(added=1), json.dumps({"brokers": {}, "topics": {}})])
 def test_a_broker_that_the_client_has_forgotten_hides_what_was_given_up(now: str) -> None:
     """Its numbers begin at nothing again, or are gone."""
