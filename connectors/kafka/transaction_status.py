@@ -84,14 +84,17 @@ class Additions:
 
     Unlike that for an id a request has certainly been sent again, perhaps behind the newest
     statistics: the client does so 500 ms after it has lost a connection, or has given up waiting.
+
+    Attributes:
+        is_unknown: the statistics do not tell, or nobody can read them.
     """
 
     _seen: _Coordinator | None
+    is_unknown: bool = False
     _added: int = 0
     _given_up: int = 0
     _was_added: bool = False  # just now: what is counted of one request may be torn in two
     _is_under_way: bool = False
-    _is_unknown: bool = False
     _is_excused: bool = False  # what was given up last: a step back takes back that, and no more
 
     @classmethod
@@ -101,9 +104,11 @@ class Additions:
 
     def then(self, statistics: str) -> Self:
         """With the next statistics; each must be told, in their order."""
+        if self.is_unknown:
+            return self  # for good
         before, now = self._seen, _coordinator(statistics)
         if before is None or now is None or now.sent < before.sent:
-            return replace(self, _seen=now, _is_unknown=True)
+            return replace(self, is_unknown=True)
         added = now.added - before.added
         may_be_one = added > 0 or self._was_added or self._is_under_way
         # The client counts while it tells: a request may look given up until the next report.
@@ -122,22 +127,27 @@ class Additions:
     @property
     def may_come_late(self) -> bool:
         """Whether such a request may still arrive behind what has been answered."""
-        return self._is_unknown or (self._added > 0 and self._given_up > 0)
+        return self.is_unknown or (self._added > 0 and self._given_up > 0)
 
 
 def _coordinator(statistics: str) -> _Coordinator | None:
-    """None where the client tells nothing of it. Parsed alone: it leads no partitions."""
+    """None where the client tells nothing of it that can be read. Parsed alone: it leads no
+    partitions."""
     begin = max(0, statistics.find(_BROKERS))
-    start = statistics.find(f'"{_COORDINATOR}"', begin, statistics.find(_TOPICS, begin))
+    # A topic may be called so as well, and is named where its leader is told of; it is no object.
+    start = statistics.find(f'"{_COORDINATOR}": {{', begin, statistics.find(_TOPICS, begin))
     if start < 0:
         return None
-    told, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
-    return _Coordinator(
-        added=told["req"].get(_ADD_PARTITIONS_TO_TXN, 0),
-        sent=told["tx"],
-        given_up=_unanswered(told),
-        under_way=told["waitresp_cnt"] + told["outbuf_cnt"],
-    )
+    try:  # in the client's callback, which may not raise
+        told, _ = _DECODER.raw_decode(statistics, statistics.index("{", start))
+        return _Coordinator(
+            added=told["req"].get(_ADD_PARTITIONS_TO_TXN, 0),
+            sent=told["tx"],
+            given_up=_unanswered(told),
+            under_way=told["waitresp_cnt"] + told["outbuf_cnt"],
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _requests(request: str, statistics: str, before: str | None) -> tuple[int, int]:

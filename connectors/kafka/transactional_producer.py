@@ -432,9 +432,14 @@ class TransactionalProducer:
 
     def _on_statistics(self, statistics: str) -> None:
         self._statistics = statistics
-        if self._additions is not None:
-            self._additions = self._additions.then(statistics)
         self._seen += 1
+        before = self._additions
+        if before is not None:
+            self._additions = before.then(statistics)
+            if self._additions.is_unknown and not before.is_unknown:
+                log.warning(
+                    "statistics do not tell of the coordinator: id=%s", self.transactional_id
+                )
 
     def _on_error(self, error: KafkaError) -> None:
         if self.last_error is None or weight(error) >= weight(self.last_error):

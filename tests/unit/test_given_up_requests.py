@@ -117,6 +117,33 @@ def test_a_broker_that_the_client_has_forgotten_hides_what_was_given_up(now: str
     assert may_begin(told(added=30, lost=1), now)
 
 
+def test_rule_5_a_topic_may_be_called_like_the_coordinator() -> None:
+    """Where its leader is told of, ahead of the coordinator, as librdkafka writes it."""
+    leader = (
+        '"brokers":{"b:9092/1": { "name":"b:9092/1", "toppars":{ "TxnCoordinator-0": '
+        '{ "topic":"TxnCoordinator", "partition":0} , "TxnCoordinator-1": '
+        '{ "topic":"TxnCoordinator", "partition":1} } } , '
+    )
+
+    def led(statistics: str) -> str:
+        return statistics.replace('"brokers": {', leader)
+
+    assert not may_begin(led(told()), led(told(added=1)))
+    assert may_begin(led(told()), led(told(added=2, lost=1)))
+
+
+def test_rule_5_statistics_that_nobody_can_read_end_no_thread_and_confirm_nothing(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They come in the client's callback: what that raises breaks out of whatever polls."""
+    rig.writer.write(records(b"a"))
+    told_by = rig.client.statistics
+    rig.client.statistics = lambda: told_by().replace('"tx"', '"sent"')  # type: ignore[method-assign]
+    with pytest.raises(TransactionAbortedError, match="may still arrive"):
+        rig.writer.pre_commit()
+    assert caplog.text.count("do not tell of the coordinator") == 1
+
+
 def test_a_connection_lost_before_its_begin_costs_no_epoch(rig: Rig) -> None:
     rig.cluster.lost_questions = 1
     rig.renew()
