@@ -121,8 +121,6 @@ class ProducerPool:
                 self._book.record(slot, SlotEvent.SPEND)
                 self._let_go(self._open.pop(slot))
             self._discard_old()
-            if isinstance(self._failure, UnreachableError):
-                self._is_untold = False  # of the past: it is tried again now
             self._start(at_least=1)
 
     def take(self, scope: TaskScope, *, timeout_s: float) -> Lease:
@@ -212,6 +210,7 @@ class ProducerPool:
         if self._closed:
             return
         for slot in self._book.to_prepare(at_least=at_least):
+            self._is_untold = False  # of the past: what this try says is told
             self._background(partial(self._make_ready, slot))
 
     def _refuse_closed(self) -> None:

@@ -208,20 +208,27 @@ def test_a_failure_that_nobody_waited_for_is_told_to_the_next_task(met: str) -> 
     assert preparations.take() != preparations.asked[0], "it is told once"
 
 
-def test_what_a_task_before_did_not_hear_is_of_the_past_if_brokers_are_back() -> None:
-    """Refused credentials are not; brokers that were away are asked anew for the next batch."""
-    for met, error in (("_TRANSPORT", None), ("_AUTHENTICATION", AuthenticationError)):
-        preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
-        preparations.pool.enter(scope())
+@pytest.mark.parametrize("met", ["_TRANSPORT", "_AUTHENTICATION"])
+def test_what_a_task_before_did_not_hear_is_of_the_past_if_it_is_mended(met: str) -> None:
+    """A task without records asks for no producer. An hour later its failure would end the job,
+    though the next task has begun a try, which says what holds now."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+    for batch_id in range(2):
+        preparations.pool.enter(scope(batch_id=batch_id))
         preparations.threads.join()
-        preparations.pool.enter(scope(batch_id=1))
+    preparations.cluster.init_error = None
+    preparations.pool.enter(scope(batch_id=2))
+    preparations.take()
+
+
+def test_a_log_in_that_is_still_refused_is_told() -> None:
+    """By the try that the task itself has begun."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error("_AUTHENTICATION")))
+    for batch_id in range(2):
+        preparations.pool.enter(scope(batch_id=batch_id))
         preparations.threads.join()
-        preparations.cluster.init_error = None
-        preparations.pool.enter(scope(batch_id=2))
-        if error is None:
-            preparations.take()
-        else:
-            preparations.fail(error)
+    preparations.fail(AuthenticationError)
+    assert len(preparations.asked) == 2
 
 
 @pytest.mark.parametrize(("error", "ids"), [(UnsentError, 1), (UnreachableError, 3)])
