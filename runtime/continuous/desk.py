@@ -228,6 +228,17 @@ class ContinuousDesk:
             self.commits.end(region, generation)  # its task ends when it hears this
             raise
 
+    def heard(self, batch: BatchKey) -> None:
+        """That life's task, if it is a continuous one, tells of something else: it has its core.
+
+        One that waits for brokers before its first epoch asks for no barrier yet.
+        """
+        with self._lock:
+            book = self._books.get(batch.region)
+        if book is not None and book.generation == batch.generation:
+            with book.pulse.question():
+                pass
+
     def is_stopping(self, batch: BatchKey) -> bool:
         """Whether the task of that life of a region, if it is a continuous one, is told to end."""
         with self._lock:

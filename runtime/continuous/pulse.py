@@ -25,7 +25,7 @@ class TaskPulse:
         clock: monotonic seconds.
 
     Attributes:
-        has_asked: it has been heard of.
+        has_asked: it has been heard of: it has asked, or told what it waits for.
         owes: it has been given a barrier. Then its checkpoint's time-out watches over it.
     """
 

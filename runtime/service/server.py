@@ -256,7 +256,10 @@ class CoordinatorService:
 
     def _waiting(self, body: WaitBody) -> dict[str, Any]:
         coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
-        is_stopping = self._desk is not None and self._desk.is_stopping(batch)
+        is_stopping = False
+        if self._desk is not None:
+            self._desk.heard(batch)
+            is_stopping = self._desk.is_stopping(batch)
         self._task_waits.told(batch, body.what, body.why)
         if is_stopping or not coordinator.is_live(batch.region, batch.generation):
             raise FencedError(

@@ -17,6 +17,7 @@ import urllib3
 from runtime import errors
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
+from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.contracts import RegisteredAttempt
 from runtime.errors import (
     AuthenticationError,
@@ -167,6 +168,24 @@ def test_a_task_that_waits_is_heard_and_told_when_its_life_is_over(
     with pytest.raises(FencedError, match="is over"):
         client.waits(BATCH, "a producer", why="no broker answers")
     client.waited(BATCH, "a producer")
+
+
+def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
+    coordinator: BarrierCoordinator,
+) -> None:
+    """It asks for no barrier yet, and was taken for one that Spark does not run."""
+    desk = ContinuousDesk(coordinator)
+    book = EpochBook(region="main", generation=0)
+    desk.open(book)
+    with (
+        CoordinatorService(coordinator, desk=desk) as service,
+        CoordinatorClient(service.coordinator_address) as client,
+    ):
+        with pytest.raises(FencedError):
+            client.waits(dataclasses.replace(BATCH, generation=-1), "a producer", why="away")
+        assert not book.pulse.has_asked, "by the task of another life"
+        client.waits(BATCH, "a producer", why="away")
+        assert book.pulse.has_asked
 
 
 def test_a_coordinator_that_does_not_answer_ends_no_wait(service: CoordinatorService) -> None:
