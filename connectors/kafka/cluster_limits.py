@@ -162,9 +162,10 @@ class KnownLimits:
         return found
 
     def _require_hope(self, found: LimitsLook, until_s: float) -> None:
-        if found.timeouts_s:
-            self._refusals.forget()  # some broker takes the credentials
-        elif found.refusal is not None:
+        if found.timeouts_s or found.refusal is None:
+            # Some broker takes the credentials, or nobody has refused them: each look logs in anew.
+            self._refusals.forget()
+        else:
             self._refusals.add(found.refusal)
         if lasting := self._refusals.lasting():
             raise lasting

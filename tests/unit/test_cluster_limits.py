@@ -125,6 +125,14 @@ def test_a_refused_log_in_counts_when_it_lasts_and_no_broker_answers() -> None:
     assert Looks(one_refuses).known() == one_refuses.limits
 
 
+def test_a_log_in_that_was_refused_once_is_not_refused_while_nobody_answers() -> None:
+    """Each look has a client of its own, which would hear it again."""
+    with pytest.raises(UnsentError):
+        Looks(REFUSED, SILENCE).known()
+    with pytest.raises(UnsentError):
+        Looks(*[REFUSED] * 8, SILENCE).known()
+
+
 def look(cluster: MockCluster, topics: Sequence[str] = (), *, timeout_s: float) -> LimitsLook:
     connection = KafkaConnection(bootstrap_servers=cluster.bootstrap)
     return look_at_limits(connection, topics, timeout_s=timeout_s)
