@@ -137,6 +137,15 @@ class KnownLimits:
         finally:
             self._asking.release()
 
+    def asked_again(self) -> ClusterLimits:
+        """Behind a refusal: what is known after one more look, at once, if some broker has not been
+        heard. It may have come back meanwhile, and be the one that refuses."""
+        with self._asking:
+            known = self._known or LimitsLook()
+            if not known.is_partial:
+                return known.limits
+            return self._keep(self._look().after(known), self._clock()).limits
+
     def _asked(self, until_s: float) -> LimitsLook:
         while self._known is None:
             began_s = self._clock()

@@ -6,18 +6,18 @@ from functools import partial
 from typing import Any
 
 from connectors.kafka._client import KafkaException, make_producer, translate
-from connectors.kafka.cluster_limits import KnownLimits, LimitsLook
+from connectors.kafka.cluster_limits import ClusterLimits, KnownLimits, LimitsLook
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.native.library import library_for
 from connectors.kafka.native.producer import NativeProducer
 from connectors.kafka.producer_client import Client
 from connectors.kafka.producer_settings import transactional_config
-from connectors.kafka.refusals import UnsentError
+from connectors.kafka.refusals import LateRequestError, UnansweredError, UnsentError
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.statistics_pace import StatisticsPace
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import WriteSettings
-from runtime.errors import UnreachableError
+from runtime.errors import ConfigError, UnreachableError
 
 __all__ = ["Preparation", "make_client"]
 
@@ -76,9 +76,26 @@ class Preparation:
     def __call__(self, transactional_id: str) -> TransactionalProducer:
         """See `connectors.kafka.producers.Prepare`."""
         until_s = time.monotonic() + self._patience_s
+        limits = self._limits()
+        try:
+            return self._ready(transactional_id, limits, until_s)
+        except ConfigError:
+            # A broker that nobody has heard yet may take less than the others.
+            newer = self._limits.asked_again()
+            if newer == limits:
+                raise
+        except UnansweredError as err:
+            if not isinstance(err.reason, ConfigError) or self._limits.asked_again() == limits:
+                raise
+            raise LateRequestError(err.reason) from err  # this id may not be tried again
+        return self._ready(transactional_id, newer, until_s)
+
+    def _ready(
+        self, transactional_id: str, limits: ClusterLimits, until_s: float
+    ) -> TransactionalProducer:
         config = transactional_config(
             self._connection,
-            self._limits(),
+            limits,
             self._settings,
             transaction_timeout_s=self._transaction_timeout_s,
         )

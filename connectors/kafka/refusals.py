@@ -34,7 +34,8 @@ class NotReadyError(UnreachableError):
 
 
 class LateRequestError(UnansweredError):
-    """It has happened, and the client had sent it before as well: another id is as good."""
+    """It has happened, and the client had sent it before as well, or what it was refused for is
+    mended: another id is as good."""
 
 
 def is_answer(error: KafkaError) -> bool:

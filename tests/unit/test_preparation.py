@@ -1,0 +1,79 @@
+"""A producer is made by what the cluster is known to accept, while some broker is not heard."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from connectors.kafka._client import KafkaError
+from connectors.kafka.cluster_limits import LimitsLook
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.preparation import Preparation
+from connectors.kafka.refusals import LateRequestError
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.tuning import WriteSettings
+from runtime.errors import ConfigError
+from tests.fake_producer import FakeClient, FakeCluster, kafka_error
+
+PARTIAL = LimitsLook(timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}))
+WHOLE = LimitsLook(timeouts_s={"1": 900.0, "2": 60.0})
+REFUSAL = kafka_error("INVALID_TRANSACTION_TIMEOUT")
+
+
+class Made:
+    """A preparation, what it asked the cluster, and for which transactions."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, looks: list[LimitsLook], answers: list[KafkaError]
+    ) -> None:
+        self.cluster = FakeCluster(init_answers=answers)
+        self.looks = looks
+        self.timeouts_ms: list[int] = []
+        monkeypatch.setattr("connectors.kafka.preparation.make_client", self._client)
+        self.prepare = Preparation(
+            KafkaConnection(bootstrap_servers="nowhere:9092"),
+            WriteSettings(queue_kib=1024, queue_records=1000),
+            transaction_timeout_s=None,
+            topic=None,
+            look=lambda: self.looks.pop(0),
+            hot_path=HotPath.PLAIN,
+            patience_s=10.0,
+        )
+
+    def _client(self, hot_path: HotPath, config: Mapping[str, Any]) -> FakeClient:
+        del hot_path
+        self.timeouts_ms.append(config["transaction.timeout.ms"])
+        return FakeClient(self.cluster, config)
+
+
+def test_a_broker_that_was_away_and_takes_less_than_the_others_ends_no_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes back as coordinator before the next look at what it accepts."""
+    made = Made(monkeypatch, [PARTIAL, WHOLE], [REFUSAL])
+    made.prepare("id").release()
+    assert made.timeouts_ms == [900_000, 60_000]
+
+
+def test_rule_4_behind_a_request_without_an_answer_another_id_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while that broker was coming back."""
+    silence = kafka_error("_TIMED_OUT", retriable=True)
+    made = Made(monkeypatch, [PARTIAL, WHOLE], [silence, REFUSAL])
+    with pytest.raises(LateRequestError):
+        made.prepare("id")
+    made.prepare("another id").release()
+    assert made.timeouts_ms == [900_000, 60_000]
+
+
+@pytest.mark.parametrize("looks", [[WHOLE], [PARTIAL, PARTIAL]])
+def test_what_is_refused_by_all_that_is_known_is_an_error_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, looks: list[LimitsLook]
+) -> None:
+    """It is asked for once more only where another look has told something else."""
+    made = Made(monkeypatch, list(looks), [REFUSAL])
+    with pytest.raises(ConfigError):
+        made.prepare("id")
+    assert not made.looks
+    assert len(made.timeouts_ms) == 1
