@@ -77,10 +77,12 @@ class WaitRegistry(AttemptRegistry, Protocol):
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """A task of the batch waits for ``what``; to be told again every few seconds.
 
-        Blocks for two seconds at most. That the coordinator does not answer is no error.
+        Blocks for four seconds at most; where nobody answers, for twelve more, in which it looks
+        who leads the job. That the coordinator does not answer is no error.
 
         Raises:
-            FencedError: the batch is no longer wanted, or its life is being stopped.
+            FencedError: the life that the batch belongs to is over or being stopped, or a later
+                coordinator leads the job. That the batch itself is not wanted any more nobody says.
         """
         ...
 

@@ -45,7 +45,7 @@ _LEADER_S = 12.0  # a look at who leads takes no longer, whoever is away
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _LOOK_EVERY_S = 1.0
-_WAIT_S = 2.0
+_WAIT_S = 2.0  # for the connection, and as long for the answer
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: whatever it was, it may pass
 
