@@ -71,7 +71,7 @@ class OwnerWatch:
 
         A process that was paused finds out here that another one has taken over. One that goes on
         never waits, but for its first decision: the threads look in time. A look that is under way
-        is waited for no longer than for one interval.
+        is waited for no longer than for two intervals, in which one that took long looks once more.
 
         Raises:
             FencedError: another session is found in a record, now or before.
@@ -124,7 +124,7 @@ class _Record:
         """See `OwnerWatch.require`."""
         if not self._is_due():
             return self._lost
-        if not self._looking.acquire(timeout=self.interval_s):
+        if not self._looking.acquire(timeout=_FRESH_INTERVALS * self.interval_s):
             # It hangs, as on a mount that is away: one that is not answered fences nobody.
             log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
             return self._lost

@@ -28,7 +28,7 @@ __all__ = ["SerialSink", "SerialSource"]
 log = logging.getLogger(__name__)
 
 _COURTESY_S = 1.0
-_CLOSE_S = 5.0
+_CLOSE_S = 10.0
 
 
 class SerialSource:
