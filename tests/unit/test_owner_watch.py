@@ -228,9 +228,7 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
             ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]
             for each in ends:
                 each.start()
-            for each in ends:
-                each.join(PATIENCE_S / 2)
-        assert not any(each.is_alive() for each in ends)
+            join(*ends)
     finally:
         away.is_back.set()
         owners.stop(timeout_s=PATIENCE_S)
