@@ -125,6 +125,14 @@ class Additions:
         )
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the newest report tells of additions, all answered before it, and of no new one.
+
+        What is added and lost behind it, and sent again before the next one, no report tells yet.
+        """
+        return self._added > 0 and not self._was_added and not self._is_under_way
+
+    @property
     def may_come_late(self) -> bool:
         """Whether such a request may still arrive behind what has been answered."""
         return self.is_unknown or (self._added > 0 and self._given_up > 0)

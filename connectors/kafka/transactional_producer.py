@@ -53,6 +53,7 @@ _LONGEST_ROOM_S = 60.0
 _REACH_S = 1.0
 _RELEASE_S = 1.0
 _STATISTICS_S = 1.0  # several times their longest interval
+_REPORT_STEP_S = 0.02
 _ANY_TOPIC = "__transaction_state"  # there where transactions are; any name would do
 _WRONG_STATE = error_codes("_STATE")
 _STATE_NAME = re.compile(r" in state (\w+)$")
@@ -78,7 +79,7 @@ class TransactionalProducer:
         self._clock = clock
         self._ages = ages
         self._statistics = ""
-        self._seen = 0
+        self._seen = self._seen_at_confirm = 0
         self._before: str | None = None  # statistics of when nothing was under way
         self._additions: Additions | None = None  # of the transaction, once it is begun
         self._identity: TransactionIdentity | None = None
@@ -271,6 +272,7 @@ class TransactionalProducer:
             )
         self._refuse_repeated()
         self._refuse_timed_out()
+        self._seen_at_confirm = self._seen
 
     def abort_reason(self) -> KafkaError | None:
         """Why the client has given up the transaction that is open; None: it has not."""
@@ -385,18 +387,34 @@ class TransactionalProducer:
         After any other answer it may or may not be committed, now or later: only the verdict tells
         (rule 5). It carries no further transaction in either case.
         """
+        deadline = self._clock() + timeout_s
         try:
-            self._serve_all()
             # Told behind the pre-commit, where the client was about to add another partition when
             # it lost its connection, and did not wait: EndTxn by hand raises the epoch.
-            if self._may_begin_late():
+            if not self._is_told(deadline) or self._may_begin_late():
                 log.info("commit is left to the driver: id=%s", self.transactional_id)
                 return False
-            self.client.commit_transaction(timeout_s)
+            self.client.commit_transaction(max(0.0, deadline - self._clock()))
         except (KafkaException, StreamError) as err:
             log.info("commit was not acknowledged: id=%s error=%s", self.transactional_id, err)
             return False
         return True
+
+    def _is_told(self, deadline: float) -> bool:
+        """Whether statistics tell what became of the requests that begin the transaction.
+
+        In an epoch that is shorter than their interval they may not do so before the next ones.
+        """
+        self._serve_all()
+        while self._seen == self._seen_at_confirm and not self._is_settled:
+            if self._clock() > deadline:
+                return False
+            self._serve(_REPORT_STEP_S)
+        return True
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._additions is not None and self._additions.is_settled
 
     def abort(self, *, timeout_s: float) -> bool:
         """Abort natively; True when the broker acknowledged it, and nothing of it may yet arrive.

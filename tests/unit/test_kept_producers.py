@@ -7,7 +7,7 @@ import pytest
 from connectors.kafka.slots import IDS_PER_TASK
 from connectors.kafka.writer import TransactionalWriter
 from runtime.errors import DeliveryError
-from tests.fake_producer import FakeMessage, kafka_error
+from tests.fake_producer import FakeClient, FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE, Rig, records
 
 
@@ -54,6 +54,45 @@ def test_rule_5_what_may_be_begun_again_is_not_committed_by_its_own_producer(rig
     rig.cluster.lost_additions = 1  # and told only now
     assert not writer.commit(timeout_s=1)
     assert rig.cluster.transactions[0].state == "open"
+
+
+def test_rule_5_an_epoch_of_which_nothing_was_told_yet_waits_for_its_statistics(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is shorter than their interval: confirmed and decided before they tell that a
+    request which begins it was lost and sent again."""
+    rig.cluster.lost_additions = 1
+    client, told = rig.clients[0], FakeClient.statistics
+    monkeypatch.setattr(client, "statistics", lambda: client._told)  # noqa: SLF001
+    writer = _kept(rig)
+    served = client.poll
+
+    def next_ones(timeout: float) -> int:
+        if timeout > 0:
+            monkeypatch.setattr(client, "statistics", lambda: told(client))
+        return served(timeout)
+
+    monkeypatch.setattr(client, "poll", next_ones)
+    assert not writer.commit(timeout_s=1)
+    assert rig.cluster.transactions[0].state == "open"
+
+
+def test_an_epoch_of_which_all_was_told_waits_for_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several intervals, as epochs are."""
+    writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, "out", keeps_producer=True)
+    writer.write(records(b"a"))
+    client = rig.client
+    for _ in range(2):
+        client.poll(0.1)
+    writer.end_epoch([], checkpoint_id=9)
+    writer.pre_commit()
+    served = client.poll
+    monkeypatch.setattr(
+        client, "poll", lambda timeout: served(0) if timeout == 0 else pytest.fail("it waits")
+    )
+    assert writer.commit(timeout_s=1)
 
 
 def test_what_a_writer_releases_stays_open(rig: Rig) -> None:
