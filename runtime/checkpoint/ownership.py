@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 
 _FRESH_INTERVALS = 2
 """A look is good for so long: who wants the name watches for three."""
+_PATIENCE_S = 10.0
+"""So long a decision waits for a look that is under way, and then for its own; a renewal that took
+long looks once more within that."""
 
 
 class OwnerWatch:
@@ -70,8 +73,8 @@ class OwnerWatch:
         """Before a decision, or a sweep: a record not looked at for too long is looked at first.
 
         A process that was paused finds out here that another one has taken over. One that goes on
-        never waits, but for its first decision: the threads look in time. A look that is under way
-        is waited for no longer than for two intervals, in which one that took long looks once more.
+        never waits, but for its first decision: the threads look in time. One that hangs is waited
+        for for a few seconds, and then what is known counts.
 
         Raises:
             FencedError: another session is found in a record, now or before.
@@ -124,16 +127,31 @@ class _Record:
         """See `OwnerWatch.require`."""
         if not self._is_due():
             return self._lost
-        if not self._looking.acquire(timeout=_FRESH_INTERVALS * self.interval_s):
+        if not (self._looking.acquire(timeout=_PATIENCE_S) and self._has_looked()):
             # It hangs, as on a mount that is away: one that is not answered fences nobody.
             log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
-            return self._lost
+        return self._lost
+
+    def _has_looked(self) -> bool:
+        """Whether it is known in time; the lock, which the caller has taken, is given back once it
+        is. In a thread of its own, for one that hangs cannot be ended."""
+        if not self._is_due():  # a look that was under way may have begun before the pause
+            self._looking.release()
+            return True
+        look = threading.Thread(target=self._look_held, name="sluice-owner-look", daemon=True)
         try:
-            if self._is_due():  # a look that was under way may have begun before the pause
-                self._renew()
+            look.start()
+        except BaseException:  # no thread is left on this host: nobody else would give it back
+            self._looking.release()
+            raise
+        look.join(_PATIENCE_S)
+        return not look.is_alive()
+
+    def _look_held(self) -> None:
+        try:
+            self._renew()
         finally:
             self._looking.release()
-        return self._lost
 
     def look(self) -> FencedError | None:
         """Renew it; who has it where another session does."""

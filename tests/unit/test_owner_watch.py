@@ -224,7 +224,10 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
     owners = renewing({"away": serial}, interval_s=0.002)
     try:
         assert away.is_waiting.wait(PATIENCE_S)
-        with patch("runtime.checkpoint.serial._CLOSE_S", 0.01):
+        with (
+            patch("runtime.checkpoint.serial._CLOSE_S", 0.01),
+            patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01),
+        ):
             ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]
             for each in ends:
                 each.start()
@@ -234,6 +237,22 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
         owners.stop(timeout_s=PATIENCE_S)
     assert "owner record was not looked at, a renewal hangs: sink=away" in caplog.text
     assert "sink is not closed, a renewal of its owner record hangs" in caplog.text
+
+
+def test_rule_22_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None:
+    """Behind a pause it may be the first to look; the next one looks when that is over."""
+    away, time = HangingSink(), Time()
+    sinks = cast(Mapping[str, SinkCoordinator], {"away": away})
+    owners = OwnerWatch(sinks, interval_s=5.0, age_clock=time)
+    try:
+        with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+            for _ in range(2):
+                owners.require()
+    finally:
+        away.is_back.set()
+    time.now_s = 60.0
+    with patch.object(away, "renew", fenced), pytest.raises(FencedError):
+        owners.require()
 
 
 class SweepingSink(Sink):
