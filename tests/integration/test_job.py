@@ -274,7 +274,7 @@ def test_directory_of_another_job_is_refused(
 
 def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Before anything is made."""
-    with pytest.raises(ConfigError, match="no source"):
+    with pytest.raises(ConfigError, match="nothing to do"):
         Job("empty", spark, checkpoint_dir=str(tmp_path)).run()
     assert list(tmp_path.iterdir()) == []
 
