@@ -10,7 +10,12 @@ from runtime.errors import ConfigError
 from runtime.job import Pipeline
 from runtime.spark.frames import chained_schema, source_frame, transformed
 from runtime.spark.job_source import probe_for
-from runtime.spark.plans import is_stateful, streams_read, unrepeatable_below_state
+from runtime.spark.plans import (
+    initial_states,
+    is_stateful,
+    streams_read,
+    unrepeatable_below_state,
+)
 from runtime.spark.pruning import columns_read, kept_by
 
 __all__ = ["FrameLook", "look_at"]
@@ -36,7 +41,7 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
 
     Raises:
         ConfigError: it reads another stream, too, or its state would differ from what was written
-            if a batch is run again, or its rows do not suit a sink of files.
+            if a batch is run again, or is given to it, or its rows do not suit a sink of files.
     """
     _warn_of_replays(pipeline)
     if pipeline.is_chained:
@@ -54,6 +59,7 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
             "A checkpoint holds one position of one source in each pipeline. Make the other one a "
             "source of the job, or read the records once, with their columns twice.",
         )
+    _require_own_state(pipeline, frame)
     _require_repeatable(pipeline, frame)
     _check_files(pipeline, frame)
     columns = columns_read(kept_by(frame, pipeline.sinks)) if read else None
@@ -84,6 +90,20 @@ def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:
             "function of the record in its place, such as xxhash64(topic, partition, offset); or "
             "write the rows to a topic, and keep the state of that. A UDTF that always gives the "
             "same for the same arguments is to say so: asDeterministic().",
+        )
+
+
+def _require_own_state(pipeline: Pipeline, frame: DataFrame) -> None:
+    """The first batch of a region's first life is no epoch: it reads nothing, and runs into
+    ``noop``. What a function gives there for the state that it begins with would be lost."""
+    found = initial_states(frame)
+    if found:
+        raise ConfigError(
+            "a state is given something to begin with",
+            {"source": pipeline.source.name, "steps": ", ".join(found)},
+            "Its rows would be lost: the batch that takes it in is no part of a checkpoint. Leave "
+            "out initialState, and write what it holds as records to a topic that the source "
+            "reads, too; or join the records with its table in front of the state.",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-__all__ = ["Step", "Steps", "keeps_state", "unrepeatable_in"]
+__all__ = ["Step", "Steps", "begins_with_state", "keeps_state", "unrepeatable_in"]
 
 Step = Any
 """A logical operator of Spark's."""
@@ -51,6 +51,11 @@ _STATELESS = frozenset(
     }
 )
 
+# What may be given a state to begin with; such a function runs over it in the first batch.
+_BEGINNING = frozenset(
+    {"FlatMapGroupsWithState", "TransformWithState", "TransformWithStateInPySpark"}
+)
+
 
 class Steps:
     """The steps of one frame's plan, as Spark runs them: a query that a ``WITH`` has given a name
@@ -91,6 +96,11 @@ def keeps_state(step: Step) -> bool:
         streams = [child for child in _all(step.children()) if child.isStreaming()]
         return len(streams) > 1
     return str(step.nodeName()) not in _STATELESS
+
+
+def begins_with_state(step: Step) -> bool:
+    """Whether a step of a stream is given a state to begin with."""
+    return str(step.nodeName()) in _BEGINNING and bool(step.hasInitialState())
 
 
 def unrepeatable_in(step: Step) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from pyspark.sql import DataFrame
 
-from runtime.spark.plan_steps import Steps, keeps_state, unrepeatable_in
+from runtime.spark.plan_steps import Steps, begins_with_state, keeps_state, unrepeatable_in
 
-__all__ = ["is_stateful", "streams_read", "unrepeatable_below_state"]
+__all__ = ["initial_states", "is_stateful", "streams_read", "unrepeatable_below_state"]
 
 
 def streams_read(frame: DataFrame) -> tuple[str, ...]:
@@ -16,6 +16,13 @@ def streams_read(frame: DataFrame) -> tuple[str, ...]:
 def is_stateful(frame: DataFrame) -> bool:
     """Whether a streaming frame keeps state; decided on its analyzed plan, before it starts."""
     return any(keeps_state(step) for step in Steps(frame).streaming())
+
+
+def initial_states(frame: DataFrame) -> tuple[str, ...]:
+    """The steps, by Spark's names, that are given a state to begin with."""
+    return tuple(
+        str(step.nodeName()) for step in Steps(frame).streaming() if begins_with_state(step)
+    )
 
 
 def unrepeatable_below_state(frame: DataFrame) -> tuple[str, ...]:

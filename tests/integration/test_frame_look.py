@@ -1,11 +1,16 @@
 """What Spark's plan of a transform tells, before anything runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import (
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
@@ -117,6 +122,35 @@ def test_rule_21_what_a_replay_may_change_feeds_no_state(
         with pytest.raises(ConfigError, match=named) as refused:
             looked(spark, value_of(state))
         assert "xxhash64" in str(refused.value)
+
+
+class Counter(StatefulProcessor):
+    """How often a key came."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See `StatefulProcessor`."""
+
+    def handleInputRows(
+        self, key: object, rows: Iterator[Row], timerValues: TimerValues
+    ) -> Iterator[Row]:
+        """See `StatefulProcessor`."""
+        yield Row(value=f"{key} {len(list(rows))}")
+
+
+def counter(records: DataFrame, initial: GroupedData | None) -> DataFrame:
+    """As state of the user's own."""
+    return records.groupBy("key").transformWithState(
+        Counter(), "value string", "append", "processingTime", initialState=initial
+    )
+
+
+def test_a_state_to_begin_with_is_refused(spark: SparkSession) -> None:
+    """The batch that takes it in is no epoch: what the function gives there would be lost."""
+    table = spark.createDataFrame([(b"k",)], "key binary").groupBy("key")
+    with pytest.raises(ConfigError, match=r"to begin with .*steps=TransformWithState") as refused:
+        looked(spark, lambda records: counter(records, table))
+    assert "initialState" in str(refused.value)
+    assert looked(spark, lambda records: counter(records, None)).keeps_state
 
 
 def test_a_statement_with_named_queries_runs(
