@@ -212,7 +212,7 @@ def _run_regions(
             batches_to_retain=retain,
             continuous=continuous,
             drops=_drop_budget(job, started),
-            columns=layout.columns,
+            looks=layout.looks,
         )
         lives = RegionLives(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s

@@ -13,6 +13,7 @@ from runtime.spark.job_source import probe_for
 from runtime.spark.plans import (
     initial_states,
     is_stateful,
+    repeats_whole_result,
     streams_read,
     unrepeatable_below_state,
 )
@@ -29,10 +30,13 @@ class FrameLook:
 
     Attributes:
         keeps_state: between batches.
+        repeats_result: the whole result of its state, as in complete mode, changes with records
+            alone; False: a timeout may change it, too.
         columns: of the source, that it reads; None: all.
     """
 
     keeps_state: bool
+    repeats_result: bool = False
     columns: frozenset[str] | None = None
 
 
@@ -63,7 +67,11 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     _require_repeatable(pipeline, frame)
     _check_files(pipeline, frame)
     columns = columns_read(kept_by(frame, pipeline.sinks)) if read else None
-    return FrameLook(keeps_state=is_stateful(frame), columns=columns)
+    return FrameLook(
+        keeps_state=is_stateful(frame),
+        repeats_result=repeats_whole_result(frame),
+        columns=columns,
+    )
 
 
 def _warn_of_replays(pipeline: Pipeline) -> None:

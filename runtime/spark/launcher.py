@@ -27,6 +27,7 @@ from runtime.service.client import CoordinatorAddress
 from runtime.service.hosted_region import HostedRegion, RunningLife
 from runtime.spark.continuous import ContinuousChain, ContinuousLife
 from runtime.spark.event_times import EventTimes, event_time_of
+from runtime.spark.frame_look import FrameLook
 from runtime.spark.frames import (
     arrow_schema,
     chained_schema,
@@ -51,10 +52,7 @@ from runtime.spark.session import (
 from runtime.spark.tasks import RESULT_SCHEMA, Chain, RegionTasks
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["ColumnsRead", "ContinuousRegions", "RegionLauncher"]
-
-ColumnsRead = Mapping[str, frozenset[str] | None]
-"""By region: the columns of its source that its frame reads; None: all."""
+__all__ = ["ContinuousRegions", "RegionLauncher"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,7 @@ class RegionLauncher:
         batches_to_retain: int,
         continuous: ContinuousRegions,
         drops: DropBudget | None = None,
-        columns: ColumnsRead,
+        looks: Mapping[str, FrameLook],
     ) -> None:
         self._continuous = continuous
         self._job = job
@@ -100,7 +98,7 @@ class RegionLauncher:
         self._address = address
         self._batches_to_retain = batches_to_retain
         self._drops = drops
-        self._columns = columns
+        self._looks = looks
 
     def handles(self) -> dict[str, RegionHandle]:
         """Of every region, by name."""
@@ -185,6 +183,7 @@ class RegionLauncher:
                 chained=region.pipeline.is_chained,
                 stateful=region.stateful,
                 output_mode=output_mode(region.pipeline),
+                repeats_result=self._looks[region.name].repeats_result,
                 operator_states=restored.operator_states,
                 event_times=times,
                 functions=region.functions or (),
@@ -226,7 +225,7 @@ class RegionLauncher:
 
     def _source_of(self, region: Region) -> Source:
         """The source without the columns that nobody reads."""
-        source, read = region.pipeline.source, self._columns.get(region.name)
+        source, read = region.pipeline.source, self._looks[region.name].columns
         if read is None or not isinstance(source, NarrowingSource):
             return source
         return source.narrowed(read)

@@ -15,7 +15,6 @@ from runtime.model import OperatorNode
 from runtime.spark.engines import choose_engine, choose_parts
 from runtime.spark.frame_look import FrameLook, look_at
 from runtime.spark.job_graph import Region, regions_of
-from runtime.spark.launcher import ColumnsRead
 from runtime.spark.session import task_slots
 from runtime.spark.tuned_regions import tuned
 
@@ -35,14 +34,14 @@ class Layout:
         regions: of the job.
         continuous: names of those that run continuously.
         cluster_ids: that the sources read.
-        columns: see `ColumnsRead`.
+        looks: at the frames of the regions, by name.
     """
 
     graph: tuple[OperatorNode, ...]
     regions: tuple[Region, ...]
     continuous: frozenset[str]
     cluster_ids: tuple[str, ...] = ()
-    columns: ColumnsRead = field(default_factory=dict)
+    looks: Mapping[str, FrameLook] = field(default_factory=dict)
 
 
 def between_barriers_s(job: Job) -> float:
@@ -76,8 +75,8 @@ def lay_out(job: Job) -> Layout:
         regions=tuple(tuned(found.regions, memory_mib=job.task_memory_mib)),
         continuous=found.continuous,
         cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
-        columns={
-            region.name: look.columns
+        looks={
+            region.name: look
             for pipeline, look in zip(job.pipelines, looks, strict=True)
             for region in found.regions
             if region.pipeline is pipeline

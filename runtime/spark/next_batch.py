@@ -48,8 +48,9 @@ def wants_another(query: StreamingQuery | None, frame: DataFrame) -> bool:
 
 
 def repeats_its_result(output_mode: str, splits: Iterable[SplitRange]) -> bool:
-    """Whether a batch has no news: in complete mode its rows are the whole result, which does not
-    change without records. Spark runs no such batch; here a sink may have asked for it."""
+    """Whether a batch has no news: in complete mode its rows are the whole result. To be asked
+    where that changes with records alone (`runtime.spark.frame_look.FrameLook.repeats_result`):
+    Spark runs no such batch then, and here a sink may have asked for it."""
     return output_mode == _WHOLE_RESULT and all(split.is_empty for split in splits)
 
 

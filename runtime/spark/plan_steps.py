@@ -8,7 +8,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-__all__ = ["Step", "Steps", "begins_with_state", "keeps_state", "unrepeatable_in"]
+__all__ = [
+    "Step",
+    "Steps",
+    "begins_with_state",
+    "changes_with_records_alone",
+    "keeps_state",
+    "unrepeatable_in",
+]
 
 Step = Any
 """A logical operator of Spark's."""
@@ -49,6 +56,12 @@ _STATELESS = frozenset(
         "UnresolvedHint",
         "View",
     }
+)
+
+# What keeps state that gives nothing with time alone. Whatever is not listed may have timeouts, or
+# wait for a watermark, as a join does: that is never wrong, and costs a result that is repeated.
+_TIMELESS = frozenset(
+    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "GlobalLimit"}
 )
 
 # What may be given a state to begin with; such a function runs over it in the first batch.
@@ -96,6 +109,12 @@ def keeps_state(step: Step) -> bool:
         streams = [child for child in _all(step.children()) if child.isStreaming()]
         return len(streams) > 1
     return str(step.nodeName()) not in _STATELESS
+
+
+def changes_with_records_alone(step: Step) -> bool:
+    """Whether what a step that keeps state gives in all, as in complete mode, is the same again
+    where no records have come to it."""
+    return str(step.nodeName()) in _TIMELESS
 
 
 def begins_with_state(step: Step) -> bool:

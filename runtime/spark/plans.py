@@ -2,9 +2,21 @@
 
 from pyspark.sql import DataFrame
 
-from runtime.spark.plan_steps import Steps, begins_with_state, keeps_state, unrepeatable_in
+from runtime.spark.plan_steps import (
+    Steps,
+    begins_with_state,
+    changes_with_records_alone,
+    keeps_state,
+    unrepeatable_in,
+)
 
-__all__ = ["initial_states", "is_stateful", "streams_read", "unrepeatable_below_state"]
+__all__ = [
+    "initial_states",
+    "is_stateful",
+    "repeats_whole_result",
+    "streams_read",
+    "unrepeatable_below_state",
+]
 
 
 def streams_read(frame: DataFrame) -> tuple[str, ...]:
@@ -16,6 +28,12 @@ def streams_read(frame: DataFrame) -> tuple[str, ...]:
 def is_stateful(frame: DataFrame) -> bool:
     """Whether a streaming frame keeps state; decided on its analyzed plan, before it starts."""
     return any(keeps_state(step) for step in Steps(frame).streaming())
+
+
+def repeats_whole_result(frame: DataFrame) -> bool:
+    """Whether a state's whole result, as in complete mode, is the same again without records."""
+    states = [step for step in Steps(frame).streaming() if keeps_state(step)]
+    return bool(states) and all(changes_with_records_alone(step) for step in states)
 
 
 def initial_states(frame: DataFrame) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ class RegionSpec:
         chained: the tasks that read write, too: the frame's rows are their results, or go on.
         stateful: the frame keeps state: a decided batch that Spark replays runs into ``noop``.
         output_mode: Spark's, for a stateful frame; else ``append``.
+        repeats_result: see `runtime.spark.frame_look.FrameLook`.
         files: the sink that Spark's own writers write, by operator id; at most one.
         passing: how its rows get there and the tasks' answers back, where there is one.
         operator_states: in the record that this life begins with.
@@ -91,6 +92,7 @@ class RegionSpec:
     chained: bool
     stateful: bool
     output_mode: str
+    repeats_result: bool = False
     files: Mapping[str, FrameWriter] = field(default_factory=dict)
     passing: Passing | None = None
     operator_states: tuple[StateEntry, ...] = ()
@@ -277,7 +279,7 @@ class RegionQuery:
                 "Restart the job: the region's logs are rewound at start.",
             )
         require_other_topics(spec.functions, barrier.splits)
-        if spec.stateful and repeats_its_result(spec.output_mode, barrier.splits):
+        if spec.repeats_result and repeats_its_result(spec.output_mode, barrier.splits):
             frame = without_rows(frame)
         region = self._pre_commit(frame, batch, barrier, cut_ms=cut_ms)
         self._coordinator.await_committed(batch)

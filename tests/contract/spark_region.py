@@ -13,6 +13,7 @@ from runtime.continuous.desk import ContinuousDesk
 from runtime.contracts import RegionHandle, RegionLife
 from runtime.job import Job
 from runtime.service.server import CoordinatorService
+from runtime.spark.frame_look import FrameLook
 from runtime.spark.job_graph import job_plan, regions_of
 from runtime.spark.launcher import ContinuousRegions, RegionLauncher
 from runtime.spark.region import RegionQuery
@@ -92,7 +93,7 @@ class SparkBed:
             job_uid=self._started.job_uid,
             address=self._service.coordinator_address,
             batches_to_retain=100,
-            columns={},
+            looks={region.name: FrameLook(keeps_state=False)},
             continuous=ContinuousRegions(
                 names=(),
                 desk=ContinuousDesk(self._coordinator),

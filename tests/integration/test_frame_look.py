@@ -153,6 +153,22 @@ def test_a_state_to_begin_with_is_refused(spark: SparkSession) -> None:
     assert looked(spark, lambda records: counter(records, None)).keeps_state
 
 
+@pytest.mark.parametrize(
+    ("below", "repeats"),
+    [
+        (lambda records: records, True),
+        (lambda records: records.dropDuplicates(["key"]), True),
+        (lambda records: counter(records, None), False),
+    ],
+)
+def test_a_whole_result_changes_with_records_alone_where_nothing_has_timeouts(
+    spark: SparkSession, below: Function, repeats: bool
+) -> None:
+    """What times out below an aggregation changes its result while nothing comes."""
+    look = looked(spark, value_of(lambda all_: below(all_).groupBy().count()))
+    assert look.repeats_result is repeats
+
+
 def test_a_statement_with_named_queries_runs(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
