@@ -23,6 +23,7 @@ class FakeStore:
     """A `MetadataStore` in memory, shared by all processes; its promise is the real one's.
 
     Attributes:
+        empty: directories of state in which there is nothing.
         on_call: called with the name of each call that writes, before it happens; may raise.
         lose_answer: asked after each publish that happened; True: StorageError instead.
     """
@@ -36,6 +37,7 @@ class FakeStore:
     repairs: dict[int, list[Mapping[bytes, StateEntry]]] = field(default_factory=dict)
     history: list[CheckpointRecord] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
+    empty: set[str] = field(default_factory=set)
     on_call: Callable[[str], None] = lambda _: None
     lose_answer: Callable[[], bool] = lambda: False
 
@@ -47,6 +49,10 @@ class FakeStore:
         """See `MetadataStore.known_seals`."""
         seals = (record for record in self.records.values() if record.asked_by == SEAL)
         return {record.checkpoint_id: record.restored_from for record in seals}
+
+    def is_empty(self, directory: str) -> bool:
+        """See `MetadataStore.is_empty`."""
+        return directory in self.empty
 
     def remember_seals(self) -> None:
         """See `MetadataStore.remember_seals`."""

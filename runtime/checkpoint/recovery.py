@@ -1,6 +1,6 @@
 """Where a run begins: decided from the records in the checkpoint directory alone. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.checkpoint.assignment import assignment_of, to_least_loaded
@@ -273,12 +273,18 @@ def first_regions(
 
 
 def verify_same_job(
-    record: CheckpointRecord, plan: JobPlan, sink_ids: Iterable[str], *, is_settled: bool = False
+    record: CheckpointRecord,
+    plan: JobPlan,
+    sink_ids: Iterable[str],
+    *,
+    is_settled: bool = False,
+    stateless: Collection[str] = (),
 ) -> None:
     """The directory must belong to this job, and everything in the decision must have an owner.
 
     Args:
         is_settled: nothing of the decision has to be committed any more: sinks may have left.
+        stateless: regions for which the record names a place of state that holds none.
     Raises:
         WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
     """
@@ -291,12 +297,15 @@ def verify_same_job(
     pending = set() if is_settled else {entry.operator_id for entry in record.committables}
     _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)
-    _verify_state(record, plan)
+    _verify_state(record, plan, stateless)
 
 
-def _verify_state(record: CheckpointRecord, plan: JobPlan) -> None:
+def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection[str]) -> None:
     """Batch ids of a stateful region go on over restarts, those of a stateless one begin anew, and
     its directory is deleted: a change would take new batches for decided ones, or lose the state.
+
+    A region that counted as stateful, and never kept anything, may become stateless: its lives are
+    told apart by their generations from now on, and there is nothing to lose.
     """
     plans = {region.name: region for region in plan.regions}
     sinks = {node.operator_id: node.name for node in plan.graph if node.kind == "sink"}
@@ -306,6 +315,8 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan) -> None:
             continue
         _verify_sinks_stayed(region, planned, sinks)
         if planned.keeps_logs or region.batch_id is None:
+            continue
+        if not planned.stateful and region.region in stateless:
             continue
         if planned.stateful != (region.state is not None):
             raise WrongJobError(

@@ -141,11 +141,11 @@ class RegionState:
 
     def _ask_at_once(self) -> None:
         """What sinks and Spark's state wanted is not on record; those that keep one are asked,
-        once."""
+        once. Before its first decision a state has nothing to give."""
         kinds = {entry.kind for entry in self.record.operator_states}
         keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
         self.again_s = float("-inf") if keeps_state else None
-        self.state_is_due = self.record.state is not None
+        self.state_is_due = self.plan.stateful and self.record.state is not None
 
     @property
     def has_decided(self) -> bool:

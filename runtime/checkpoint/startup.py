@@ -370,9 +370,27 @@ class StartSequence:
         for record in (resumed, *to_settle):
             is_settled = record.checkpoint_id not in open_ids
             sink_ids = self._sinks.keys()
-            recovery.verify_same_job(record, self._plan, sink_ids, is_settled=is_settled)
+            recovery.verify_same_job(
+                record,
+                self._plan,
+                sink_ids,
+                is_settled=is_settled,
+                stateless=self._stateless(record),
+            )
             self._require_known(record)
             hand_over(record.regions, recorded(record))  # raises if they do not fit
+
+    def _stateless(self, record: CheckpointRecord) -> set[str]:
+        """Regions that counted as stateful, and for which Spark has made no store: a frame's plan
+        may be known better now than when the record was written."""
+        return {
+            region.region
+            for region in record.regions
+            if (state := region.state) is not None
+            and not (state.operators or state.files)
+            and state.location
+            and self._store.is_empty(state.location)
+        }
 
     # --- behind the seal --------------------------------------------------------------------------
 

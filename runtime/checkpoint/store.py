@@ -140,6 +140,10 @@ class CheckpointStore:
         """See `MetadataStore.known_seals`."""
         return {each: facts.restored_from for each, facts in self._seals.known().items()}
 
+    def is_empty(self, directory: str) -> bool:
+        """See `MetadataStore.is_empty`."""
+        return not self.fs.entries(directory)
+
     def remember_seals(self) -> None:
         """See `MetadataStore.remember_seals`."""
         self._seals.save()

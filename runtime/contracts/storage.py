@@ -82,6 +82,10 @@ class MetadataStore(Protocol):
         """
         ...
 
+    def is_empty(self, directory: str) -> bool:
+        """Whether nothing lies below a directory that a record names, or it is not there."""
+        ...
+
     def remember_seals(self) -> None:
         """Those that were read are known from now on, also to other processes. Best effort."""
         ...

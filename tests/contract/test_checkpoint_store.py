@@ -64,6 +64,7 @@ def test_reading_an_empty_store_finds_nothing_and_makes_nothing(store: Checkpoin
     assert not store.is_superseded(0)
     assert store.retirable() == []
     assert store.clean(session="any") == 0
+    assert store.is_empty("spark/main/state-0/state")
     assert not store.fs.exists("")
 
 
@@ -73,6 +74,7 @@ def test_published_record_is_read_back_whole(store: CheckpointStore) -> None:
     _publish(store, wanted)
     assert store.read(42) == wanted
     assert CheckpointStore(store.fs).places() == [42]
+    assert not store.is_empty(place_name(42))
     names = [entry.name for entry in store.fs.entries(place_name(42))]
     assert names == ["_metadata"], "no temporary file is left"
 

@@ -23,7 +23,9 @@ from runtime.checkpoint.messages import (
     ReturnBatches,
     TellPositions,
 )
+from runtime.checkpoint.pacing import Pace
 from runtime.checkpoint.plan import OnLost, RegionPlan
+from runtime.checkpoint.regions import RegionState
 from runtime.contracts import CommitOutcome, PublishOutcome
 from runtime.errors import (
     FencedError,
@@ -31,7 +33,7 @@ from runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
-from runtime.model import BatchKey, CheckpointKind, StateSnapshot, Verdict
+from runtime.model import BatchKey, CheckpointKind, RegionRecord, StateSnapshot, Verdict
 from tests.core_driver import FAST, TWO, CoreDriver, committable
 
 UNKNOWN = PublishOutcome.UNKNOWN
@@ -125,6 +127,18 @@ def test_a_state_is_asked_once_in_each_life() -> None:
     driver.tell(Acknowledged(ack=driver.acknowledgement(second, barrier)))
     driver.tick(1.0)
     assert driver.poll(3, generation=generation) is None
+
+
+def test_a_region_that_has_become_stateless_has_no_batch_without_records() -> None:
+    """And its batches are told from those of older lives by their generation, not by their ids."""
+    state = StateSnapshot(
+        provider="RocksDB", checkpoint_format_version=2, state_version=9, state_partitions=0
+    )
+    record = RegionRecord(region="main", generation=0, batch_id=8, state=state)
+    for plan, goes_on in ((STATEFUL, True), (replace(STATEFUL, stateful=False), False)):
+        region = RegionState(plan=plan, generation=5, record=record, pace=Pace(limit=1))
+        assert region.wants_a_batch(0.0, is_last=False) is goes_on
+        assert region.is_decided(BatchKey(region="main", generation=5, batch_id=1)) is goes_on
 
 
 def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:

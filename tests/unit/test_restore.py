@@ -20,6 +20,7 @@ from runtime.model import (
     Redistribution,
     RegionRecord,
     StateEntry,
+    StateSnapshot,
 )
 from tests.fake_store import FakeStore
 from tests.starting_job import PLAN, Job, aborted, record
@@ -299,6 +300,34 @@ def test_a_directory_of_another_job_is_refused_before_anything_changes(
         job.start(plan=changed)
     assert not job.store.history
     assert job.sink.calls == ["check"]
+
+
+NEVER_WRITTEN = StateSnapshot(
+    provider="rocksdb",
+    checkpoint_format_version=2,
+    state_version=8,
+    state_partitions=0,
+    location="spark/main/state-0/state",
+)
+"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has told."""
+
+
+@pytest.mark.parametrize("operators", [(), ((0, "stateStoreSave"),)])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_region_that_never_kept_anything_may_become_stateless(
+    operators: tuple[tuple[int, str], ...], is_empty: bool
+) -> None:
+    """Some steps of a plan counted as stateful once; state that is there is never given up."""
+    kept = record(1)
+    state = dataclasses.replace(NEVER_WRITTEN, operators=operators)
+    regions = tuple(dataclasses.replace(each, state=state) for each in kept.regions)
+    job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 1))
+    job.store.empty |= {state.location} if is_empty else set()
+    if is_empty and not operators:
+        assert job.start().regions["main"].splits == kept.regions[0].splits
+    else:
+        with pytest.raises(WrongJobError, match="keeps_state_now=False"):
+            job.start()
 
 
 def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() -> None:
