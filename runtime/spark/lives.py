@@ -219,8 +219,10 @@ class RegionLives:
     def _is_too_early(self, watched: _Watched) -> bool:
         """Whether the file system that ended this life is still away."""
         handle = watched.handle
-        error = handle.status(timeout_s=_CALL_S).error
-        if not any(isinstance(found, StorageUnreachableError) for found in (error, watched.why)):
+        status = handle.status(timeout_s=_CALL_S)
+        # Of a life whose start has failed nobody knows there: what is told is of the one before.
+        told = status.error if status.generation == watched.life.generation else None
+        if not any(isinstance(found, StorageUnreachableError) for found in (told, watched.why)):
             return False
 
         def look() -> None:

@@ -159,6 +159,25 @@ def test_a_region_whose_file_system_is_away_is_begun_again_when_it_is_back(
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
+def test_a_start_that_fails_behind_an_outage_is_no_outage(watched: Watched) -> None:
+    """Its host still tells of the life before, which a file system has ended: how long the job
+    waits for one of those is not asked of what fails in another way."""
+
+    def fail(barrier: Barrier) -> None:
+        del watched.regions.before_ack["left"]
+        raise StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
+
+    watched.begin("left", settings=replace(QUICK, tolerable_failures=2))
+    watched.regions.before_ack["left"] = fail
+    watched.job.source.ends |= {0: 5, 1: 5}
+    watched.run()
+    watched.regions.error = RuntimeError("planning failed")
+    wait_for(lambda: watched.lives_of("left") and watched.regions.error is None, poll_s=0.005)
+    watched.clock.advance(21.0)
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
+
+
 def test_a_region_begins_again_after_the_delay_of_its_strategy(watched: Watched) -> None:
     """The other one goes on meanwhile; both are read whole."""
     strategy = FixedDelayRestart(attempts=1, delay_s=0.3)
