@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Never
 
@@ -27,6 +27,7 @@ from runtime.job_arguments import (
     check_session,
     check_sink,
     check_source,
+    checked_listeners,
 )
 from runtime.on_error import OnError, Policy, policy_of
 from runtime.output_modes import checked_mode, require_one_mode
@@ -319,7 +320,7 @@ class Job:
         task_memory_mib: int = DEFAULT_MIB,
         restore_from: int | None = None,
         host: str = "127.0.0.1",
-        listeners: Sequence[ProgressListener] = (),
+        listeners: Iterable[ProgressListener] = (),
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, Job.__init__, of="Job")
@@ -349,7 +350,7 @@ class Job:
         self.task_memory_mib = checked_mib(task_memory_mib, name="task_memory_mib")
         self.restore_from = restore_from
         self.host = host
-        self.listeners = tuple(listeners)
+        self.listeners = checked_listeners(listeners)
         self._pipelines: list[Pipeline] = []
 
     @property

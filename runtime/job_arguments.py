@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from runtime.arguments import (
     require_able,
@@ -10,9 +11,17 @@ from runtime.arguments import (
     require_text,
     require_whole,
 )
+from runtime.checkpoint.progress import ProgressListener
 from runtime.errors import ConfigError
 
-__all__ = ["check_function", "check_job", "check_session", "check_sink", "check_source"]
+__all__ = [
+    "check_function",
+    "check_job",
+    "check_session",
+    "check_sink",
+    "check_source",
+    "checked_listeners",
+]
 
 _OF = "Job"
 _Check = Callable[..., None]
@@ -58,7 +67,6 @@ def check_job(given: Mapping[str, object]) -> str:
     for name, (methods, example) in _ABLE.items():
         if given[name] is not None:
             require_able(given[name], name, methods, of=_OF, example=example)
-    _check_listeners(given["listeners"])
     directory = given["checkpoint_dir"]
     found: object = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not found:
@@ -71,13 +79,14 @@ def check_job(given: Mapping[str, object]) -> str:
     return str(found)
 
 
-def _check_listeners(listeners: object) -> None:
+def checked_listeners(given: Iterable[ProgressListener]) -> tuple[ProgressListener, ...]:
+    """The listeners of a ``Job``, in whatever can be read, and be it once; ConfigError."""
     methods, example = _LISTENER
-    if not isinstance(listeners, Iterable) or isinstance(listeners, str):
-        require_able(None, "listeners", methods, of=_OF, example=f"[{example}]")
-        return
+    is_read = isinstance(given, Iterable) and not isinstance(given, str)
+    listeners: tuple[Any, ...] = tuple(given) if is_read else (None,)
     for listener in listeners:
         require_able(listener, "listeners", methods, of=_OF, example=f"[{example}]")
+    return listeners
 
 
 def check_source(source: object) -> None:

@@ -94,6 +94,12 @@ def test_what_a_job_can_use_is_taken(tmp_path: Path) -> None:
     assert job.checkpoint_dir == str(tmp_path)
 
 
+def test_listeners_that_can_be_read_but_once_are_kept() -> None:
+    """A generator is read by whoever looks at it first."""
+    listener = SimpleNamespace(on_progress=print)
+    assert _job(listeners=(each for each in [listener])).listeners == (listener,)
+
+
 _BUILT: dict[str, Callable[[], object]] = {
     "attempts": lambda: FixedDelayRestart(attempts="3"),  # type: ignore[arg-type]
     "delay_s": lambda: FixedDelayRestart(delay_s="1"),  # type: ignore[arg-type]
