@@ -37,9 +37,15 @@ def require_text(value: object, name: str, *, of: str, may_be_empty: bool = Fals
         raise _wrong(value, name, of, "text", f"Write {name}='…'.")
 
 
-def require_number(value: object, name: str, *, of: str) -> None:
-    """A finite number; see `require_text`."""
+def require_number(value: object, name: str, *, of: str, may_be_endless: bool = False) -> None:
+    """A finite number; see `require_text`.
+
+    Args:
+        may_be_endless: `math.inf` says that there is no limit.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and may_be_endless and value == math.inf:
+        return
     if not is_number or not math.isfinite(value):  # type: ignore[arg-type]  # by the line above
         raise _wrong(value, name, of, "a finite number", f"Write {name}=1.5, without quotes.")
 

@@ -32,7 +32,7 @@ def choice_of(kind: type[E], given: E | str, *, setting: str, remedy: str = "") 
     """
     if isinstance(given, kind):
         return given
-    text = str(given).strip().lower()
+    text = given.strip().lower() if isinstance(given, str) else ""  # None is not "none"
     known = [str(member.value) for member in kind]
     if text in known:
         return kind(text)

@@ -15,10 +15,10 @@ class HotPath(enum.Enum):
     PLAIN = "plain"  # confluent-kafka's own calls, one Python object per record
 
 
-def hot_path_of(text: str) -> HotPath:
-    """The setting in words.
+def hot_path_of(given: HotPath | str) -> HotPath:
+    """The setting, in words or as it is.
 
     Raises:
         ConfigError: there is none of this name.
     """
-    return choice_of(HotPath, text, setting="hotPath")
+    return choice_of(HotPath, given, setting="hotPath")

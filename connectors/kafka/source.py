@@ -13,6 +13,7 @@ from connectors.kafka.credentials import TokenFunction
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.enumerator import KafkaSplitEnumerator
 from connectors.kafka.following import KafkaFollowingReader
+from connectors.kafka.hot_path import HotPath, hot_path_of
 from connectors.kafka.options import SourceOptions
 from connectors.kafka.positions import PartitionKey
 from connectors.kafka.reader import KafkaSplitReader
@@ -92,7 +93,7 @@ class KafkaSource:
         value_deserializer: Deserializer | None = None,
         on_error: OnError = "fail",
         rate_limit: PidRateLimit | None = None,
-        hot_path: str | None = None,
+        hot_path: HotPath | str | None = None,
         **misspelt: Never,
     ) -> None:
         refuse_misspelt(misspelt, KafkaSource.__init__, of="KafkaSource")
@@ -104,7 +105,7 @@ class KafkaSource:
         if group_id is not None:
             said["kafka.group.id"] = group_id
         if hot_path is not None:
-            said["hotPath"] = hot_path
+            said["hotPath"] = hot_path_of(hot_path).value
         self._options = SourceOptions.of(
             _merge(options or {}, said), bounded=bounded, stream=True, oauth_token=oauth_token
         )

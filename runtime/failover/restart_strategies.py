@@ -21,6 +21,8 @@ __all__ = [
     "Restarts",
 ]
 
+_MAY_BE_ENDLESS = ("max_backoff_s", "reset_backoff_threshold_s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:
@@ -83,10 +85,10 @@ class ExponentialDelayRestart:
 
     Attributes:
         initial_backoff_s: the first delay; > 0.
-        max_backoff_s: the longest one, jitter included; at least the first.
+        max_backoff_s: the longest one, jitter included; at least the first; `math.inf`: none.
         backoff_multiplier: from one delay to the next; >= 1.
         reset_backoff_threshold_s: so long after a restart without a failure, the next one counts
-            as the first again; > 0.
+            as the first again; > 0; `math.inf`: never.
         jitter_factor: a delay is longer or shorter by up to this part of it, at random, so that
             regions that failed together do not come back together; in [0, 1].
         attempts_before_reset_backoff: restarts in a row, that is without such a time between them;
@@ -174,7 +176,8 @@ def _require_numbers(strategy: "DataclassInstance") -> None:
         if each.type in ("int", int) or (value is not None and each.default is None):
             require_whole(value, each.name, of=type(strategy).__name__)
         elif value is not None:
-            require_number(value, each.name, of=type(strategy).__name__)
+            of, is_limit = type(strategy).__name__, each.name in _MAY_BE_ENDLESS
+            require_number(value, each.name, of=of, may_be_endless=is_limit)
 
 
 def _require(settings: dict[str, bool]) -> None:

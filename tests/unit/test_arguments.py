@@ -9,6 +9,8 @@ import pytest
 
 from connectors.hdfs import HdfsSink, Roll
 from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.sink import Guarantee
 from runtime.checkpoint.balance import LoadBalancer
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.errors import ConfigError
@@ -94,6 +96,14 @@ def test_what_a_job_can_use_is_taken(tmp_path: Path) -> None:
     assert job.checkpoint_dir == str(tmp_path)
 
 
+def test_members_of_an_enumeration_are_taken_for_their_texts() -> None:
+    """As a Job takes its engine."""
+    sink = _sink(guarantee=Guarantee.AT_LEAST_ONCE, hot_path=HotPath.PLAIN)
+    assert sink.settings() == _sink(guarantee="at-least-once", hot_path="plain").settings()
+    assert not sink.is_exactly_once
+    _source(hot_path=HotPath.NATIVE)
+
+
 def test_listeners_that_can_be_read_but_once_are_kept() -> None:
     """A generator is read by whoever looks at it first."""
     listener = SimpleNamespace(on_progress=print)
@@ -127,7 +137,9 @@ _BUILT: dict[str, Callable[[], object]] = {
     "argument=bootstrap_servers given=\\['b:1'\\]": lambda: _source(bootstrap_servers=["b:1"]),
     "argument=options given=<class 'list'>": lambda: _source(options=["sasl.password=x"]),
     "argument=topic ": lambda: _sink(topic=["out"]),
-    "argument=guarantee": lambda: _sink(guarantee=None),
+    "guarantee=None": lambda: _sink(guarantee=None),
+    "hotPath=7": lambda: _sink(hot_path=7),
+    "hotPath=nativ": lambda: _source(hot_path="nativ"),
     "argument=transactional_id_prefix": lambda: _sink(transactional_id_prefix=7),
     "argument=transaction_timeout_s": lambda: _sink(transaction_timeout_s="60"),
     "argument=options given=<class 'str'>": lambda: _sink(options="sasl.password=x"),

@@ -1,5 +1,6 @@
 """Restart strategies: whether and when a region that failed begins again. Pure."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,6 +59,16 @@ def test_exponential_delay_gives_up_after_so_many_attempts_in_a_row() -> None:
         attempts_before_reset_backoff=2, backoff_multiplier=1.0, reset_backoff_threshold_s=100.0
     )
     assert delays(strategy, [0.0, 10.0, 200.0, 210.0, 220.0]) == [1.0, 1.0, 1.0, 1.0, None]
+
+
+def test_what_has_no_limit_is_said_so() -> None:
+    """Delays that always grow, and failures that are never forgotten; no delay is endless."""
+    strategy = ExponentialDelayRestart(
+        max_backoff_s=math.inf, backoff_multiplier=10.0, reset_backoff_threshold_s=math.inf
+    )
+    assert delays(strategy, [0.0, 1e6, 2e6, 3e6]) == [1.0, 10.0, 100.0, 1000.0]
+    with pytest.raises(ConfigError, match="initial_backoff_s"):
+        ExponentialDelayRestart(initial_backoff_s=math.inf, max_backoff_s=math.inf)
 
 
 @pytest.mark.parametrize(("draw", "delay_s"), [(0.0, 7.5), (0.5, 10.0), (0.9, 12.0)])
