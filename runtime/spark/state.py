@@ -13,6 +13,7 @@ __all__ = ["StateDescriber", "structs_in"]
 
 _PREFIX = "spark.sql.streaming.stateStore."
 _DECODER = json.JSONDecoder()
+_V2 = "v2"
 _STRUCT = '{"type":"struct"'
 
 
@@ -80,10 +81,10 @@ class StateDescriber:
         )
 
     def _operators(self) -> Iterator[_Operator]:
-        """From Spark's operator metadata (version 1 files: a version line, then JSON)."""
+        """From Spark's operator metadata: a version line, then JSON."""
         names = [entry.name for entry in self._fs.entries(self._state)]
         for name in sorted(filter(str.isdigit, names), key=int):
-            content = self._fs.read(f"{self._state}/{name}/_metadata/metadata")
+            content = self._operator_metadata(f"{self._state}/{name}/_metadata")
             if content is None:
                 continue
             info = json.loads(content.decode().splitlines()[1])
@@ -94,6 +95,14 @@ class StateDescriber:
                 stores=tuple(store["storeName"] for store in stores),
                 partitions=max(int(store["numPartitions"]) for store in stores),
             )
+
+    def _operator_metadata(self, directory: str) -> bytes | None:
+        """Of version 1 in one file; of version 2, which `transformWithState` has, in a file for
+        each batch that has changed it."""
+        content = self._fs.read(f"{directory}/metadata")
+        changed = [] if content is not None else self._fs.entries(f"{directory}/{_V2}")
+        batches = sorted((each.name for each in changed if each.name.isdigit()), key=int)
+        return self._fs.read(f"{directory}/{_V2}/{batches[-1]}") if batches else content
 
     def _schema_path(self, operator: _Operator, store: str) -> str:
         """Of partition 0; the default store has no directory of its own."""
