@@ -10,7 +10,7 @@ import pytest
 from connectors.hdfs import HdfsSink, Roll
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.hot_path import HotPath
-from connectors.kafka.sink import Guarantee
+from connectors.kafka.writer import Guarantee
 from runtime.checkpoint.balance import LoadBalancer
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.errors import ConfigError
