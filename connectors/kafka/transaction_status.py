@@ -83,7 +83,8 @@ class Additions:
     coordinator that goes and comes back there is one nearly each time.
 
     Unlike that for an id a request has certainly been sent again, perhaps behind the newest
-    statistics: the client does so 500 ms after it has lost a connection, or has given up waiting.
+    statistics: the client does so 500 ms after it has lost a connection, or has given up waiting,
+    and may do so as soon as its coordinator is back (14 of 40 losses on a busy machine).
 
     Attributes:
         is_unknown: the statistics do not tell, or nobody can read them.
