@@ -68,7 +68,9 @@ def _run_chunk(seeds: range) -> Tally:
 
 
 def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us,
+    # by this one, which a handler of the parent's would only note where a worker waits for a lock.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
 
 
