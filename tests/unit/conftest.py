@@ -1,5 +1,6 @@
 """Fixtures that several unit tests share."""
 
 from tests.coordinated_job import job
+from tests.coordinated_service import broker, client, coordinator, service, source
 
-__all__ = ["job"]
+__all__ = ["broker", "client", "coordinator", "job", "service", "source"]

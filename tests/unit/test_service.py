@@ -1,88 +1,26 @@
-"""The coordinator over HTTP: who may ask, what comes back, and what happens when nobody answers."""
+"""The coordinator over HTTP: what is asked of it, and what comes back."""
 
 import dataclasses
-import logging
-import pickle
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import urllib3
 
-from runtime import errors
 from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.contracts import RegisteredAttempt
-from runtime.errors import (
-    AuthenticationError,
-    ConfigError,
-    FencedError,
-    MissingRequirementError,
-    StreamError,
-    UnreachableError,
-    WrongJobError,
-)
-from runtime.model import Barrier, BatchKey, SplitRange
-from runtime.service import wire
-from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.errors import ConfigError, FencedError, StreamError, UnreachableError, WrongJobError
+from runtime.model import Barrier
+from runtime.service.client import CoordinatorClient
 from runtime.service.server import CoordinatorService
 from runtime.storage.web_hdfs import WebHdfsAddress
-from tests.fake_store import FakeStore
-from tests.fakes import FakeBroker, FakeSink, FakeSource
+from tests.coordinated_service import BATCH
+from tests.fakes import FakeBroker, FakeSource
 from tests.region_threads import RegionThread
 from tests.waiting import PATIENCE_S, join, wait_for
-
-BATCH = BatchKey(region="main", generation=0, batch_id=1)
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    """Five records in one partition."""
-    return FakeSource("source", {0: 5})
-
-
-@pytest.fixture
-def broker() -> FakeBroker:
-    """Shared by the job's sink and its tasks."""
-    return FakeBroker()
-
-
-@pytest.fixture
-def coordinator(source: FakeSource, broker: FakeBroker) -> Iterator[BarrierCoordinator]:
-    """A started job on fakes."""
-    made = BarrierCoordinator(
-        JobPlan(
-            name="job",
-            regions=(RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",)),),
-        ),
-        FakeStore(),
-        sinks={"sink": FakeSink(broker)},
-        sources={"source": source},
-        settings=CheckpointSettings(interval_s=0.01),
-    )
-    made.start(300.0)
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def service(coordinator: BarrierCoordinator) -> Iterator[CoordinatorService]:
-    """Its service."""
-    with CoordinatorService(coordinator) as made:
-        yield made
-
-
-@pytest.fixture
-def client(service: CoordinatorService) -> Iterator[CoordinatorClient]:
-    """A client of it."""
-    with CoordinatorClient(service.coordinator_address, deadline_s=120.0) as made:
-        yield made
 
 
 def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_be_seen(
@@ -96,9 +34,6 @@ def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_
     assert coordinator.started is not None
     assert address.generation == coordinator.started.generation
     assert (address.checkpoint_uri, address.checkpoint_web) == (uri, web)
-
-
-# --- what is asked --------------------------------------------------------------------------------
 
 
 def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: FakeSource) -> None:
@@ -186,14 +121,6 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
         assert not book.pulse.has_asked, "by the task of another life"
         client.waits(BATCH, "a producer", why="away")
         assert book.pulse.has_asked
-
-
-def test_a_coordinator_that_does_not_answer_ends_no_wait(service: CoordinatorService) -> None:
-    """It is the brokers that are waited for; how long it may be silent others know."""
-    with CoordinatorClient(service.coordinator_address) as client:
-        service.stop()
-        client.waits(BATCH, "a producer", why="no broker answers")
-        client.waited(BATCH, "a producer")
 
 
 def test_a_writer_learns_that_its_batch_is_decided(
@@ -335,212 +262,3 @@ def test_status_answers_while_every_thread_waits(coordinator: BarrierCoordinator
         handler.leave.set()
         join(*waiting)
     assert took_s < 300.0
-
-
-# --- who may ask ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"token": "guessed"}, AuthenticationError),
-        ({"leader_session_id": "an older run"}, FencedError),
-        ({"job_uid": "another job"}, FencedError),
-    ],
-)
-def test_only_who_belongs_to_this_run_is_answered(
-    service: CoordinatorService, wrong: dict[str, str], error: type[StreamError]
-) -> None:
-    """Each message names job and leader session, and carries the token."""
-    address = dataclasses.replace(service.coordinator_address, **wrong)
-    with CoordinatorClient(address) as client, pytest.raises(error):
-        client.poll_barrier("main", 0, wait_s=0.0)
-
-
-@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/batches/decided"])
-def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: str) -> None:
-    """Not even numbers."""
-    response = urllib3.request("GET", f"{service.address}{path}")
-    assert response.status == 401
-
-
-def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:
-    """It may end up in a log otherwise."""
-    address = service.coordinator_address
-    assert address.token not in repr(address)
-    with (
-        CoordinatorClient(dataclasses.replace(address, job_uid="x")) as client,
-        pytest.raises(FencedError) as caught,
-    ):
-        client.poll_barrier("main", 0, wait_s=0.0)
-    assert address.token not in str(caught.value)
-
-
-def test_the_service_listens_on_loopback_unless_told(service: CoordinatorService) -> None:
-    """Nobody else on the network reaches it by accident."""
-    assert service.address.startswith("http://127.0.0.1:")
-
-
-def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorService) -> None:
-    """Fields are named, values are not."""
-    token = service.coordinator_address.token
-    response = urllib3.request(
-        "POST",
-        f"{service.address}/v1/barrier",
-        json={"job_uid": "u", "leader_session_id": "s", "secret": "value"},
-        headers={"Authorization": f"Bearer {token}"},
-    )
-    assert response.status == 422
-    error = wire.error_from_json(response.json()["error"])
-    assert isinstance(error, ConfigError)
-    assert "body.secret" in str(error)
-    assert "value" not in str(error.args[1])
-
-
-# --- nobody answers -------------------------------------------------------------------------------
-
-
-def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> None:
-    """The service may come up after the first try."""
-    service = CoordinatorService(coordinator)
-    answers: list[Barrier | None] = []
-    client = CoordinatorClient(service.coordinator_address)
-    thread = threading.Thread(
-        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=0.2))
-    )
-    thread.start()
-    with service:
-        join(thread)
-    client.close()
-    assert len(answers) == 1
-
-
-def test_a_client_gives_up_at_its_deadline() -> None:
-    """With a typed error that names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = CoordinatorAddress(
-        address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
-    )
-    before_s = time.monotonic()
-    with (
-        CoordinatorClient(address, deadline_s=0.3) as client,
-        pytest.raises(UnreachableError, match=str(port)),
-    ):
-        client.poll_barrier("main", 0, wait_s=0.0)
-    assert time.monotonic() - before_s < 300.0
-
-
-def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
-    """A service without a job answers that, not silence."""
-    with CoordinatorService() as service:
-        address = service.coordinator_address
-        with (
-            CoordinatorClient(address, deadline_s=0.3) as client,
-            pytest.raises(UnreachableError, match="no job is coordinated here"),
-        ):
-            client.poll_barrier("main", 0, wait_s=0.0)
-
-
-def test_an_occupied_port_is_one_clear_sentence() -> None:
-    """With host and port."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(MissingRequirementError, match=f"port={port}"):
-            CoordinatorService(port=port)
-
-
-def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
-    """And ends the address."""
-    service.stop()
-    service.stop()
-    with (
-        CoordinatorClient(service.coordinator_address, deadline_s=0.1) as client,
-        pytest.raises(UnreachableError),
-    ):
-        client.status()
-
-
-def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
-    """What a service that listens there warns of."""
-    caplog.clear()
-    watched = caplog.at_level(logging.WARNING, "runtime.service.http_thread")
-    with watched, CoordinatorService(host=host):
-        return [record.getMessage() for record in caplog.records]
-
-
-def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Without TLS a token may be read on its way; never the token itself."""
-    (warning,) = warned_of(caplog, "0.0.0.0")
-    assert warning.startswith("service listens beyond this machine, without TLS: address=http://")
-    assert "docs/monitoring.md" in warning
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
-def test_a_service_on_loopback_warns_of_nothing(
-    caplog: pytest.LogCaptureFixture, host: str
-) -> None:
-    """Nobody on another machine connects there."""
-    assert warned_of(caplog, host) == []
-
-
-# --- what crosses the wire ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(set(errors.__all__)))
-def test_every_error_crosses_as_itself(name: str) -> None:
-    """Class, text and place; what JSON cannot hold becomes text."""
-    kind = getattr(errors, name)
-    sent = kind("what happened", {"batch": BATCH, "count": 3, "none": None}, "What to do.")
-    got = wire.error_from_json(wire.error_to_json(sent))
-    assert type(got) is kind
-    assert str(got) == str(sent)
-
-
-def test_an_error_of_a_later_version_is_still_an_error() -> None:
-    """Its class is not known here."""
-    got = wire.error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
-    assert type(got) is StreamError
-
-
-def test_a_barrier_crosses_whole() -> None:
-    """Also what is optional."""
-    barrier = Barrier(
-        checkpoint_id=4,
-        region="main",
-        generation=2,
-        splits=(
-            SplitRange(
-                source_id="s",
-                topic="t",
-                topic_id="u",
-                partition=1,
-                start_offset=2,
-                end_offset=2**53 + 1,
-                leader_epoch=3,
-                largest_timestamp_ms=4,
-            ),
-        ),
-    )
-    assert wire.barrier_from_json(wire.barrier_to_json(barrier)) == barrier
-
-
-def test_an_address_travels_by_pickle(service: CoordinatorService) -> None:
-    """Into tasks and source runners."""
-    address = service.coordinator_address
-    assert pickle.loads(pickle.dumps(address)) == address
-
-
-def test_the_client_is_light() -> None:
-    """Every Python worker imports it: no server, no Spark, no Kafka client."""
-    code = (
-        "import sys; import runtime.service.client, runtime.service.drop_in_client; "
-        "print([m for m in ('fastapi','uvicorn','pydantic','pyspark','confluent_kafka','kafka',"
-        "'prometheus_client','fastavro') if m in sys.modules])"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    assert found.stdout.strip() == "[]"

@@ -1,0 +1,94 @@
+"""Who may ask the coordinator's service, and what nobody is shown."""
+
+import dataclasses
+import logging
+
+import pytest
+import urllib3
+
+from runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
+from runtime.service import wire
+from runtime.service.client import CoordinatorClient
+from runtime.service.server import CoordinatorService
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"token": "guessed"}, AuthenticationError),
+        ({"leader_session_id": "an older run"}, FencedError),
+        ({"job_uid": "another job"}, FencedError),
+    ],
+)
+def test_only_who_belongs_to_this_run_is_answered(
+    service: CoordinatorService, wrong: dict[str, str], error: type[StreamError]
+) -> None:
+    """Each message names job and leader session, and carries the token."""
+    address = dataclasses.replace(service.coordinator_address, **wrong)
+    with CoordinatorClient(address) as client, pytest.raises(error):
+        client.poll_barrier("main", 0, wait_s=0.0)
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/batches/decided"])
+def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: str) -> None:
+    """Not even numbers."""
+    response = urllib3.request("GET", f"{service.address}{path}")
+    assert response.status == 401
+
+
+def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:
+    """It may end up in a log otherwise."""
+    address = service.coordinator_address
+    assert address.token not in repr(address)
+    with (
+        CoordinatorClient(dataclasses.replace(address, job_uid="x")) as client,
+        pytest.raises(FencedError) as caught,
+    ):
+        client.poll_barrier("main", 0, wait_s=0.0)
+    assert address.token not in str(caught.value)
+
+
+def test_the_service_listens_on_loopback_unless_told(service: CoordinatorService) -> None:
+    """Nobody else on the network reaches it by accident."""
+    assert service.address.startswith("http://127.0.0.1:")
+
+
+def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorService) -> None:
+    """Fields are named, values are not."""
+    token = service.coordinator_address.token
+    response = urllib3.request(
+        "POST",
+        f"{service.address}/v1/barrier",
+        json={"job_uid": "u", "leader_session_id": "s", "secret": "value"},
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    assert response.status == 422
+    error = wire.error_from_json(response.json()["error"])
+    assert isinstance(error, ConfigError)
+    assert "body.secret" in str(error)
+    assert "value" not in str(error.args[1])
+
+
+def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
+    """What a service that listens there warns of."""
+    caplog.clear()
+    watched = caplog.at_level(logging.WARNING, "runtime.service.http_thread")
+    with watched, CoordinatorService(host=host):
+        return [record.getMessage() for record in caplog.records]
+
+
+def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without TLS a token may be read on its way; never the token itself."""
+    (warning,) = warned_of(caplog, "0.0.0.0")
+    assert warning.startswith("service listens beyond this machine, without TLS: address=http://")
+    assert "docs/monitoring.md" in warning
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_a_service_on_loopback_warns_of_nothing(
+    caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    """Nobody on another machine connects there."""
+    assert warned_of(caplog, host) == []
