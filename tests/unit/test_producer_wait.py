@@ -19,8 +19,8 @@ from runtime.errors import AuthenticationError, FencedError, StreamError, Unreac
 from runtime.model import BatchKey
 from tests.fake_producer import FakeClient, FakeCluster
 from tests.fakes import ManualClock
+from tests.producer_pools import Threads
 from tests.unit.test_kafka_writer import SCOPE
-from tests.unit.test_producer_slots import Threads
 
 AWAY = UnsentError("no broker answers", {}, "Start them.")
 

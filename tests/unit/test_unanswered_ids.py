@@ -1,4 +1,5 @@
-"""An `init_transactions` that fails: whether its id may be used again, and what a task is told."""
+"""An `init_transactions` or an abort that fails: whether its id may be used again, and what a task
+is told."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +9,12 @@ import pytest
 from connectors.kafka._client import KafkaException
 from connectors.kafka.log_ins import LASTING_S
 from connectors.kafka.producers import ProducerPool
-from connectors.kafka.refusals import UnansweredError
+from connectors.kafka.refusals import UnansweredError, UnsentError
 from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.errors import AuthenticationError, DeliveryError, UnreachableError
+from runtime.errors import AuthenticationError, DeliveryError, StreamError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.fakes import ManualClock
-from tests.unit.test_producer_slots import Preparations, Threads, scope
+from tests.producer_pools import Preparations, Threads, pool_of, scope
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -157,3 +158,108 @@ def test_credentials_that_are_refused_for_a_moment_are_waited_for(refused_s: int
         assert isinstance(caught.value.reason, AuthenticationError)
     else:
         producer.prepare(topic=None, timeout_s=18)
+
+
+def test_a_failed_initialisation_reaches_the_task_with_its_type() -> None:
+    """Bad credentials are an error of their own, not a time-out."""
+    cluster, threads = FakeCluster(init_error=kafka_error("_AUTHENTICATION")), Threads()
+    pool = pool_of(cluster, scope(), threads)
+    with pytest.raises(AuthenticationError):
+        pool.take(scope(), timeout_s=10)
+
+
+@pytest.mark.parametrize("met", ["_AUTHENTICATION", "_TRANSPORT"])
+def test_a_failure_that_nobody_waited_for_is_told_to_the_next_task(met: str) -> None:
+    """A second try would take as long once more, and say the same."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+    preparations.pool.enter(scope())
+    preparations.threads.join()
+    preparations.fail(StreamError)
+    assert len(preparations.asked) == 1
+    preparations.cluster.init_error = None
+    assert preparations.take() != preparations.asked[0], "it is told once"
+
+
+@pytest.mark.parametrize("met", ["_TRANSPORT", "_AUTHENTICATION"])
+def test_what_a_task_before_did_not_hear_is_of_the_past_if_it_is_mended(met: str) -> None:
+    """A task without records asks for no producer. An hour later its failure would end the job,
+    though the next task has begun a try, which says what holds now."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+    for batch_id in range(2):
+        preparations.pool.enter(scope(batch_id=batch_id))
+        preparations.threads.join()
+    preparations.cluster.init_error = None
+    preparations.pool.enter(scope(batch_id=2))
+    preparations.take()
+
+
+def test_a_log_in_that_is_still_refused_is_told() -> None:
+    """By the try that the task itself has begun."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error("_AUTHENTICATION")))
+    for batch_id in range(2):
+        preparations.pool.enter(scope(batch_id=batch_id))
+        preparations.threads.join()
+    preparations.fail(AuthenticationError)
+    assert len(preparations.asked) == 2
+
+
+@pytest.mark.parametrize(("error", "ids"), [(UnsentError, 1), (UnreachableError, 3)])
+def test_an_id_for_which_nothing_was_sent_is_used_again(
+    error: type[UnreachableError], ids: int
+) -> None:
+    """While brokers are away each try would make a new one. What was sent may yet happen."""
+    tried, threads = [], Threads()
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        tried.append(transactional_id)
+        raise error("no broker answers", {}, "Start them.")
+
+    pool = ProducerPool(prefix="p", scope=scope(), prepare=prepare, background=threads)
+    for _ in range(3):
+        with pytest.raises(UnreachableError):
+            pool.take(scope(), timeout_s=10)
+        threads.join()
+    assert len(set(tried)) == ids
+
+
+@pytest.mark.parametrize(
+    ("met", "told"), [("_TRANSPORT", UnreachableError), ("_AUTHENTICATION", AuthenticationError)]
+)
+def test_rule_4_an_id_whose_initialisation_was_not_answered_is_never_used_again(
+    met: str, told: type[StreamError]
+) -> None:
+    """The request may still arrive, from the socket of a broker that was paused, and would abort
+    what a second producer of the same id has begun, or even pre-committed. What people are told
+    as its reason changes nothing about that: another broker may have refused this client."""
+    preparations = Preparations(FakeCluster(init_error=kafka_error(met)))
+    preparations.fail(told)
+    preparations.cluster.init_error = None
+    assert preparations.take() != preparations.asked[0]
+    assert len(set(preparations.asked)) == len(preparations.asked)
+
+
+def test_rule_4_an_id_whose_abort_was_not_answered_is_never_used_again() -> None:
+    """Behind an abort the client may have to initialise the id anew; that request may arrive when
+    its next transaction is decided."""
+    cluster = FakeCluster(abort_is_acknowledged=False)
+    pool = pool_of(cluster, scope(), lambda function: function())
+    used = []
+    for batch in range(4):
+        task = scope(batch_id=batch, checkpoint_id=batch + 1, committed_through=batch)
+        pool.enter(task)
+        lease = pool.take(task, timeout_s=1)
+        lease.producer.begin(lambda _: None)
+        used.append(lease.producer.transactional_id)
+        pool.abort(lease, timeout_s=1)
+    assert len(set(used)) == len(used)
+
+
+def test_a_producer_that_cannot_be_made_at_all_is_an_error_of_the_task() -> None:
+    """Whatever goes wrong in a background thread, the task does not wait for its time-out."""
+
+    def prepare(transactional_id: str) -> TransactionalProducer:
+        raise RuntimeError(transactional_id)
+
+    pool = ProducerPool(prefix="p", scope=scope(), prepare=prepare, background=Threads())
+    with pytest.raises(DeliveryError, match="could not be made"):
+        pool.take(scope(), timeout_s=10)

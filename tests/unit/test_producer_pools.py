@@ -1,0 +1,115 @@
+"""One worker's pool of producers: how its ids are named, who shares it, and how it ends."""
+
+import os
+import threading
+
+import pytest
+
+from connectors.kafka import producers
+from connectors.kafka.producers import ProducerPools, process_pools
+from connectors.kafka.slots import IDS_PER_TASK
+from runtime.errors import FencedError, UnreachableError
+from tests.fake_producer import FakeCluster
+from tests.producer_pools import Threads, pool_of, scope
+from tests.waiting import wait_for
+
+
+def test_the_next_producer_is_made_ready_while_this_one_is_written() -> None:
+    """`init_transactions` is not on the way of an epoch."""
+    cluster, threads = FakeCluster(), Threads()
+    pool = pool_of(cluster, scope(), threads)
+    pool.enter(scope())
+    first = pool.take(scope(), timeout_s=10)
+    threads.join()
+    assert first.producer.transactional_id in cluster.epochs
+    assert len(cluster.epochs) == 2
+
+
+def test_ids_name_prefix_job_region_generation_owner_and_slot() -> None:
+    """Rule 4: the sweep reads the region and its generation out of an id; the owner is random."""
+    cluster, threads = FakeCluster(), Threads()
+    names = []
+    for _ in range(2):
+        pool = pool_of(cluster, scope(generation=3), threads)
+        pool.enter(scope(generation=3))
+        names.append(pool.take(scope(generation=3), timeout_s=10).producer.transactional_id)
+    first, second = (name.split("/") for name in names)
+    assert first[:3] == second[:3] == ["p", "j", "r.3"]
+    assert first[3] != second[3]
+    assert first[4] == second[4] == "0"
+
+
+def test_waiting_for_a_producer_has_a_bound() -> None:
+    """A background thread that hangs in the client does not hang the task."""
+    pool = pool_of(FakeCluster(), scope(), lambda _: None)
+    with pytest.raises(UnreachableError, match="became ready in time"):
+        pool.take(scope(), timeout_s=0)
+
+
+def test_what_a_pool_does_in_the_background_keeps_no_worker_alive() -> None:
+    """Spark ends its workers without a word to the threads in them."""
+    seen: list[threading.Thread] = []
+    producers.in_daemon_thread(lambda: seen.append(threading.current_thread()))
+    wait_for(lambda: seen, poll_s=0.002)
+    assert seen[0] is not threading.current_thread()
+    assert seen[0].daemon
+
+
+def test_a_new_generation_drops_the_pool_and_fences_the_old_one() -> None:
+    """A zombie task of an older generation gets no producer in this process."""
+    cluster, threads, pools = FakeCluster(), Threads(), ProducerPools()
+    old = pools.enter("p", scope(), lambda: pool_of(cluster, scope(), threads))
+    assert pools.enter("p", scope(), lambda: pool_of(cluster, scope(), threads)) is old
+    new_scope = scope(generation=1)
+    new = pools.enter("p", new_scope, lambda: pool_of(cluster, new_scope, threads))
+    assert new is not old
+    with pytest.raises(FencedError):
+        old.take(scope(), timeout_s=0)
+    with pytest.raises(FencedError):
+        pools.enter("p", scope(), lambda: old)
+
+
+def test_a_forked_worker_owns_none_of_its_parents_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 4: an id belongs to one process for ever; a fork is another process."""
+    parents = process_pools()
+    assert process_pools() is parents
+    monkeypatch.setattr(producers, "_pid", os.getpid() + 1)
+    monkeypatch.setattr(producers, "_of_process", parents)
+    assert process_pools() is not parents
+
+
+def test_a_pool_that_was_closed_lets_nothing_more_in_and_keeps_no_thread() -> None:
+    """A newer generation runs: a producer that becomes ready too late, a writer that comes back,
+    and a lease that is given back find it closed, and none of them holds or breaks anything."""
+    cluster, late, task = FakeCluster(), [], scope()
+    pool = pool_of(cluster, task, lambda function: late.append(function))
+    pool.enter(task)
+    (make_ready,) = late
+    make_ready()
+    lease = pool.take(task, timeout_s=1)
+    pool.enter(scope(batch_id=0, task="1.0"))
+    late_ones = late[1:]
+    pool.close()
+    for function in late_ones:
+        function()  # becomes ready behind the end: let go of at once
+    with pytest.raises(FencedError):
+        pool.take(task, timeout_s=1)
+    for _ in range(2):
+        pool.give_back_unused(lease)
+        pool.let_go(lease)
+        pool.hold(lease)
+        pool.end(lease)
+    pool.enter(scope(batch_id=1))
+    assert len(pool) <= IDS_PER_TASK
+
+
+def test_all_pools_of_a_process_are_let_go_at_once() -> None:
+    """The next task begins with new ids."""
+    cluster, pools, task = FakeCluster(), ProducerPools(), scope()
+    first = pools.enter("p", task, lambda: pool_of(cluster, task, lambda function: function()))
+    pools.close()
+    with pytest.raises(FencedError):
+        first.take(task, timeout_s=1)
+    second = pools.enter("p", task, lambda: pool_of(cluster, task, lambda function: function()))
+    assert second is not first
+    assert second.take(task, timeout_s=1).producer.transactional_id.startswith("p/j/r.0/")
