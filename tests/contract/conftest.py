@@ -10,8 +10,9 @@ from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
 from tests.coordinated_job import job
 from tests.fake_file_system import Disk, FakeFileSystem
+from tests.published_records import store
 
-__all__ = ["fs", "job"]
+__all__ = ["fs", "job", "store"]
 
 
 @pytest.fixture(params=["fake", "file", pytest.param("hdfs", marks=pytest.mark.integration)])

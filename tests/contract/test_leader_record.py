@@ -1,0 +1,39 @@
+"""The record of who leads, on every file system that a checkpoint may lie on."""
+
+import pytest
+
+from runtime.checkpoint.leader import FileLeaderStore, Leader
+from runtime.checkpoint.store import CheckpointStore
+from runtime.errors import UnsupportedFormatError
+
+
+def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:
+    """The last one to announce is found, by another process too."""
+    leaders = FileLeaderStore(store.fs)
+    for generation, session in enumerate(("first", "second")):
+        leaders.announce(
+            Leader(leader_session_id=session, address=f"{session}:1", generation=generation)
+        )
+    found = FileLeaderStore(store.fs).current()
+    assert found == Leader(leader_session_id="second", address="second:1", generation=1)
+    assert [entry.name for entry in store.fs.entries("")] == ["_leader"]
+    assert store.places() == []
+
+
+def test_leader_record_of_an_earlier_sluice_is_read(store: CheckpointStore) -> None:
+    """It does not say where its coordinator sealed."""
+    record = b'{"format_version": 1, "leader_session_id": "first", "address": "h:1"}'
+    store.fs.replace("_leader", record)
+    found = FileLeaderStore(store.fs).current()
+    assert found == Leader(leader_session_id="first", address="h:1", generation=None)
+
+
+def test_leader_record_of_a_later_version_is_refused(store: CheckpointStore) -> None:
+    """Rubbish is no leader; a later version is a typed error."""
+    leaders = FileLeaderStore(store.fs)
+    for rubbish in (b"", b"{}", b"[1]", b'{"format_version": 1}'):
+        store.fs.replace("_leader", rubbish)
+        assert leaders.current() is None
+    store.fs.replace("_leader", b'{"format_version": 2}')
+    with pytest.raises(UnsupportedFormatError, match="format version 2"):
+        leaders.current()
