@@ -46,6 +46,7 @@ from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
 from tests.simulation.continuous import ContinuousLife, Engine
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
+from tests.simulation.job_plan import plan_of
 from tests.simulation.kafka import make_sink
 from tests.simulation.people import RegionBrokenError
 from tests.simulation.rewriting import Rewriter
@@ -88,7 +89,7 @@ class Process:
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
         self.number = number
-        self._plan = world.plan()
+        self._plan = plan_of(world.profile, world.random)
         self.paused = False
         self.dead = False
         self.error: BaseException | None = None

@@ -268,12 +268,12 @@ class JobMachine(RuleBasedStateMachine):
     def readers_see_a_prefix(self) -> None:
         """At every moment; the watch looks at each step."""
         if hasattr(self, "world"):
-            self.world.check_readers()
+            self.world.ending.check_readers()
 
     def teardown(self) -> None:
         """In the calm everything becomes visible, once."""
         if hasattr(self, "world"):
-            self.world.settle()
+            self.world.ending.settle()
 
 
 JobMachine.TestCase.settings = settings(

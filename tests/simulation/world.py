@@ -11,21 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from runtime.checkpoint.plan import (
-    CheckpointSettings,
-    JobPlan,
-    OnLost,
-    RegionPlan,
-)
+from runtime.checkpoint.plan import CheckpointSettings, OnLost
 from runtime.contracts import MetadataStore
-from runtime.errors import TransactionLostError
-from runtime.model import CheckpointRecord, OperatorNode, SplitRange
+from runtime.model import CheckpointRecord, SplitRange
 from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
 from tests.simulation.continuous import ContinuousLife, Task
+from tests.simulation.ending import Ending
 from tests.simulation.file_watch import WatchedFiles
-from tests.simulation.files import FILES, FileTask
+from tests.simulation.files import FileTask
 from tests.simulation.moves import RandomMoves
 from tests.simulation.people import People
 from tests.simulation.policies import settings_of
@@ -39,8 +34,6 @@ from tests.simulation.tasks import Writer
 from tests.simulation.watch import Watch
 
 __all__ = ["World"]
-
-_MOST_CALM_STARTS = 3
 
 
 class World:
@@ -73,6 +66,7 @@ class World:
         self.require = self.watch.require
         self.people = People(self)
         self.producers = Producers(self)
+        self.ending = Ending(self)
         self.owner: OwnerRecord | None = None
         self.names = itertools.count()
         self.ends = dict.fromkeys(range(profile.partitions), 0)
@@ -80,7 +74,6 @@ class World:
         self.zombies: list[Writer | FileTask | Task] = []
         self.calm = False
         self.repairs = 0
-        self._calm_starts = 0
         self.processes: list[Process] = []
         self.deadly: list[str] = []
         self.made: list[Move] = []
@@ -103,50 +96,6 @@ class World:
         return self.settings
 
     # --- what its inhabitants ask -----------------------------------------------------------------
-
-    def plan(self) -> JobPlan:
-        """The job, as somebody starts it now."""
-        profile = self.profile
-        count = 1 if profile.external else profile.regions
-        if profile.rescale:
-            count = self.random.randint(1, profile.rescale)
-        follows = profile.continuous and not (profile.engines and self.random.random() < 0.5)
-        names = ["r"] if profile.rescale and count == 1 else [f"r{n}" for n in range(count)]
-        return JobPlan(
-            name="simulated",
-            graph=self._graph(),
-            regions=tuple(
-                RegionPlan(
-                    name=name,
-                    source_ids=() if profile.external else ("source",),
-                    sink_ids=self._sink_ids,
-                    chained=True,
-                    stateful=profile.stateful,
-                    stateful_sink_ids=(FILES,) if profile.files else (),
-                    keeps_logs=profile.external,
-                    follows=follows,
-                )
-                for name in names
-            ),
-        )
-
-    @property
-    def _sink_ids(self) -> tuple[str, ...]:
-        kafka = () if self.profile.only_files else ("sink",)
-        return (*kafka, FILES) if self.profile.files else kafka
-
-    def _graph(self) -> tuple[OperatorNode, ...]:
-        """What keeps state is known by its operator."""
-        if not self.profile.files:
-            return ()
-        source = OperatorNode(operator_id="source", name="source", kind="source", upstream=())
-        return (
-            source,
-            *(
-                OperatorNode(operator_id=name, name=name, kind="sink", upstream=("source",))
-                for name in self._sink_ids
-            ),
-        )
 
     def roll(self, chance: float) -> bool:
         """Whether something rough happens now; never in the calm, nor in a quiet move.
@@ -249,7 +198,7 @@ class World:
         else:
             for move in self._given:
                 self.make(move)
-        self.settle()
+        self.ending.settle()
 
     def step(self) -> None:
         """One move of somebody."""
@@ -291,7 +240,7 @@ class World:
             case Kind.FORGET:
                 self._forget(move.number)
             case Kind.LATE:
-                self._land(move.number)
+                self.land_late(move.number)
             case Kind.MARKERS:
                 self.broker.write_markers()
 
@@ -309,7 +258,7 @@ class World:
             self._is_busy = False
 
     def _let_time_pass(self) -> None:
-        self._land(0)
+        self.land_late()
         if self.roll(self.profile.expire):
             self._expire(self.random.randrange(8))
         if self.roll(self.profile.forget):
@@ -359,7 +308,8 @@ class World:
         """Whether requests lie in some queue."""
         return bool(self.broker.late or self.disk.late or self.shelf.late)
 
-    def _land(self, number: int) -> None:
+    def land_late(self, number: int = 0) -> None:
+        """One of the requests that lie in some queue arrives, if there is any."""
         if self.broker.late:
             self.broker.land_late_request(number % len(self.broker.late))
         else:
@@ -409,91 +359,6 @@ class World:
             for life in process.lives
             if isinstance(life, ContinuousLife) and not life.dead
         ]
-
-    def settle(self, *, bound: int = 5_000) -> None:
-        """No more faults: whoever lives goes on, until one coordinator has read everything."""
-        self.calm = True
-        self.random.seed(self.seed)
-        if self.told is not None:
-            self.told.append("No more faults.")
-        for process in self.processes:
-            process.paused = False
-        for _ in range(bound):
-            if self.has_late() and self.random.random() < 0.2:
-                self._land(0)
-            living = [process for process in self.processes if not process.is_stuck()]
-            if self._is_complete():
-                break
-            if not living:
-                living = [self._start_in_the_calm()]
-            process = self.random.choice(living)
-            for _ in range(4):
-                self.clock.advance(0.01)
-                process.source.bounded = True
-                if not process.is_stuck():
-                    process.step()
-            if self.profile.markers and self.random.random() < 0.3:
-                self.broker.write_markers()
-        self.broker.write_markers()
-        self.check_complete()
-
-    def _start_in_the_calm(self) -> Process:
-        """Nobody is left. One start is enough, as a rule, unless it stops to tell of losses."""
-        self._calm_starts += 1
-        is_few = self.people.are_told_losses or self._calm_starts <= _MOST_CALM_STARTS
-        self.require(is_few, "the job is started again and again, and is not whole")
-        return self.start_process()
-
-    def _is_complete(self) -> bool:
-        if self.profile.external:
-            return not self._missing() and not self._missing_in_files()
-        # A fenced coordinator's task may open a transaction behind the last sweep of the one that
-        # finished: it holds readers back, not records, until somebody starts the job again.
-        finished = any(process.finished and process.is_stuck() for process in self.processes)
-        return (finished or self._is_told_lost()) and not self.broker.ongoing()
-
-    def _is_told_lost(self) -> bool:
-        """Whether somebody stopped with what is lost: as good as whole where it was asked for."""
-        is_the_end = self.profile.lost_stops and not self.profile.accepted
-        return is_the_end and any(
-            isinstance(process.error, TransactionLostError) for process in self.processes
-        )
-
-    # --- the verdict ------------------------------------------------------------------------------
-
-    def visible(self) -> dict[int, list[int]]:
-        """Offsets of each input partition, as a read_committed reader finds them."""
-        found: dict[int, list[int]] = {partition: [] for partition in self.ends}
-        outputs = [0] if self.profile.shared_output else list(self.ends)
-        for output in outputs:
-            for value in self.broker.read_committed(output):
-                assert isinstance(value, tuple)
-                found[value[0]].append(value[1])
-        return found
-
-    def check_readers(self) -> None:
-        """What the watch saw step by step is what a reader sees who begins now."""
-        for partition, offsets in self.visible().items():
-            due = self.watch.seen_of(partition)
-            self.require(offsets == due, f"partition {partition} is not a prefix: {offsets}")
-
-    def check_complete(self) -> None:
-        """Every record is visible exactly once, in order."""
-        self.check_readers()
-        if self._is_told_lost():
-            return
-        missing = self._missing()
-        self.require(not missing, f"not everything is visible in the end: {missing}")
-        missing_rows = self._missing_in_files()
-        self.require(not missing_rows, f"not every row is in a file in the end: {missing_rows}")
-        self.require(self._is_complete(), "a transaction stays open, or nobody finishes")
-
-    def _missing(self) -> dict[int, tuple[int, int]]:
-        """By input partition what a reader sees next of it, and what there is."""
-        return {} if self.profile.only_files else self.watch.missing(self.ends)
-
-    def _missing_in_files(self) -> list[str]:
-        return self.watch.files.missing() if self.profile.files else []
 
     def facts(self) -> str:
         """What is needed to see it again."""

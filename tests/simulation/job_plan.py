@@ -1,0 +1,55 @@
+"""The job that a world runs, as somebody starts it: its regions, its sinks, and its graph."""
+
+import random
+
+from runtime.checkpoint.plan import JobPlan, RegionPlan
+from runtime.model import OperatorNode
+from tests.simulation.files import FILES
+from tests.simulation.profile import Profile
+
+__all__ = ["plan_of"]
+
+
+def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
+    """As somebody starts the job now; ``dice`` say how many regions, and of which engine."""
+    count = 1 if profile.external else profile.regions
+    if profile.rescale:
+        count = dice.randint(1, profile.rescale)
+    follows = profile.continuous and not (profile.engines and dice.random() < 0.5)
+    names = ["r"] if profile.rescale and count == 1 else [f"r{n}" for n in range(count)]
+    return JobPlan(
+        name="simulated",
+        graph=_graph_of(profile),
+        regions=tuple(
+            RegionPlan(
+                name=name,
+                source_ids=() if profile.external else ("source",),
+                sink_ids=_sink_ids_of(profile),
+                chained=True,
+                stateful=profile.stateful,
+                stateful_sink_ids=(FILES,) if profile.files else (),
+                keeps_logs=profile.external,
+                follows=follows,
+            )
+            for name in names
+        ),
+    )
+
+
+def _sink_ids_of(profile: Profile) -> tuple[str, ...]:
+    kafka = () if profile.only_files else ("sink",)
+    return (*kafka, FILES) if profile.files else kafka
+
+
+def _graph_of(profile: Profile) -> tuple[OperatorNode, ...]:
+    """What keeps state is known by its operator."""
+    if not profile.files:
+        return ()
+    source = OperatorNode(operator_id="source", name="source", kind="source", upstream=())
+    return (
+        source,
+        *(
+            OperatorNode(operator_id=name, name=name, kind="sink", upstream=("source",))
+            for name in _sink_ids_of(profile)
+        ),
+    )
