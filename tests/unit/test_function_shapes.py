@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
 TREES = ("runtime", "connectors", "benchmarks", "examples")
 MOST_LINES = 500
 MOST_FUNCTION_LINES = 60
@@ -65,6 +66,12 @@ def test_modules_and_functions_are_short_and_flat(tree: str) -> None:
     assert modules
     found = {str(path.relative_to(ROOT)): misshapen(path.read_text("utf-8")) for path in modules}
     assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+def test_modules_of_tests_are_no_longer() -> None:
+    """A longer one has more than one idea; its functions may tell a long story."""
+    counts = {path: len(path.read_text("utf-8").splitlines()) for path in TESTS.rglob("*.py")}
+    assert {str(path): lines for path, lines in counts.items() if lines > MOST_LINES} == {}
 
 
 _FLAT = """
