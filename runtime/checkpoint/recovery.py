@@ -163,29 +163,33 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
     ]
 
 
-def left_open(told: Iterable[RegionRegistration], history: History) -> list[StateEntry]:
+def left_open(
+    told: Iterable[RegionRegistration], history: History, plan: JobPlan
+) -> list[StateEntry]:
     """What lives of earlier runs say that they have open, and no decision has: to be aborted.
 
-    A decision that names some of it, or contains its batch, has seen to it, or will.
+    A decision that names some of it, or contains its batch, has seen to it, or will. What a record
+    says of state is the word of an older plan: a region may have become stateless since.
     """
     decided = [place.record for place in history.places if place.is_decided]
     named = {entry for record in decided for entry in record.committables}
+    continuing = {region.name for region in plan.regions if region.batch_ids_continue}
     return [
         entry
         for registration in told
         for work in registration.open
-        if not any(_contains(record, work.batch) for record in decided)
+        if not any(_contains(record, work.batch, continuing) for record in decided)
         for entry in work.committables
         if entry not in named
     ]
 
 
-def _contains(record: CheckpointRecord, batch: BatchKey) -> bool:
+def _contains(record: CheckpointRecord, batch: BatchKey, continuing: Collection[str]) -> bool:
     return any(
         region.region == batch.region
         and region.batch_id is not None
         and batch.batch_id <= region.batch_id
-        and (region.generation == batch.generation or region.state is not None)
+        and (region.generation == batch.generation or region.region in continuing)
         for region in record.regions
     )
 

@@ -160,7 +160,7 @@ class StartSequence:
             raise taken_over(generation + 1)
         self._claim(history.newest.job_uid)
         yield from self._settle(history, generation, kept)
-        self._abort(recovery.left_open(self._told, history))
+        self._abort(recovery.left_open(self._told, history, self._plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self._store.mark_superseded(checkpoint_id, by=generation)
         if not is_new:

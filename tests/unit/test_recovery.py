@@ -21,6 +21,7 @@ from runtime.model import (
     CheckpointRecord,
     SplitRange,
     StateEntry,
+    StateSnapshot,
     Verdict,
 )
 from tests.core_driver import split
@@ -398,6 +399,29 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
     assert job.broker.read_committed(0) == ["decided"]
     assert not job.broker.ongoing()
     assert job.broker.aborts_of_committed == 0
+
+
+def test_rule_17_what_a_region_has_open_since_it_became_stateless_is_aborted() -> None:
+    """Its batch ids have begun anew: those below the last decided one are not decided."""
+    state = StateSnapshot(
+        provider="rocksdb",
+        checkpoint_format_version=2,
+        state_version=9,
+        state_partitions=0,
+        location="spark/main/state-0/state",
+    )
+    kept = record(8)
+    regions = tuple(dataclasses.replace(each, state=state) for each in kept.regions)
+    job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 8))
+    job.store.empty.add(state.location)
+    work = OpenWork(
+        batch=BatchKey(region="main", generation=9, batch_id=1),
+        committables=(job.pre_commit("left", generation=9),),
+    )
+    told = RegionRegistration(region="main", generation=9, acknowledged=10, open=(work,))
+    job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
+    job.start(told=(told,))
+    assert not job.broker.ongoing()
 
 
 def test_a_start_that_was_told_of_seals_that_are_none_looks_again() -> None:
