@@ -28,7 +28,7 @@ from runtime.model import Acknowledgement, BatchKey, RegionRecord
 from runtime.service.drop_in_client import REGION, DropInMessage, QueryRun
 from runtime.service.server import CoordinatorService
 from runtime.spark.active_queries import ActiveQuery, find_query
-from runtime.spark.query_logs import LoggedBatch, require_logged
+from runtime.spark.query_logs import LoggedBatch, PlannedFiles, require_logged
 from runtime.storage.file_system import FileSystem
 from runtime.storage.looks import close_quietly
 from runtime.storage.opening import open_file_system
@@ -63,6 +63,7 @@ class _Run:
     operator_id: str
     writer_factory: bytes
     fs: FileSystem
+    planned: PlannedFiles
 
     def stop(self) -> None:
         with ExitStack() as stack:
@@ -277,6 +278,7 @@ class DropInQueries:
             operator_id=operator_id,
             writer_factory=pickle.dumps(sink.writer_factory()),
             fs=fs,
+            planned=PlannedFiles(fs),
         )
 
     def _file_system(self, uri: str) -> FileSystem:
@@ -301,8 +303,8 @@ class DropInQueries:
         batch_id = message.batch_id
         batch = BatchKey(region=REGION, generation=run.generation, batch_id=batch_id)
         if not run.coordinator.is_decided(batch):
-            logged = LoggedBatch.read(run.fs, batch_id)
-            before = LoggedBatch.read(run.fs, batch_id - 1, with_others=False)
+            logged = LoggedBatch.read(run.fs, batch_id, planned=run.planned)
+            before = LoggedBatch.read(run.fs, batch_id - 1, planned=None)
             region = RegionRecord(
                 region=REGION,
                 generation=run.generation,

@@ -20,6 +20,7 @@ from runtime.storage.file_system import FileSystem
 
 __all__ = [
     "LoggedBatch",
+    "PlannedFiles",
     "batches_beyond",
     "newest_generation",
     "read_offset",
@@ -58,6 +59,27 @@ def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) 
     )
 
 
+class PlannedFiles:
+    """What the logs of Spark's sources of files have planned, in a file system that is rooted at
+    a query's checkpoint location. What one has under its newest number is kept: a source that has
+    no news has that in batch after batch, maybe in an entry of all files that it ever read.
+
+    For one life of a query: what a log had lost before it began was planned anew.
+    """
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._newest: dict[str, tuple[int, tuple[str, ...]]] = {}
+
+    def of(self, source: str, number: int) -> tuple[str, ...]:
+        """The lines of these files, sorted."""
+        known, files = self._newest.get(source, (None, ()))
+        if known != number:
+            files = tuple(sorted(_planned_files(self._fs, f"sources/{source}", number)))
+            self._newest[source] = number, files
+        return files
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedBatch:
     """What Spark's offset log says of a batch of a drop-in query.
@@ -77,19 +99,19 @@ class LoggedBatch:
     others_sha256: str
 
     @classmethod
-    def read(cls, fs: FileSystem, batch_id: int, *, with_others: bool = True) -> Self:
+    def read(cls, fs: FileSystem, batch_id: int, *, planned: PlannedFiles | None) -> Self:
         """The file system is rooted at the query's checkpoint location.
 
         Args:
-            with_others: False: nothing is asked about other formats' sources.
+            planned: there; None: nothing is asked about other formats' sources.
         """
         lines = _lines(fs.read(f"offsets/{batch_id}"))
         number = "".join(lines[:1]).strip().removeprefix("v")
         version = int(number) if number.isdecimal() else 0
         found = [(at, line, _own(line)) for at, line in enumerate(lines[2:])]
         ours = [splits for _, _, splits in found if splits is not None]
-        foreign = [(at, line) for at, line, splits in found if splits is None and with_others]
-        others = [_other(fs, at, line, version) for at, line in foreign]
+        foreign = [(at, line) for at, line, splits in found if splits is None]
+        others = [_other(planned, at, line, version) for at, line in foreign] if planned else []
         if version >= _BY_NAME:
             others.sort()  # these lines are of a map
         return cls(
@@ -108,7 +130,7 @@ class LoggedBatch:
         )
 
 
-def _other(fs: FileSystem, at: int, line: str, version: int) -> str:
+def _other(planned: PlannedFiles, at: int, line: str, version: int) -> str:
     """The line of another format's source, and what its own log has planned for that offset."""
     source = line.partition(":")[0] if version >= _BY_NAME else str(at)
     try:
@@ -118,7 +140,7 @@ def _other(fs: FileSystem, at: int, line: str, version: int) -> str:
     number = offset.get(_IN_ITS_LOG) if isinstance(offset, dict) else None
     if not isinstance(number, int):
         return line
-    return "\n".join([line, *sorted(_planned_files(fs, f"sources/{source}", number))])
+    return "\n".join([line, *planned.of(source, number)])
 
 
 def _planned_files(fs: FileSystem, directory: str, number: int) -> list[str]:
@@ -198,8 +220,8 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
         return
     if not fs.exists(f"offsets/{record.batch_id}"):
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
-    logged = LoggedBatch.read(fs, record.batch_id)
-    before = LoggedBatch.read(fs, record.batch_id - 1, with_others=False)
+    logged = LoggedBatch.read(fs, record.batch_id, planned=PlannedFiles(fs))
+    before = LoggedBatch.read(fs, record.batch_id - 1, planned=None)
     require_ends(logged.ranges, record)
     _require_on_record(logged.read_behind(before), record)
     if record.other_offsets_sha256 not in ("", logged.others_sha256):

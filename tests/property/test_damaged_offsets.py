@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runtime import offsets
 from runtime.errors import DamagedCheckpointError, StreamError
 from runtime.model import Barrier, SplitRange
-from runtime.spark.query_logs import LoggedBatch, read_offset
+from runtime.spark.query_logs import LoggedBatch, PlannedFiles, read_offset
 from runtime.storage.local_fs import LocalFileSystem
 from tests.mutations import json_texts, json_values, mutated_bytes, mutated_json
 
@@ -82,5 +82,6 @@ def test_sparks_offset_log_is_read_or_an_error_of_ours(
     fs.replace("offsets/1", content)
     with contextlib.suppress(StreamError):
         offsets.decode(read_offset(fs, ".", 1, "source-0"))
-    for split in LoggedBatch.read(fs, 1).read_behind(LoggedBatch.read(fs, 0)):
+    before = LoggedBatch.read(fs, 0, planned=None)
+    for split in LoggedBatch.read(fs, 1, planned=PlannedFiles(fs)).read_behind(before):
         assert split.start_offset <= split.end_offset

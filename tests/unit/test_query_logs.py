@@ -10,7 +10,7 @@ from runtime.errors import DamagedCheckpointError
 from runtime.job import Pipeline
 from runtime.model import Barrier, RegionRecord, SplitRange
 from runtime.spark.job_graph import Region
-from runtime.spark.query_logs import LoggedBatch, require_logged
+from runtime.spark.query_logs import LoggedBatch, PlannedFiles, require_logged
 from runtime.spark.region_start import make_ready
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
@@ -48,7 +48,13 @@ def offset_of(splits: tuple[SplitRange, ...]) -> str:
 
 def ranges_read(fs: FakeFileSystem, batch_id: int) -> tuple[SplitRange, ...]:
     """In a batch, with the one before it in the log."""
-    return LoggedBatch.read(fs, batch_id).read_behind(LoggedBatch.read(fs, batch_id - 1))
+    before = LoggedBatch.read(fs, batch_id - 1, planned=None)
+    return LoggedBatch.read(fs, batch_id, planned=None).read_behind(before)
+
+
+def digest_of(fs: FakeFileSystem) -> str:
+    """Of what other formats' sources have in batch 0."""
+    return LoggedBatch.read(fs, 0, planned=PlannedFiles(fs)).others_sha256
 
 
 def test_a_batch_reads_what_its_offset_says() -> None:
@@ -166,7 +172,7 @@ def test_rule_8_another_plan_of_a_source_that_is_not_ours_is_refused() -> None:
         generation=0,
         batch_id=0,
         splits=(split(0, 5),),
-        other_offsets_sha256=LoggedBatch.read(logged((split(0, 5),)), 0).others_sha256,
+        other_offsets_sha256=digest_of(logged((split(0, 5),))),
     )
     require_logged(logged((split(0, 5),), at_ms=7), decided)
     planned_anew = logged((split(0, 5),), foreign='rate:{"seconds": 8}')
@@ -209,7 +215,7 @@ def _with_files(logs: dict[str, list[str]], *, offset: int = 8, by_name: bool = 
     for name, files in logs.items():
         where = f"sources/{'files' if by_name else 1}/{name}"
         disk.files[where] = "\n".join(["v1", *files]).encode()
-    return LoggedBatch.read(FakeFileSystem(disk), 0).others_sha256
+    return digest_of(FakeFileSystem(disk))
 
 
 @pytest.mark.parametrize("by_name", [False, True], ids=["by place", "by name"])
@@ -238,13 +244,24 @@ def test_entries_that_spark_has_merged_since_are_the_same_plan() -> None:
     assert _with_files(own, offset=9) == _with_files({"9": [_file("c", 9)]}, offset=9)
 
 
+def test_what_a_source_of_files_has_planned_is_read_once_while_it_has_no_news() -> None:
+    """Its newest entry may hold all files that it ever read; a later life reads it again."""
+    disk = Disk(files={"sources/1/9.compact": f"v1\n{_file('a', 8)}\n{_file('b', 9)}".encode()})
+    planned = PlannedFiles(FakeFileSystem(disk))
+    assert planned.of("1", 9) == (_file("b", 9),)
+    del disk.files["sources/1/9.compact"]
+    assert planned.of("1", 9) == (_file("b", 9),)
+    assert planned.of("0", 9) == planned.of("1", 10) == ()
+    assert PlannedFiles(FakeFileSystem(disk)).of("1", 9) == ()
+
+
 def test_the_order_of_sources_by_name_is_that_of_a_map() -> None:
     """Spark promises none."""
 
     def digest(*others: str, version: str = "v2") -> str:
         lines = [version, "{}", f"ours:{offset_of((split(0, 5),))}", *others]
         fs = FakeFileSystem(Disk(files={"offsets/0": "\n".join(lines).encode()}))
-        return LoggedBatch.read(fs, 0).others_sha256
+        return digest_of(fs)
 
     assert digest("a:7", "b:8") == digest("b:8", "a:7")
     assert digest("a:7", "b:8") != digest("a:8", "b:7")
