@@ -45,7 +45,7 @@ _ABLE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "restart_strategy": (("after_failure",), "FixedDelayRestart(attempts=3)"),
     "load_balancer": (("choose",), "LoadBalancer()"),
 }
-_LISTENER = (("on_progress",), "MyListener()")
+_LISTENERS = "[MyListener()]"
 
 
 def check_job(given: Mapping[str, object]) -> str:
@@ -81,11 +81,11 @@ def check_job(given: Mapping[str, object]) -> str:
 
 def checked_listeners(given: Iterable[ProgressListener]) -> tuple[ProgressListener, ...]:
     """The listeners of a ``Job``, in whatever can be read, and be it once; ConfigError."""
-    methods, example = _LISTENER
-    is_read = isinstance(given, Iterable) and not isinstance(given, str)
-    listeners: tuple[Any, ...] = tuple(given) if is_read else (None,)
+    require_able(given, "listeners", ("__iter__",), of=_OF, example=_LISTENERS)
+    # A text can be read, too, letter by letter.
+    listeners: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given)
     for listener in listeners:
-        require_able(listener, "listeners", methods, of=_OF, example=f"[{example}]")
+        require_able(listener, "listeners", ("on_progress",), of=_OF, example=_LISTENERS)
     return listeners
 
 

@@ -75,6 +75,14 @@ def test_a_job_refuses_an_argument_that_it_cannot_use(name: str, value: object) 
     assert remedy
 
 
+@pytest.mark.parametrize("given", [5, "log", SimpleNamespace(on_progress=print)])
+def test_listeners_that_are_no_list_are_shown_as_they_were_given(given: object) -> None:
+    """One by itself is none, either."""
+    with pytest.raises(ConfigError, match="listeners") as raised:
+        _job(listeners=given)
+    assert repr(given) in str(raised.value)
+
+
 def test_what_a_file_sink_can_use_is_taken(tmp_path: Path) -> None:
     """A path as `pathlib` has it, and one column for a list of one."""
     sink = HdfsSink(tmp_path / "out", roll=Roll(size="1m"), partition_by="day")
