@@ -81,6 +81,18 @@ def batches(spark: SparkSession) -> Iterator[Batches]:
     spark.conf.unset(_IDLE_NOTES)
 
 
+@pytest.fixture
+def copy(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
+    """Between two fresh topics."""
+    return Copy(
+        session=spark,
+        kafka=kafka,
+        directory=tmp_path / "checkpoint",
+        source=topic(),
+        output=topic(),
+    )
+
+
 def tenfold(records: DataFrame) -> DataFrame:
     """Through Spark's planner: a zero behind each number."""
     return records.selectExpr("key", "concat(value, cast('0' as binary)) as value")
@@ -130,21 +142,10 @@ def _run(
 
 
 def test_rule_26_a_quiet_transform_plans_no_batch_until_a_record_comes(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: TopicFactory,
-    batches: Batches,
-    tmp_path: Path,
+    copy: Copy, batches: Batches
 ) -> None:
     """Over many intervals: no batch, no Spark job, no entry of Spark's logs. Then there is one."""
-    copy = Copy(
-        session=spark,
-        kafka=kafka,
-        directory=tmp_path / "checkpoint",
-        source=topic(),
-        output=topic(),
-    )
-    jobs = spark.sparkContext.statusTracker()
+    jobs = copy.session.sparkContext.statusTracker()
 
     def logged() -> list[int]:
         """Batches whose offsets Spark has written down."""
@@ -155,7 +156,7 @@ def test_rule_26_a_quiet_transform_plans_no_batch_until_a_record_comes(
         """Batches that Spark tells of, those that it has logged, and Spark jobs for them."""
         return list(batches.ran), logged(), len(jobs.getJobIdsForGroup(batches.run))
 
-    produce(kafka.bootstrap, copy.source, [b"1"])
+    produce(copy.kafka.bootstrap, copy.source, [b"1"])
     running = Running(by_transform, copy)
     running.await_output([10])
     wait_for(
@@ -166,70 +167,48 @@ def test_rule_26_a_quiet_transform_plans_no_batch_until_a_record_comes(
     wait_for(batches.is_quiet, what="many quiet intervals")
     assert cost() == before
 
-    produce(kafka.bootstrap, copy.source, [b"2"])
+    produce(copy.kafka.bootstrap, copy.source, [b"2"])
     running.await_output([10, 20])
     wait_for(lambda: len(batches.ran) > len(before[0]), what="word of the batch")
     assert batches.ran == [*before[0], before[0][-1] + 1]
 
-    delete_topic(kafka.bootstrap, copy.source)
+    delete_topic(copy.kafka.bootstrap, copy.source)
     assert "SourceChangedError" in running.failure()
 
 
-def end(running: Running, spark: SparkSession) -> None:
+def end(running: Running, copy: Copy) -> None:
     """End a job: what stops its queries from outside fails it for good."""
-    for query in spark.streams.active:
+    for query in copy.session.streams.active:
         query.stop()
     assert "ended without an error" in running.failure()
 
 
-def test_rule_26_a_quiet_state_gives_its_result_once(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: TopicFactory,
-    batches: Batches,
-    tmp_path: Path,
-) -> None:
+def test_rule_26_a_quiet_state_gives_its_result_once(copy: Copy, batches: Batches) -> None:
     """While nothing comes, and at a later run for which nothing came: neither is a batch of
     Spark's, which would write the whole result of a `complete` aggregation again."""
-    copy = Copy(
-        session=spark,
-        kafka=kafka,
-        directory=tmp_path / "checkpoint",
-        source=topic(),
-        output=topic(),
-    )
-    produce(kafka.bootstrap, copy.source, [b"1", b"1"])
+    produce(copy.kafka.bootstrap, copy.source, [b"1", b"1"])
     running = Running(by_counting, copy)
     running.await_output([2])
     wait_for(batches.is_quiet, what="many quiet intervals")
-    produce(kafka.bootstrap, copy.source, [b"1"])
+    produce(copy.kafka.bootstrap, copy.source, [b"1"])
     running.await_output([2, 3])
     wait_for(batches.is_quiet, what="many more")
-    end(running, spark)
+    end(running, copy)
     by_counting(copy, bounded=True)
     assert copy.settled() == [2, 3]
-    produce(kafka.bootstrap, copy.source, [b"1"])
+    produce(copy.kafka.bootstrap, copy.source, [b"1"])
     by_counting(copy, bounded=True)
     assert copy.settled() == [2, 3, 4], "the batch that gave nothing has kept the state"
 
 
-def test_a_state_gives_what_its_last_records_have_closed(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, batches: Batches, tmp_path: Path
-) -> None:
+def test_a_state_gives_what_its_last_records_have_closed(copy: Copy, batches: Batches) -> None:
     """In a batch without records, as Spark does: soon where more may come, and before the end."""
-    copy = Copy(
-        session=spark,
-        kafka=kafka,
-        directory=tmp_path / "checkpoint",
-        source=topic(),
-        output=topic(),
-    )
-    produce(kafka.bootstrap, copy.source, [b"1", b"2", b"15"])
+    produce(copy.kafka.bootstrap, copy.source, [b"1", b"2", b"15"])
     by_windows(copy, bounded=True)
     assert copy.settled() == [6]
     running = Running(by_windows, copy)
-    produce(kafka.bootstrap, copy.source, [b"22"])
+    produce(copy.kafka.bootstrap, copy.source, [b"22"])
     running.await_output([6, 20])
     wait_for(batches.is_quiet, what="many quiet intervals")
-    end(running, spark)
+    end(running, copy)
     assert copy.settled() == [6, 20]
