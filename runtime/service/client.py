@@ -40,7 +40,6 @@ __all__ = ["CoordinatorAddress", "CoordinatorClient"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
-_CONNECT_S = 5.0
 _LEADER_S = 12.0  # a look at who leads takes no longer, whoever is away
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
@@ -285,7 +284,7 @@ class CoordinatorClient:
         """Repeat with growing pauses until answered; bounded by the deadline."""
         # In ASCII: text that has no UTF-8 arrives, too. urllib3's own way with JSON would raise.
         content = None if body is None else json.dumps(body, separators=(",", ":"))
-        longest_try_s = _CONNECT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
+        longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
         asking = AttendedClock(self._clock, longest_step_s=longest_try_s)
         deadline = asking() + (self._deadline_s if deadline_s is None else deadline_s)
         pause_s = _FIRST_PAUSE_S
