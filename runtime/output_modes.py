@@ -1,13 +1,21 @@
 """Spark's output modes: a streaming query has one, however many transforms it is made of. Pure."""
 
+import enum
 from collections.abc import Iterable
 
 from runtime.errors import ConfigError
+from runtime.spelling import choice_of
 
 __all__ = ["checked_mode", "mode_of_query", "require_one_mode"]
 
-_MODES = ("append", "update", "complete")
-_UNSTATED = "update"
+
+class _Mode(enum.Enum):
+    APPEND = "append"
+    UPDATE = "update"
+    COMPLETE = "complete"
+
+
+_UNSTATED = _Mode.UPDATE.value
 
 
 def checked_mode(text: str) -> str:
@@ -16,14 +24,7 @@ def checked_mode(text: str) -> str:
     Raises:
         ConfigError: there is no such mode.
     """
-    mode = text.lower()
-    if mode not in _MODES:
-        raise ConfigError(
-            "output_mode has a value that does not exist",
-            {"output_mode": text, "known": ", ".join(_MODES)},
-            "Use one of these.",
-        )
-    return mode
+    return choice_of(_Mode, text, setting="output_mode").value
 
 
 def require_one_mode(modes: Iterable[tuple[str, str | None]]) -> None:

@@ -1,5 +1,7 @@
 """The transforms of a pipeline are one streaming query, which has one output mode."""
 
+from typing import Any
+
 import pytest
 from pyspark.sql import DataFrame
 
@@ -50,7 +52,9 @@ def test_transforms_that_state_different_modes_are_refused_where_they_are_writte
     assert "another pipeline" in str(refused.value)
 
 
-def test_a_mode_that_does_not_exist_is_refused() -> None:
+@pytest.mark.parametrize("given", ["upsert", "", 5])
+def test_a_mode_that_does_not_exist_is_refused(given: Any) -> None:
     """Spark would say so when the query starts."""
-    with pytest.raises(ConfigError, match="output_mode=upsert known=append, update, complete"):
-        mode_of("upsert")
+    match = f"output_mode={given} known=append, update, complete"
+    with pytest.raises(ConfigError, match=match):
+        mode_of(given)
