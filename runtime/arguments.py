@@ -12,6 +12,7 @@ from runtime.errors import ConfigError
 __all__ = [
     "check_kinds",
     "require_able",
+    "require_flag",
     "require_function",
     "require_mapping",
     "require_number",
@@ -56,6 +57,12 @@ def require_whole(value: object, name: str, *, of: str) -> None:
         raise _wrong(value, name, of, "a whole number", f"Write {name}=3, without quotes.")
 
 
+def require_flag(value: object, name: str, *, of: str) -> None:
+    """True or False: of texts "false" would be true; see `require_text`."""
+    if not isinstance(value, bool):
+        raise _wrong(value, name, of, "True or False", f"Write {name}=True, without quotes.")
+
+
 def require_mapping(value: object, name: str, *, of: str) -> None:
     """Names with their values, which may be secret; see `require_text`."""
     if not isinstance(value, Mapping):
@@ -83,6 +90,7 @@ def check_kinds(
     *,
     texts: Mapping[str, object],
     numbers: Mapping[str, object] | None = None,
+    flags: Mapping[str, object] | None = None,
     options: object = None,
 ) -> None:
     """What a source or a sink is given, before any of it is used.
@@ -91,6 +99,7 @@ def check_kinds(
         of: its class.
         texts: by argument; may be empty.
         numbers: by argument; None: it was not given.
+        flags: by argument.
         options: names with values, or None.
     Raises:
         ConfigError: one of them is of another kind.
@@ -100,6 +109,8 @@ def check_kinds(
     for name, value in (numbers or {}).items():
         if value is not None:
             require_number(value, name, of=of)
+    for name, value in (flags or {}).items():
+        require_flag(value, name, of=of)
     if options is not None:
         require_mapping(options, "options", of=of)
 

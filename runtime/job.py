@@ -22,11 +22,11 @@ from runtime.errors import ConfigError
 from runtime.failover.restart_strategies import RestartStrategy
 from runtime.interpreter import use_this_interpreter
 from runtime.job_arguments import (
-    check_function,
     check_job,
     check_session,
     check_sink,
     check_source,
+    check_step,
     checked_listeners,
 )
 from runtime.on_error import OnError, Policy, policy_of
@@ -183,7 +183,7 @@ class Stream:
         force_rescale: bool = False,
         policy: Policy | None = None,
     ) -> Stream:
-        check_function(function, of=kind)
+        check_step(kind, locals())
         pipeline = self._pipeline
         if pipeline.sinks:
             raise ConfigError(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runtime.arguments import (
+    check_kinds,
     require_able,
     require_function,
     require_number,
@@ -15,11 +16,11 @@ from runtime.checkpoint.progress import ProgressListener
 from runtime.errors import ConfigError
 
 __all__ = [
-    "check_function",
     "check_job",
     "check_session",
     "check_sink",
     "check_source",
+    "check_step",
     "checked_listeners",
 ]
 
@@ -111,9 +112,15 @@ def check_sink(sink: object) -> None:
     )
 
 
-def check_function(function: object, *, of: str) -> None:
-    """What ``.map_batches(…)`` or ``.transform(…)`` was given; ConfigError."""
-    require_function(function, "function", of=f".{of}(…)")
+def check_step(kind: str, given: Mapping[str, object]) -> None:
+    """What ``.map_batches(…)`` or ``.transform(…)`` was given, by name; ConfigError."""
+    of = f".{kind}(…)"
+    require_function(given["function"], "function", of=of)
+    check_kinds(
+        of,
+        texts={name: given[name] or "" for name in ("name", "uid")},
+        flags={name: given[name] for name in ("deterministic", "force_rescale")},
+    )
 
 
 def check_session(spark: object, *, pipelines: int) -> None:

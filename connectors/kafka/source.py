@@ -325,7 +325,8 @@ def _require_kinds(given: Mapping[str, object]) -> None:
     """What `KafkaSource` was given, by name."""
     names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
     texts = {name: given[name] or "" for name in names}
-    check_kinds("KafkaSource", texts=texts, options=given["options"])
+    flags = {name: given[name] for name in ("bounded", "include_headers")}
+    check_kinds("KafkaSource", texts=texts, flags=flags, options=given["options"])
 
 
 def _as_options(

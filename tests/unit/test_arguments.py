@@ -141,6 +141,17 @@ _BUILT: dict[str, Callable[[], object]] = {
     "argument=sink given=<": lambda: _job().source(_source()).sink(_source()),  # type: ignore[arg-type]
     "map_batches": lambda: _job().source(_source()).map_batches("f"),  # type: ignore[arg-type]
     "transform": lambda: _job().source(_source()).transform(None),  # type: ignore[arg-type]
+    "argument=deterministic given='false'": lambda: (
+        _job().source(_source()).map_batches(print, deterministic="false")  # type: ignore[arg-type]
+    ),
+    "argument=force_rescale given='no'": lambda: (
+        _job().source(_source()).transform(print, force_rescale="no")  # type: ignore[arg-type]
+    ),
+    r"argument=uid given=5\] *\..*uid='…'": lambda: (
+        _job().source(_source()).transform(print, uid=5)  # type: ignore[arg-type]
+    ),
+    "argument=bounded given='false'": lambda: _source(bounded="false"),
+    "argument=include_headers given=1": lambda: _source(include_headers=1),
     "argument=topics": lambda: _source(topics=[1]),
     "argument=bootstrap_servers given=\\['b:1'\\]": lambda: _source(bootstrap_servers=["b:1"]),
     "argument=options given=<class 'list'>": lambda: _source(options=["sasl.password=x"]),
