@@ -71,10 +71,10 @@ def require_mapping(value: object, name: str, *, of: str) -> None:
 
 
 def require_function(value: object, name: str, *, of: str) -> None:
-    """Something to call; see `require_text`."""
+    """Something to call; see `require_text`. What it returns may be secret."""
     if not callable(value):
         remedy = "Give the function itself: without quotes, and not what it returns."
-        raise _wrong(value, name, of, "a function", remedy)
+        raise _wrong(type(value), name, of, "a function", remedy)
 
 
 def require_able(
@@ -91,6 +91,7 @@ def check_kinds(
     texts: Mapping[str, object],
     numbers: Mapping[str, object] | None = None,
     flags: Mapping[str, object] | None = None,
+    objects: Mapping[str, tuple[object, Collection[str], str]] | None = None,
     options: object = None,
 ) -> None:
     """What a source or a sink is given, before any of it is used.
@@ -100,6 +101,8 @@ def check_kinds(
         texts: by argument; may be empty.
         numbers: by argument; None: it was not given.
         flags: by argument.
+        objects: by argument, with the methods and the example of `require_able`; None: it was not
+            given.
         options: names with values, or None.
     Raises:
         ConfigError: one of them is of another kind.
@@ -111,6 +114,9 @@ def check_kinds(
             require_number(value, name, of=of)
     for name, value in (flags or {}).items():
         require_flag(value, name, of=of)
+    for name, (value, methods, example) in (objects or {}).items():
+        if value is not None:
+            require_able(value, name, methods, of=of, example=example)
     if options is not None:
         require_mapping(options, "options", of=of)
 

@@ -9,7 +9,7 @@ from connectors.hdfs.formats import format_name
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.rolling import Roll
 from connectors.hdfs.staging import split_target
-from runtime.arguments import check_kinds, require_able, require_text
+from runtime.arguments import check_kinds, require_text
 from runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.event_time import EventTime
@@ -78,11 +78,14 @@ class HdfsSink:
                 "name": name or "",
                 "uid": uid or "",
             },
+            objects={
+                "roll": (roll, _ROLLS, "Roll(size='128m', age=300)"),
+                "partition_by": (partition_by, ("__iter__",), "['day']"),
+                "columns": (columns, ("__iter__",), "['day', 'value']"),
+                "partition_commit": (partition_commit, ("check_columns",), "PartitionCommit()"),
+            },
             options=options,
         )
-        if roll is not None:
-            example = "Roll(size='128m', age=300)"
-            require_able(roll, "roll", _ROLLS, of="HdfsSink", example=example)
         for column in _names(partition_by):
             require_text(column, "partition_by", of="HdfsSink")
         self._target = absolute_uri(os.fspath(path))

@@ -21,7 +21,7 @@ from connectors.kafka.records import COLUMNS_USED, check_spark_columns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import claimed_by_writer, says_compression, write_settings
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory
-from runtime.arguments import check_kinds
+from runtime.arguments import check_kinds, require_function
 from runtime.contracts import SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.model import StateEntry
@@ -86,6 +86,8 @@ class KafkaSink:
             numbers={"transaction_timeout_s": transaction_timeout_s},
             options=options,
         )
+        if oauth_token is not None:
+            require_function(oauth_token, "oauth_token", of="KafkaSink")
         self._guarantee = choice_of(Guarantee, guarantee, setting="guarantee")
         self._connection = KafkaConnection(
             bootstrap_servers=bootstrap_servers,

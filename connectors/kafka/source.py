@@ -24,7 +24,7 @@ from connectors.kafka.serde.deserializing import (
 )
 from connectors.kafka.subscription import Subscription
 from connectors.kafka.tuning import claimed_by_reader, read_settings
-from runtime.arguments import check_kinds, require_text
+from runtime.arguments import check_kinds, require_function, require_text
 from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError, StreamError
 from runtime.on_error import OnError, Policy, policy_of
@@ -116,6 +116,8 @@ class KafkaSource:
         self._name = name or f"kafka-{self._options.subscription}"
         self._columns = tuple(columns or columns_with(headers=include_headers))
         self._are_chosen = bool(columns)
+        for column in self._columns:
+            require_text(column, "columns", of="KafkaSource")
         schema_of(self._columns)  # refuses unknown names
         deserializers = {"key": key_deserializer, "value": value_deserializer}
         require_deserializable(deserializers, self._columns)
@@ -321,12 +323,27 @@ def _keys_now(
     ]
 
 
+_LIST = ("__iter__",)
+_DESERIALIZER = (("type", "deserialize"), "JsonDeserializer(schema)")
+_OBJECTS = {
+    "topics": (_LIST, "['orders']"),
+    "partitions": (("items",), "{'orders': [0, 1]}"),
+    "columns": (_LIST, "['key', 'value']"),
+    "key_deserializer": _DESERIALIZER,
+    "value_deserializer": _DESERIALIZER,
+    "rate_limit": (("proportional", "min_rate"), "PidRateLimit()"),
+}
+
+
 def _require_kinds(given: Mapping[str, object]) -> None:
     """What `KafkaSource` was given, by name."""
     names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
     texts = {name: given[name] or "" for name in names}
     flags = {name: given[name] for name in ("bounded", "include_headers")}
-    check_kinds("KafkaSource", texts=texts, flags=flags, options=given["options"])
+    if given["oauth_token"] is not None:
+        require_function(given["oauth_token"], "oauth_token", of="KafkaSource")
+    objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
+    check_kinds("KafkaSource", texts=texts, flags=flags, objects=objects, options=given["options"])
 
 
 def _as_options(
@@ -341,11 +358,12 @@ def _as_options(
             {"topics": topics},
             f"Write topics=[{topics!r}].",
         )
-    for topic in topics or ():
+    names = tuple(topics or ())  # a generator is read once
+    for topic in names:
         require_text(topic, "topics", of="KafkaSource")
     said: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(topics)
+        said["subscribe"] = ",".join(names)
     if pattern is not None:
         said["subscribePattern"] = pattern
     if partitions is not None:

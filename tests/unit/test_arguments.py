@@ -112,6 +112,11 @@ def test_members_of_an_enumeration_are_taken_for_their_texts() -> None:
     _source(hot_path=HotPath.NATIVE)
 
 
+def test_topics_that_can_be_read_but_once_are_kept() -> None:
+    """As those of a list."""
+    assert _source(topics=(each for each in ["a", "b"])).name == _source(topics=["a", "b"]).name
+
+
 def test_listeners_that_can_be_read_but_once_are_kept() -> None:
     """A generator is read by whoever looks at it first."""
     listener = SimpleNamespace(on_progress=print)
@@ -152,6 +157,20 @@ _BUILT: dict[str, Callable[[], object]] = {
     ),
     "argument=bounded given='false'": lambda: _source(bounded="false"),
     "argument=include_headers given=1": lambda: _source(include_headers=1),
+    "argument=topics given=5": lambda: _source(topics=5),
+    "argument=partitions given=5": lambda: _source(partitions=5),
+    "argument=columns given=5": lambda: _source(columns=[5]),
+    "argument=rate_limit given='5'": lambda: _source(rate_limit="5"),
+    "KafkaSource is not a function .argument=oauth_token given=<class 'str'>": lambda: _source(
+        oauth_token="sasl.password"
+    ),
+    "argument=key_deserializer given='json'": lambda: _source(key_deserializer="json"),
+    "argument=value_deserializer given=<class": lambda: _source(value_deserializer=dict),
+    "KafkaSink is not a function .argument=oauth_token given=<class 'str'>": lambda: _sink(
+        oauth_token="sasl.password"
+    ),
+    "argument=partition_by given=5": lambda: HdfsSink("/data/x", partition_by=5),  # type: ignore[arg-type]
+    "argument=partition_commit": lambda: HdfsSink("/data/x", partition_commit="x"),  # type: ignore[arg-type]
     "argument=topics": lambda: _source(topics=[1]),
     "argument=bootstrap_servers given=\\['b:1'\\]": lambda: _source(bootstrap_servers=["b:1"]),
     "argument=options given=<class 'list'>": lambda: _source(options=["sasl.password=x"]),
