@@ -18,14 +18,26 @@ from connectors.kafka.handles import (
 )
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.wire import Listing, TransactionState, Wire
+from connectors.kafka.wire import EndOutcome, Listing, TransactionState, Wire
 from runtime.model import StateEntry
 from tests.fake_kafka import FakeBroker, FakeWire, Fenced
 from tests.kafka_records import await_stable, create_topic, read, unique
 from tests.raw_requests import add_partitions, init_producer_id
 from tests.waiting import wait_for
 
-__all__ = ["Attempt", "FakeHarness", "Harness", "RealHarness", "committable", "handle_of"]
+__all__ = [
+    "Attempt",
+    "FakeHarness",
+    "Harness",
+    "RealHarness",
+    "begun",
+    "committable",
+    "done_state",
+    "end_by_hand",
+    "ended_by_hand",
+    "ended_natively",
+    "handle_of",
+]
 
 
 class Reachable(Protocol):
@@ -118,6 +130,45 @@ def handle_of(
 def committable(transaction: TransactionIdentity, *, records: int = 3) -> StateEntry:
     """The entry a task would return."""
     return encode_handle(handle_of(transaction, records=records), operator_id="sink-1")
+
+
+def begun(harness: Harness, records: int = 2, *, timeout_s: float = 600.0) -> Attempt:
+    """One with these records, left open."""
+    attempt = harness.open(timeout_s=timeout_s)
+    attempt.produce(records)
+    return attempt
+
+
+def end_by_hand(
+    harness: Harness, transaction: TransactionIdentity, *, commit: bool
+) -> tuple[EndOutcome, str]:
+    """One EndTxn, of the version that the broker's level asks for."""
+    (report,) = harness.wire.end([transaction], commit=commit, timeout_s=300)
+    return report.outcome, report.error
+
+
+def done_state(*, commit: bool) -> TransactionState:
+    """How a transaction that was ended so is described."""
+    return TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+
+
+def ended_by_hand(harness: Harness, *, commit: bool) -> TransactionIdentity:
+    """One of two records, as the coordinator ends one."""
+    ours = begun(harness).identity
+    assert end_by_hand(harness, ours, commit=commit) == (EndOutcome.DONE, "")
+    harness.await_state(ours, done_state(commit=commit))
+    return ours
+
+
+def ended_natively(
+    harness: Harness, *, commit: bool, timeout_s: float = 600.0
+) -> TransactionIdentity:
+    """One of two records, ended by the client that wrote them."""
+    attempt = begun(harness, timeout_s=timeout_s)
+    ours = attempt.identity
+    attempt.end_natively(commit=commit)
+    harness.await_state(ours, done_state(commit=commit))
+    return ours
 
 
 def _name(prefix: str, region: str, generation: int, slot: int) -> str:

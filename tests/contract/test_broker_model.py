@@ -15,7 +15,16 @@ from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.wire import EndOutcome, TransactionState
 from tests.fake_kafka import Fenced
 from tests.kafka_fixture import BrokerByLevel
-from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness
+from tests.transaction_harness import (
+    FakeHarness,
+    Harness,
+    RealHarness,
+    begun,
+    done_state,
+    end_by_hand,
+    ended_by_hand,
+    ended_natively,
+)
 
 LEVELS = (0, 1, 2)
 KINDS = [
@@ -42,20 +51,6 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     real.close()
 
 
-def _begun(harness: Harness, records: int = 2, *, timeout_s: float = 600.0) -> Attempt:
-    attempt = harness.open(timeout_s=timeout_s)
-    attempt.produce(records)
-    return attempt
-
-
-def _end(
-    harness: Harness, transaction: TransactionIdentity, *, commit: bool
-) -> tuple[EndOutcome, str]:
-    """One EndTxn, of the version that the broker's level asks for."""
-    (report,) = harness.wire.end([transaction], commit=commit, timeout_s=300)
-    return report.outcome, report.error
-
-
 def _state(harness: Harness, transaction: TransactionIdentity) -> tuple[TransactionState, int]:
     """State, and by how much the epoch is above the transaction's."""
     name = transaction.transactional_id
@@ -69,39 +64,34 @@ def test_rule_5_an_equal_request_that_comes_again_changes_nothing(
     harness: Harness, commit: bool
 ) -> None:
     """Rule 5: the repetition is answered as the first one was; the opposite is refused."""
-    done = _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT
-    ours = _begun(harness).identity
-    assert _end(harness, ours, commit=commit) == _DONE
-    harness.await_state(ours, done)
+    ours = ended_by_hand(harness, commit=commit)
 
-    assert _end(harness, ours, commit=commit) == _DONE
-    assert _end(harness, ours, commit=not commit) == (_REFUSED, "InvalidTxnStateError")
+    assert end_by_hand(harness, ours, commit=commit) == _DONE
+    assert end_by_hand(harness, ours, commit=not commit) == (_REFUSED, "InvalidTxnStateError")
 
-    assert _state(harness, ours) == (done, 1 if harness.level >= 1 else 0)
+    raised = 1 if harness.level >= 1 else 0
+    assert _state(harness, ours) == (done_state(commit=commit), raised)
     assert harness.visible() == (2 if commit else 0)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_rule_5_a_raw_commit_behind_a_native_end(harness: Harness, commit: bool) -> None:
     """Rule 5: version 5 refuses alike behind a native commit and a native abort, 4 tells."""
-    attempt = _begun(harness)
-    ours = attempt.identity
-    attempt.end_natively(commit=commit)
-    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+    ours = ended_natively(harness, commit=commit)
 
     tells = commit and harness.level == 0
     wanted = _DONE if tells else (_REFUSED, "InvalidTxnStateError")
-    assert _end(harness, ours, commit=True) == wanted
+    assert end_by_hand(harness, ours, commit=True) == wanted
     assert harness.visible() == (2 if commit else 0)
 
 
 def test_rule_5_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> None:
     """Rule 5: the timeout raises the epoch, and the two versions refuse in different words."""
-    ours = _begun(harness, timeout_s=1.0).identity
+    ours = begun(harness, timeout_s=1.0).identity
     harness.await_state(ours, _S.COMPLETE_ABORT)
 
     error = "InvalidTxnStateError" if harness.level >= 1 else "ProducerFencedError"
-    assert _end(harness, ours, commit=True) == (_REFUSED, error)
+    assert end_by_hand(harness, ours, commit=True) == (_REFUSED, error)
     assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
     assert harness.visible() == 0
 
@@ -110,7 +100,7 @@ def test_rule_5_a_transaction_without_records_cannot_be_committed(harness: Harne
     """Rule 5: so a task that produced nothing returns no handle."""
     ours = harness.open().identity
 
-    assert _end(harness, ours, commit=True) == (_REFUSED, "InvalidTxnStateError")
+    assert end_by_hand(harness, ours, commit=True) == (_REFUSED, "InvalidTxnStateError")
     assert _state(harness, ours) == (_S.EMPTY, 0)
 
 
@@ -119,27 +109,25 @@ def test_rule_5_a_late_request_does_not_touch_the_ids_next_transaction(
     harness: Harness, commit: bool
 ) -> None:
     """Rule 5: neither its commit nor its abort, once the id was initialised again."""
-    first = _begun(harness).identity
-    assert _end(harness, first, commit=True) == _DONE
-    harness.await_state(first, _S.COMPLETE_COMMIT)
+    first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
     later.produce(3)
 
-    assert _end(harness, first, commit=commit) == (_REFUSED, "ProducerFencedError")
+    assert end_by_hand(harness, first, commit=commit) == (_REFUSED, "ProducerFencedError")
 
     assert _state(harness, later.identity) == (_S.ONGOING, 0)
-    assert _end(harness, later.identity, commit=True) == _DONE
+    assert end_by_hand(harness, later.identity, commit=True) == _DONE
     harness.await_state(later.identity, _S.COMPLETE_COMMIT)
     assert harness.visible() == 5
 
 
 def test_rule_4_initialising_an_id_aborts_what_was_open_under_it(harness: Harness) -> None:
     """Rule 4: whoever asks; two epochs on, so that the first one's handle is about nothing."""
-    first = _begun(harness).identity
+    first = begun(harness).identity
     harness.open(first.transactional_id)
 
     assert _state(harness, first) == (_S.EMPTY, 2)
-    assert _end(harness, first, commit=True) == (_REFUSED, "ProducerFencedError")
+    assert end_by_hand(harness, first, commit=True) == (_REFUSED, "ProducerFencedError")
     assert harness.visible() == 0
 
 
@@ -147,9 +135,9 @@ def test_rule_13_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
     harness: Harness,
 ) -> None:
     """Rule 13: to a partition that it wrote before; by its epoch, or as no transaction is open."""
-    zombie = _begun(harness)
+    zombie = begun(harness)
     ours = zombie.identity
-    assert _end(harness, ours, commit=True) == _DONE
+    assert end_by_hand(harness, ours, commit=True) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT)
 
     # A real producer tells by an exception, or by an error for each record alone.
@@ -164,18 +152,15 @@ def test_rule_13_who_was_ended_from_outside_writes_nothing_more_that_is_seen(
 def test_rule_5_a_late_addpartitions_behind_an_end_by_hand(harness: Harness, commit: bool) -> None:
     """Rule 5: EndTxn version 5 has raised the epoch, 4 has not: there an empty transaction begins,
     whose commit adds nothing to what is visible."""
-    ours = _begun(harness).identity
-    assert _end(harness, ours, commit=commit) == _DONE
-    done = _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT
-    harness.await_state(ours, done)
+    ours = ended_by_hand(harness, commit=commit)
 
     if harness.level >= 1:
         assert harness.add_partitions(ours) == "PRODUCER_FENCED"
-        assert _state(harness, ours) == (done, 1)
+        assert _state(harness, ours) == (done_state(commit=commit), 1)
     else:
         assert harness.add_partitions(ours) == ""
         assert _state(harness, ours) == (_S.ONGOING, 0)
-        assert _end(harness, ours, commit=True) == _DONE
+        assert end_by_hand(harness, ours, commit=True) == _DONE
         harness.await_state(ours, _S.COMPLETE_COMMIT)
     assert harness.visible() == (2 if commit else 0)
 
@@ -184,15 +169,12 @@ def test_rule_5_a_late_addpartitions_behind_an_end_by_hand(harness: Harness, com
 def test_rule_5_a_late_addpartitions_behind_a_native_end(harness: Harness, commit: bool) -> None:
     """Rule 5: nothing raises the epoch, at no level: an empty transaction of the same one begins,
     and ends like any other, with nothing more to see."""
-    attempt = _begun(harness)
-    ours = attempt.identity
-    attempt.end_natively(commit=commit)
-    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+    ours = ended_natively(harness, commit=commit)
 
     assert harness.add_partitions(ours) == ""
 
     assert _state(harness, ours) == (_S.ONGOING, 0)
-    assert _end(harness, ours, commit=True) == _DONE
+    assert end_by_hand(harness, ours, commit=True) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT)
     assert harness.visible() == (2 if commit else 0)
 
@@ -202,10 +184,7 @@ def test_rule_5_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abo
 ) -> None:
     """Rule 5: if what it opens times out, Describe tells of an abort of this very epoch, and the
     records are there: why the committed mark must not wait for as long as a transaction lives."""
-    attempt = _begun(harness, timeout_s=15.0)
-    ours = attempt.identity
-    attempt.end_natively(commit=True)
-    harness.await_state(ours, _S.COMPLETE_COMMIT)
+    ours = ended_natively(harness, commit=True, timeout_s=15.0)
 
     assert harness.add_partitions(ours) == ""
     harness.await_state(ours, _S.COMPLETE_ABORT)
@@ -218,12 +197,12 @@ def test_rule_5_an_addpartitions_that_comes_again_while_it_is_open_changes_nothi
     harness: Harness,
 ) -> None:
     """Rule 5: the partition is there already; its records are visible once."""
-    ours = _begun(harness).identity
+    ours = begun(harness).identity
 
     assert harness.add_partitions(ours) == ""
 
     assert _state(harness, ours) == (_S.ONGOING, 0)
-    assert _end(harness, ours, commit=True) == _DONE
+    assert end_by_hand(harness, ours, commit=True) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT)
     assert harness.visible() == 2
 
@@ -232,9 +211,7 @@ def test_rule_3_a_late_addpartitions_does_not_touch_the_ids_next_transaction(
     harness: Harness,
 ) -> None:
     """Rule 3: neither while that is empty, nor while it is open."""
-    first = _begun(harness).identity
-    assert _end(harness, first, commit=True) == _DONE
-    harness.await_state(first, _S.COMPLETE_COMMIT)
+    first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
 
     assert harness.add_partitions(first) == "PRODUCER_FENCED"
@@ -243,14 +220,14 @@ def test_rule_3_a_late_addpartitions_does_not_touch_the_ids_next_transaction(
     assert harness.add_partitions(first) == "PRODUCER_FENCED"
 
     assert _state(harness, later.identity) == (_S.ONGOING, 0)
-    assert _end(harness, later.identity, commit=True) == _DONE
+    assert end_by_hand(harness, later.identity, commit=True) == _DONE
     harness.await_state(later.identity, _S.COMPLETE_COMMIT)
     assert harness.visible() == 5
 
 
 def test_rule_5_a_late_addpartitions_behind_the_brokers_own_timeout(harness: Harness) -> None:
     """Rule 5: the timeout has raised the epoch, at every level."""
-    ours = _begun(harness, timeout_s=1.0).identity
+    ours = begun(harness, timeout_s=1.0).identity
     harness.await_state(ours, _S.COMPLETE_ABORT)
 
     assert harness.add_partitions(ours) == "PRODUCER_FENCED"
@@ -270,8 +247,8 @@ def _initialised_late(harness: Harness, ended: TransactionIdentity) -> int:
 def test_rule_5_a_late_initproducerid_behind_an_end_by_hand(harness: Harness, commit: bool) -> None:
     """Rule 5: it is answered like any other, and what was visible stays; but Describe tells no more
     how the transaction ended: why the committed mark comes before an id is initialised again."""
-    ours = _begun(harness).identity
-    assert _end(harness, ours, commit=commit) == _DONE
+    ours = begun(harness).identity
+    assert end_by_hand(harness, ours, commit=commit) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
 
     above = 2 if harness.level >= 1 else 1  # EndTxn version 5 has raised the epoch before
@@ -279,7 +256,7 @@ def test_rule_5_a_late_initproducerid_behind_an_end_by_hand(harness: Harness, co
 
     assert _state(harness, ours) == (_S.EMPTY, above)
     for again in (True, False):
-        assert _end(harness, ours, commit=again) == (_REFUSED, "ProducerFencedError")
+        assert end_by_hand(harness, ours, commit=again) == (_REFUSED, "ProducerFencedError")
     assert _state(harness, ours) == (_S.EMPTY, above)
     assert harness.visible() == (2 if commit else 0)
 
@@ -290,7 +267,7 @@ def test_rules_4_and_5_a_late_initproducerid_behind_a_native_end(
 ) -> None:
     """Rules 4 and 5: the same, one epoch on at every level; and the living producer, whose next
     transaction would have had the old epoch, is shut out."""
-    writer = _begun(harness)
+    writer = begun(harness)
     ours = writer.identity
     writer.end_natively(commit=commit)
     harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
@@ -301,13 +278,13 @@ def test_rules_4_and_5_a_late_initproducerid_behind_a_native_end(
         writer.produce(1)
     assert harness.add_partitions(ours) == "PRODUCER_FENCED"
     assert _state(harness, ours) == (_S.EMPTY, 1)
-    assert _end(harness, ours, commit=True) == (_REFUSED, "ProducerFencedError")
+    assert end_by_hand(harness, ours, commit=True) == (_REFUSED, "ProducerFencedError")
     assert harness.visible() == (2 if commit else 0)
 
 
 def test_rule_4_a_late_initproducerid_behind_the_brokers_own_timeout(harness: Harness) -> None:
     """Rule 4: the timeout has raised the epoch, at every level, and it is raised once more."""
-    ours = _begun(harness, timeout_s=1.0).identity
+    ours = begun(harness, timeout_s=1.0).identity
     harness.await_state(ours, _S.COMPLETE_ABORT)
 
     assert _initialised_late(harness, ours) == 2
@@ -318,9 +295,7 @@ def test_rule_4_a_late_initproducerid_behind_the_brokers_own_timeout(harness: Ha
 def test_rule_4_a_late_initproducerid_aborts_the_ids_next_transaction(harness: Harness) -> None:
     """Rule 4: it does no more, for nobody sends it again, so that Describe tells of an abort like
     any other: why an id whose request was not answered is never used again."""
-    first = _begun(harness).identity
-    assert _end(harness, first, commit=True) == _DONE
-    harness.await_state(first, _S.COMPLETE_COMMIT)
+    first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
     later.produce(3)
 
@@ -329,20 +304,20 @@ def test_rule_4_a_late_initproducerid_aborts_the_ids_next_transaction(harness: H
 
     assert _state(harness, later.identity) == (_S.COMPLETE_ABORT, 1)
     error = "InvalidTxnStateError" if harness.level >= 1 else "ProducerFencedError"
-    assert _end(harness, later.identity, commit=True) == (_REFUSED, error)
+    assert end_by_hand(harness, later.identity, commit=True) == (_REFUSED, error)
     assert harness.visible() == 2
 
 
 def test_rule_17_what_is_open_holds_back_what_is_committed_behind_it(harness: Harness) -> None:
     """Rule 17: readers stop at the first record whose end is not certain, by commit or abort."""
-    first, second = _begun(harness), _begun(harness, 3)
-    third = _begun(harness, 1)
+    first, second = begun(harness), begun(harness, 3)
+    third = begun(harness, 1)
     for ours in (second.identity, third.identity):
-        assert _end(harness, ours, commit=True) == _DONE
+        assert end_by_hand(harness, ours, commit=True) == _DONE
         harness.await_state(ours, _S.COMPLETE_COMMIT)
     assert harness.readable() == 0
 
-    assert _end(harness, first.identity, commit=False) == _DONE
+    assert end_by_hand(harness, first.identity, commit=False) == _DONE
     harness.await_state(first.identity, _S.COMPLETE_ABORT)
 
     assert harness.visible() == 4

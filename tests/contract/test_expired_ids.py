@@ -9,13 +9,21 @@ import pytest
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.wire import EndOutcome, TransactionState
+from connectors.kafka.wire import EndOutcome
 from runtime.contracts import CommitOutcome
-from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness, committable
+from tests.transaction_harness import (
+    FakeHarness,
+    Harness,
+    RealHarness,
+    begun,
+    committable,
+    end_by_hand,
+    ended_by_hand,
+    ended_natively,
+)
 from tests.waiting import wait_for
 
 LEVELS = (0, 2)
-_S = TransactionState
 _UNKNOWN_ID = (EndOutcome.REFUSED, "InvalidProducerIdMappingError")
 _FORGETFUL = {
     "transactional.id.expiration.ms": "5000",
@@ -59,26 +67,6 @@ def harness(broker: tuple[EmbeddedKafka | None, int]) -> Iterator[Harness]:
     real.close()
 
 
-def _begun(harness: Harness) -> Attempt:
-    attempt = harness.open()
-    attempt.produce(2)
-    return attempt
-
-
-def _end(
-    harness: Harness, transaction: TransactionIdentity, *, commit: bool
-) -> tuple[EndOutcome, str]:
-    (report,) = harness.wire.end([transaction], commit=commit, timeout_s=300)
-    return report.outcome, report.error
-
-
-def _ended(harness: Harness, *, commit: bool) -> TransactionIdentity:
-    ours = _begun(harness).identity
-    assert _end(harness, ours, commit=commit) == (EndOutcome.DONE, "")
-    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
-    return ours
-
-
 def _is_known(harness: Harness, transaction: TransactionIdentity) -> bool:
     name = transaction.transactional_id
     return harness.wire.describe([name], timeout_s=300)[name] is not None
@@ -104,12 +92,12 @@ def test_rule_5_nobody_can_tell_what_became_of_the_transaction(
     harness: Harness, commit: bool
 ) -> None:
     """Rule 5: committed or aborted, the answers are the same; what readers see stays as it was."""
-    ours = _ended(harness, commit=commit)
+    ours = ended_by_hand(harness, commit=commit)
     _expire(harness, ours)
 
     assert _outcome(harness, ours) is CommitOutcome.UNKNOWN
-    assert _end(harness, ours, commit=True) == _UNKNOWN_ID
-    assert _end(harness, ours, commit=False) == _UNKNOWN_ID
+    assert end_by_hand(harness, ours, commit=True) == _UNKNOWN_ID
+    assert end_by_hand(harness, ours, commit=False) == _UNKNOWN_ID
     listed = harness.wire.list_transactions(harness.prefix, timeout_s=300)
     assert ours.transactional_id not in [row.transactional_id for row in listed.transactions]
     assert harness.visible() == (2 if commit else 0)
@@ -118,10 +106,7 @@ def test_rule_5_nobody_can_tell_what_became_of_the_transaction(
 @pytest.mark.parametrize("commit", [True, False])
 def test_rule_5_a_native_end_is_forgotten_like_any_other(harness: Harness, commit: bool) -> None:
     """Rule 5: whoever ended it."""
-    attempt = _begun(harness)
-    ours = attempt.identity
-    attempt.end_natively(commit=commit)
-    harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
+    ours = ended_natively(harness, commit=commit)
     _expire(harness, ours)
 
     assert _outcome(harness, ours) is CommitOutcome.UNKNOWN
@@ -131,8 +116,8 @@ def test_rule_5_a_native_end_is_forgotten_like_any_other(harness: Harness, commi
 def test_rule_5_an_open_transaction_does_not_expire(harness: Harness) -> None:
     """Rule 5: so what is decided and still open can be committed after any time that its own
     timeout grants it."""
-    ours = _begun(harness).identity
-    _expire(harness, _ended(harness, commit=True))
+    ours = begun(harness).identity
+    _expire(harness, ended_by_hand(harness, commit=True))
 
     assert _outcome(harness, ours) is CommitOutcome.COMMITTED
     assert harness.visible() == 4
@@ -141,7 +126,7 @@ def test_rule_5_an_open_transaction_does_not_expire(harness: Harness) -> None:
 def test_rule_5_who_has_the_id_next_is_another_producer(harness: Harness) -> None:
     """Rule 5: by its producer id nobody takes its transactions for the forgotten one, and late
     requests of the forgotten one do not touch them."""
-    ours = _ended(harness, commit=True)
+    ours = ended_by_hand(harness, commit=True)
     _expire(harness, ours)
 
     later = harness.init_producer_id(ours.transactional_id)
@@ -149,10 +134,10 @@ def test_rule_5_who_has_the_id_next_is_another_producer(harness: Harness) -> Non
     assert (later.producer_id == ours.producer_id, later.producer_epoch) == (False, 0)
     assert harness.add_partitions(later) == ""
     assert harness.add_partitions(ours) == "INVALID_PRODUCER_ID_MAPPING"
-    assert _end(harness, ours, commit=True) == _UNKNOWN_ID
-    assert _end(harness, ours, commit=False) == _UNKNOWN_ID
+    assert end_by_hand(harness, ours, commit=True) == _UNKNOWN_ID
+    assert end_by_hand(harness, ours, commit=False) == _UNKNOWN_ID
     assert _outcome(harness, ours) is CommitOutcome.UNKNOWN
-    assert _end(harness, later, commit=False) == (EndOutcome.DONE, "")
+    assert end_by_hand(harness, later, commit=False) == (EndOutcome.DONE, "")
 
 
 def test_an_id_that_was_made_ready_expires_too(harness: Harness) -> None:
@@ -161,4 +146,4 @@ def test_an_id_that_was_made_ready_expires_too(harness: Harness) -> None:
     _expire(harness, ours)
 
     assert harness.add_partitions(ours) == "INVALID_PRODUCER_ID_MAPPING"
-    assert _end(harness, ours, commit=True) == _UNKNOWN_ID
+    assert end_by_hand(harness, ours, commit=True) == _UNKNOWN_ID
