@@ -34,11 +34,11 @@ __all__ = [
     "Ended",
     "TransactionSession",
     "abort_by_hand",
-    "ask",
     "commit_by_hand",
     "end",
     "named_in",
     "open_session",
+    "session_over",
 ]
 
 Ended = list[tuple[TransactionLine, CommitReport]]
@@ -50,24 +50,21 @@ class TransactionSession:
     """Everything that is known of a job, and a client for each sink's cluster.
 
     Attributes:
-        path: of its checkpoints.
         job_uid: of the job.
         sinks: its transactional sinks, with prefixes that they had.
         connections, wires: to the cluster of each.
-        named: what the checkpoints name, as of the look.
-        lines: that, and what the brokers say of it, and of what none names.
+        lines: what the checkpoints name and what the brokers say of it, as of the look, and of
+            what no checkpoint names.
         missing: brokers that did not answer.
         look_again: at the checkpoints, for what they name now.
         open_owner_store: where a prefix says who has it.
         clock, sleep: monotonic seconds.
     """
 
-    path: str
     job_uid: str
     sinks: Mapping[SinkKey, SinkSettings]
     connections: Mapping[SinkKey, KafkaConnection]
     wires: Mapping[SinkKey, Wire]
-    named: Sequence[NamedTransaction]
     lines: Sequence[TransactionLine]
     missing: Sequence[str]
     look_again: Callable[[], Sequence[NamedTransaction]]
@@ -118,18 +115,14 @@ def open_session(
         wires = {key: TransactionWire(connection) for key, connection in connections.items()}
         for wire in wires.values():
             stack.callback(wire.close)
-        job_uid = records[-1].job_uid
-        described, missing = ask(wires, sinks, named, job_uid, timeout_s)
-        yield TransactionSession(
-            path=path,
-            job_uid=job_uid,
+        yield session_over(
+            named,
+            job_uid=records[-1].job_uid,
             sinks=sinks,
             connections=connections,
             wires=wires,
-            named=named,
-            lines=overview(named, described, sinks),
-            missing=missing,
             look_again=lambda: _read(path)[1],
+            timeout_s=timeout_s,
         )
 
 
@@ -147,18 +140,43 @@ def named_in(store: CheckpointStore) -> tuple[list[CheckpointRecord], Sequence[N
     return records, named_transactions(places, committables)
 
 
-def ask(
+def session_over(
+    named: Sequence[NamedTransaction],
+    *,
+    job_uid: str,
+    sinks: Mapping[SinkKey, SinkSettings],
+    connections: Mapping[SinkKey, KafkaConnection],
+    wires: Mapping[SinkKey, Wire],
+    look_again: Callable[[], Sequence[NamedTransaction]],
+    timeout_s: float,
+) -> TransactionSession:
+    """Ask the brokers for all that the checkpoints name, and for what only they know.
+
+    Args:
+        timeout_s: of each request round; the rest is as in `TransactionSession`.
+    Raises:
+        UnreachableError, AuthenticationError: a coordinator, or the cluster, did not answer.
+    """
+    described, missing = _ask(wires, sinks, named, job_uid, timeout_s)
+    return TransactionSession(
+        job_uid=job_uid,
+        sinks=sinks,
+        connections=connections,
+        wires=wires,
+        lines=overview(named, described, sinks),
+        missing=missing,
+        look_again=look_again,
+    )
+
+
+def _ask(
     wires: Mapping[SinkKey, Wire],
     sinks: Mapping[SinkKey, SinkSettings],
     named: Sequence[NamedTransaction],
     job_uid: str,
     timeout_s: float,
 ) -> tuple[dict[str, TransactionDescription | None], list[str]]:
-    """What the brokers say of every id that they or ``named`` know, and who did not answer.
-
-    Raises:
-        UnreachableError, AuthenticationError: a coordinator, or the cluster, did not answer.
-    """
+    """What the brokers say of every id that they or ``named`` know, and who did not answer."""
     described: dict[str, TransactionDescription | None] = {}
     missing: list[str] = []
     for key, sink in sinks.items():

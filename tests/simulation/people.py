@@ -1,6 +1,7 @@
 """Who reads what a job tells when it stops, and who gives commands beside it."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from connectors.kafka.security import KafkaConnection
@@ -8,11 +9,11 @@ from connectors.kafka.txn_session import (
     Ended,
     TransactionSession,
     abort_by_hand,
-    ask,
     commit_by_hand,
     named_in,
+    session_over,
 )
-from connectors.kafka.txn_survey import SinkKey, SinkSettings, overview
+from connectors.kafka.txn_survey import SinkKey, SinkSettings
 from connectors.kafka.wire import Wire
 from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.losses import digest_of
@@ -165,19 +166,18 @@ class People:
             return None
         sinks = {_SINK: SinkSettings(name=_SINK[0], prefix=PREFIX, options={})}
         wires: dict[SinkKey, Wire] = {_SINK: make_wire(self._world)}
-        job_uid = records[-1].job_uid
-        described, missing = ask(wires, sinks, named, job_uid, _COMMAND_S)
         connections: dict[SinkKey, KafkaConnection] = {_SINK: CONNECTION}
-        return TransactionSession(
-            path="",
-            job_uid=job_uid,
+        session = session_over(
+            named,
+            job_uid=records[-1].job_uid,
             sinks=sinks,
             connections=connections,
             wires=wires,
-            named=named,
-            lines=overview(named, described, sinks),
-            missing=missing,
             look_again=lambda: named_in(store)[1],
+            timeout_s=_COMMAND_S,
+        )
+        return replace(
+            session,
             open_owner_store=lambda *_, **__: open_owner_store(self._world),
             clock=self._world.clock,
             sleep=self._wait,
