@@ -1,5 +1,6 @@
 """A writer whose producer lives on: served while it waits, and committing what it wrote."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -93,6 +94,18 @@ def test_an_epoch_of_which_all_was_told_waits_for_nothing(
         client, "poll", lambda timeout: served(0) if timeout == 0 else pytest.fail("it waits")
     )
     assert writer.commit(timeout_s=1)
+
+
+def test_rule_5_statistics_that_do_not_come_leave_the_commit_to_the_driver(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the time that it has: the driver looks itself then."""
+    writer = _kept(rig)
+    monkeypatch.setattr(rig.clients[0], "poll", lambda timeout: time.sleep(timeout) or 0)
+    began_s = time.monotonic()
+    assert not writer.commit(timeout_s=0.1)
+    assert time.monotonic() - began_s >= 0.1
+    assert rig.cluster.transactions[0].state == "open"
 
 
 def test_what_a_writer_releases_stays_open(rig: Rig) -> None:
