@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from connectors.kafka.log_ins import Refusals
 from connectors.kafka.refusals import UnsentError
 from runtime.contracts import Clock
-from runtime.errors import AuthenticationError
+from runtime.errors import AuthenticationError, StreamError
 
 __all__ = ["ClusterLimits", "KnownLimits", "LimitsLook"]
 
-_WITHIN_S = 9.0  # a broker that hangs is fenced by then, as Kafka is by itself
-_PAUSE_S = 0.5
 _INTERVAL_S = 30.0
 
 
@@ -99,37 +97,30 @@ class KnownLimits:
     what the others say is used, and asked for again with one look each half minute.
 
     Args:
-        look: asks the cluster once, and never raises; blocks for some seconds.
+        look: asks the cluster once; blocks for some seconds.
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        look: Callable[[], LimitsLook],
-        *,
-        clock: Clock = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
+    def __init__(self, look: Callable[[], LimitsLook], *, clock: Clock = time.monotonic) -> None:
         self._look = look
         self._clock = clock
-        self._sleep = sleep
         self._asking = threading.Lock()
         self._refusals = Refusals(clock=clock)
         self._known: LimitsLook | None = None
         self._next_look_s = 0.0
 
     def __call__(self) -> ClusterLimits:
-        """What is known now.
+        """What is known now, after one look at most.
 
         Raises:
-            UnsentError: nobody has told enough in time.
+            UnsentError: too little is told yet; who needs a producer asks again.
             AuthenticationError: no broker answers, and the log-in is refused for good.
+            ConfigError: the client refuses a setting.
         """
-        until_s = self._clock() + _WITHIN_S
         known = self._known
         if known is None:
             with self._asking:  # who comes second has the first one's answer
-                return self._asked(until_s).limits
+                return (self._known or self._first()).limits
         if not known.is_partial or not self._asking.acquire(blocking=False):
             return known.limits
         try:
@@ -142,45 +133,37 @@ class KnownLimits:
         heard. It may have come back meanwhile, and be the one that refuses."""
         with self._asking:
             known = self._known or LimitsLook()
-            if not known.is_partial:
-                return known.limits
-            return self._keep(self._look().after(known), self._clock()).limits
+            return (self._once_more(known) if known.is_partial else known).limits
 
-    def _asked(self, until_s: float) -> LimitsLook:
-        while self._known is None:
-            began_s = self._clock()
-            found = self._look()
-            if found.is_enough:
-                self._keep(found, began_s)
-                return found
-            self._require_hope(found, until_s)
-            self._sleep(_PAUSE_S)  # a refusal may come at once
-        return self._known
+    # --- below, the lock is held ------------------------------------------------------------
 
-    def _renewed(self, known: LimitsLook) -> LimitsLook:
-        now_s = self._clock()
-        if now_s < self._next_look_s:
-            return known
-        # Before the look: one that takes long, or fails, is one all the same.
-        self._next_look_s = now_s + _INTERVAL_S
-        return self._keep(self._look().after(known), now_s)
-
-    def _keep(self, found: LimitsLook, began_s: float) -> LimitsLook:
-        self._next_look_s = began_s + _INTERVAL_S
+    def _first(self) -> LimitsLook:
+        self._next_look_s = self._clock() + _INTERVAL_S
+        found = self._look()
+        if not found.is_enough:
+            raise self._failure(found)
         self._known = found
         return found
 
-    def _require_hope(self, found: LimitsLook, until_s: float) -> None:
+    def _renewed(self, known: LimitsLook) -> LimitsLook:
+        return known if self._clock() < self._next_look_s else self._once_more(known)
+
+    def _once_more(self, known: LimitsLook) -> LimitsLook:
+        # Before the look: one that takes long, or fails, is one all the same.
+        self._next_look_s = self._clock() + _INTERVAL_S
+        self._known = found = self._look().after(known)
+        return found
+
+    def _failure(self, found: LimitsLook) -> StreamError:
         if found.timeouts_s or found.refusal is None:
             # Some broker takes the credentials, or nobody has refused them: each look logs in anew.
             self._refusals.forget()
         else:
             self._refusals.add(found.refusal)
-        if lasting := self._refusals.lasting():
-            raise lasting
-        if self._refusals.last is None and self._clock() >= until_s:
-            raise UnsentError(
-                "the cluster does not tell which transactions and batches it accepts",
-                {"asked_s": _WITHIN_S, "unanswered": ", ".join(sorted(found.unanswered))},
-                "Check that its brokers run and can be reached from here.",
-            )
+        refused = self._refusals.last
+        return self._refusals.lasting() or UnsentError(
+            "the cluster does not tell which transactions and batches it accepts",
+            {"unanswered": ", ".join(sorted(found.unanswered))}
+            | ({} if refused is None else {"log_in_refused": refused.args[0]}),
+            "Check that its brokers run and can be reached from here.",
+        )

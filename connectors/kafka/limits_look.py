@@ -35,10 +35,12 @@ T = TypeVar("T")
 def look_at_limits(
     connection: KafkaConnection, topics: Sequence[str], *, timeout_s: float
 ) -> LimitsLook:
-    """What those brokers say that answer. Never raises; blocks for twice the time-out at most.
+    """What those brokers say that answer; blocks for twice the time-out at most.
 
     Args:
         timeout_s: of the question who is there, and of those that all are asked at a time.
+    Raises:
+        ConfigError: the client refuses a setting, or its token function does.
     """
     refusals = Refusals()
     try:

@@ -423,11 +423,10 @@ class KafkaWriterFactory:
 
     def _open_plain(self, scope: TaskScope, registry: AttemptRegistry) -> PlainWriter:
         idempotent = self.guarantee is Guarantee.AT_LEAST_ONCE
+        limits = KnownLimits(self.limits)
 
         def make() -> Client:
-            config = plain_config(
-                self.connection, KnownLimits(self.limits)(), self.settings, idempotent=idempotent
-            )
+            config = plain_config(self.connection, limits(), self.settings, idempotent=idempotent)
             return make_client(self.hot_path, config)
 
         producers = process_plain_producers()

@@ -8,11 +8,14 @@ import pytest
 from connectors.kafka.cluster_limits import ClusterLimits, KnownLimits, LimitsLook
 from connectors.kafka.limits_look import look_at_limits
 from connectors.kafka.log_ins import LASTING_S
+from connectors.kafka.producer_wait import ProducerWait
 from connectors.kafka.refusals import UnsentError
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import AuthenticationError
+from tests.fake_producer import FakeCluster
 from tests.fakes import ManualClock
 from tests.mock_cluster import MockCluster
+from tests.unit.test_kafka_writer import SCOPE, Registry
 from tests.waiting import PATIENCE_S, join
 
 REFUSAL = AuthenticationError("refused", {}, "Check it.")
@@ -34,12 +37,23 @@ class Looks:
         self.answers = list(answers)
         self.clock = ManualClock()
         self.at_s: list[float] = []
-        self.known = KnownLimits(self._look, clock=self.clock, sleep=self.clock.advance)
+        self.known = KnownLimits(self._look, clock=self.clock)
 
     def _look(self) -> LimitsLook:
         self.at_s.append(self.clock())
         self.clock.advance(1.0)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def waited(self) -> ClusterLimits:
+        """What a task gets that waits for a producer."""
+        wait = ProducerWait(
+            Registry(FakeCluster()),
+            SCOPE.batch,
+            "a producer",
+            clock=self.clock,
+            sleep=self.clock.advance,
+        )
+        return wait.until_ready(lambda _: self.known(), timeout_s=60.0)
 
 
 def test_the_limits_are_the_least_of_what_brokers_and_topics_say() -> None:
@@ -103,7 +117,7 @@ def test_while_one_asks_again_the_others_use_what_is_known() -> None:
 def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() -> None:
     """It would ask for 15 minutes, and for batches of 1 MB: where either is refused the job would
     end for good, for a broker that was slow once."""
-    assert Looks(SILENCE, SILENCE, BOTH).known() == BOTH.limits
+    assert Looks(SILENCE, SILENCE, BOTH).waited() == BOTH.limits
     topic_open = LimitsLook(timeouts_s={"1": 9.0}, unanswered=frozenset({"topic out"}))
     for answer in (SILENCE, topic_open):
         with pytest.raises(UnsentError, match="which transactions and batches it accepts"):
@@ -115,10 +129,12 @@ def test_no_producer_is_made_while_nobody_has_told_what_the_cluster_accepts() ->
 def test_a_refused_log_in_counts_when_it_lasts_and_no_broker_answers() -> None:
     """A broker that has just started may not know its users; and one of many is no cluster."""
     looks = Looks(REFUSED)
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(UnsentError, match="log_in_refused"):
         looks.known()
-    assert looks.clock() >= LASTING_S
-    assert Looks(*[REFUSED] * 8, BOTH).known() == BOTH.limits
+    with pytest.raises(AuthenticationError):
+        looks.waited()
+    assert looks.at_s[-1] - looks.at_s[0] >= LASTING_S
+    assert Looks(*[REFUSED] * 5, BOTH).waited() == BOTH.limits
     one_refuses = LimitsLook(
         timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}), refusal=REFUSAL
     )
@@ -127,10 +143,9 @@ def test_a_refused_log_in_counts_when_it_lasts_and_no_broker_answers() -> None:
 
 def test_a_log_in_that_was_refused_once_is_not_refused_while_nobody_answers() -> None:
     """Each look has a client of its own, which would hear it again."""
-    with pytest.raises(UnsentError):
-        Looks(REFUSED, SILENCE).known()
-    with pytest.raises(UnsentError):
-        Looks(*[REFUSED] * 8, SILENCE).known()
+    for refused in (1, 5):
+        with pytest.raises(UnsentError):
+            Looks(*[REFUSED] * refused, SILENCE).waited()
 
 
 def look(cluster: MockCluster, topics: Sequence[str] = (), *, timeout_s: float) -> LimitsLook:

@@ -6,12 +6,15 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from connectors.kafka import log_ins
 from connectors.kafka.plain_producers import PlainProducers
 from connectors.kafka.producer_client import Client
-from connectors.kafka.writer import Guarantee, PlainWriter
-from runtime.errors import FencedError, UnreachableError
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.writer import Guarantee, KafkaWriterFactory, PlainWriter
+from runtime.errors import AuthenticationError, FencedError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
-from tests.unit.test_kafka_writer import SCOPE, letters, records, refuse_value
+from tests.unit.test_cluster_limits import REFUSED
+from tests.unit.test_kafka_writer import SCOPE, Registry, letters, records, refuse_value
 
 
 def plain_writer(cluster: FakeCluster, guarantee: Guarantee) -> tuple[PlainWriter, list[str]]:
@@ -86,6 +89,21 @@ def test_a_task_of_the_past_leaves_the_client_of_a_later_generation_alone() -> N
     producers.drop(present)
     assert len(new) == 0
     assert producers.client(present, make) is not new
+
+
+def test_a_refused_log_in_lasts_over_the_tries_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try asks once what the cluster accepts, and none of them waits for long by itself."""
+    monkeypatch.setattr(log_ins, "LASTING_S", 0.3)
+    monkeypatch.setattr("connectors.kafka.writer.look_at_limits", lambda *_, **__: REFUSED)
+    factory = KafkaWriterFactory(
+        connection=KafkaConnection(
+            bootstrap_servers="nowhere:9092", options={"message.timeout.ms": "30000"}
+        ),
+        topic="out",
+        guarantee=Guarantee.AT_LEAST_ONCE,
+    )
+    with pytest.raises(AuthenticationError):
+        factory.open(SCOPE, Registry(FakeCluster()))
 
 
 def queue(client: Client, value: bytes) -> None:
