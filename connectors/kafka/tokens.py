@@ -25,18 +25,21 @@ class KeptToken:
 
     Args:
         fetch: asks the issuer.
-        clock: seconds since the Unix epoch.
+        clock: monotonic seconds, of waits.
+        wall_clock: seconds since the Unix epoch, of tokens' lives.
     """
 
     def __init__(
         self,
         fetch: TokenFunction,
         *,
-        clock: Clock = time.time,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._fetch = fetch
         self._clock = clock
+        self._wall_clock = wall_clock
         self._sleep = sleep
         self._last: OAuthToken | None = None
 
@@ -72,9 +75,9 @@ class KeptToken:
         else:
             return self._last
         last = self._last
-        if last is None or last.expires_at_s < self._clock() + _LEAST_LEFT_S:
+        left_s = 0.0 if last is None else last.expires_at_s - self._wall_clock()
+        if last is None or left_s < _LEAST_LEFT_S:
             return failure
-        left_s = last.expires_at_s - self._clock()
         log.warning("the last OAuth token is used: valid_s=%.0f error=%s", left_s, failure)
         return last
 

@@ -52,7 +52,7 @@ class Issuer:
         return OAuthToken(value=f"t{self.asked}", expires_at_s=self.clock() + 60)
 
     def kept(self) -> KeptToken:
-        return KeptToken(self, clock=self.clock, sleep=self.clock.advance)
+        return KeptToken(self, clock=self.clock, wall_clock=self.clock, sleep=self.clock.advance)
 
 
 def test_a_fetch_that_fails_once_is_repeated() -> None:
@@ -73,6 +73,22 @@ def test_the_last_token_is_used_until_it_expires() -> None:
     with pytest.raises(UnreachableError):
         kept.get()
     assert kept.get().value == "t4"
+
+
+def test_a_wall_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
+    """It waits in the client's callback, and holds up whatever polls it."""
+    issuer = Issuer(*[AWAY] * 100)
+    set_back_s = iter(range(1_000_000, 0, -3600))
+    kept = KeptToken(
+        issuer,
+        clock=issuer.clock,
+        wall_clock=lambda: float(next(set_back_s)),
+        sleep=issuer.clock.advance,
+    )
+    began_s = issuer.clock()
+    with pytest.raises(UnreachableError):
+        kept.get(patience_s=5.0)
+    assert issuer.clock() - began_s <= 5.0
 
 
 def test_an_issuer_that_stays_away_is_no_refusal() -> None:
