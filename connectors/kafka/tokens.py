@@ -1,5 +1,6 @@
 """The newest OAUTHBEARER token of a process: kept while the issuer does not answer."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -92,21 +93,16 @@ def _unexpected(error: Exception) -> UnreachableError:
     return failure
 
 
-_of_process: dict[TokenFunction, KeptToken] = {}
+_of_process = functools.lru_cache(maxsize=_MOST_KEPT)(KeptToken)
 
 
 def kept_token(fetch: TokenFunction) -> KeptToken:
     """That of this process for a function, so that a new client has the last token, too.
 
-    Of functions that are not equal to any that was known, as each copy of a lambda is, a few are
-    remembered.
+    Of functions that are not equal to any that was known, as each copy of a lambda is, those that
+    were asked for last are remembered.
     """
     try:
-        found = _of_process.get(fetch)
+        return _of_process(fetch)
     except TypeError:  # not hashable
         return KeptToken(fetch)
-    if found is None:
-        while len(_of_process) >= _MOST_KEPT:
-            _of_process.pop(next(iter(_of_process)), None)
-        found = _of_process.setdefault(fetch, KeptToken(fetch))
-    return found

@@ -114,10 +114,15 @@ def test_a_refusal_is_told_at_once() -> None:
 def test_the_clients_of_a_process_share_the_last_token() -> None:
     first = ClientCredentials(token_url="http://127.0.0.1:1/", client_id="me", client_secret="s")
     again = pickle.loads(pickle.dumps(first))
-    assert kept_token(first) is kept_token(again)
+    kept = kept_token(first)
+    assert kept_token(again) is kept
     assert kept_token(Issuer()) is not kept_token(Issuer())
+    other = Issuer()
+    once = kept_token(other)
     for _ in range(100):
         kept_token(Issuer())
+        assert kept_token(again) is kept, "that one is in use"
+    assert kept_token(other) is not once, "only so many are remembered"
 
 
 def test_a_cluster_that_nobody_can_ask_for_want_of_a_token_tells_no_limits(
