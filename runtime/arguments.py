@@ -89,6 +89,7 @@ def check_kinds(
     of: str,
     *,
     texts: Mapping[str, object],
+    optional_texts: Mapping[str, object] | None = None,
     numbers: Mapping[str, object] | None = None,
     flags: Mapping[str, object] | None = None,
     objects: Mapping[str, tuple[object, Collection[str], str]] | None = None,
@@ -99,6 +100,7 @@ def check_kinds(
     Args:
         of: its class.
         texts: by argument; may be empty.
+        optional_texts: the same; None: it was not given.
         numbers: by argument; None: it was not given.
         flags: by argument.
         objects: by argument, with the methods and the example of `require_able`; None: it was not
@@ -109,6 +111,9 @@ def check_kinds(
     """
     for name, value in texts.items():
         require_text(value, name, of=of, may_be_empty=True)
+    for name, value in (optional_texts or {}).items():
+        if value is not None:
+            require_text(value, name, of=of, may_be_empty=True)
     for name, value in (numbers or {}).items():
         if value is not None:
             require_number(value, name, of=of)

@@ -75,9 +75,8 @@ class HdfsSink:
             texts={
                 "path": os.fspath(path) if isinstance(path, os.PathLike) else path,
                 "format": format,
-                "name": name or "",
-                "uid": uid or "",
             },
+            optional_texts={"name": name, "uid": uid},
             objects={
                 "roll": (roll, _ROLLS, "Roll(size='128m', age=300)"),
                 "partition_by": (partition_by, ("__iter__",), "['day']"),

@@ -78,11 +78,9 @@ class KafkaSink:
             "KafkaSink",
             texts={
                 "bootstrap_servers": bootstrap_servers,
-                "topic": topic or "",
                 "transactional_id_prefix": transactional_id_prefix,
-                "name": name or "",
-                "uid": uid or "",
             },
+            optional_texts={"topic": topic, "name": name, "uid": uid},
             numbers={"transaction_timeout_s": transaction_timeout_s},
             options=options,
         )

@@ -338,12 +338,19 @@ _OBJECTS = {
 def _require_kinds(given: Mapping[str, object]) -> None:
     """What `KafkaSource` was given, by name."""
     names = ("bootstrap_servers", "pattern", "group_id", "name", "uid")
-    texts = {name: given[name] or "" for name in names}
+    optional = {name: given[name] for name in names}
     flags = {name: given[name] for name in ("bounded", "include_headers")}
     if given["oauth_token"] is not None:
         require_function(given["oauth_token"], "oauth_token", of="KafkaSource")
     objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
-    check_kinds("KafkaSource", texts=texts, flags=flags, objects=objects, options=given["options"])
+    check_kinds(
+        "KafkaSource",
+        texts={},
+        optional_texts=optional,
+        flags=flags,
+        objects=objects,
+        options=given["options"],
+    )
 
 
 def _as_options(

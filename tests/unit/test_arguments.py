@@ -182,6 +182,10 @@ _BUILT: dict[str, Callable[[], object]] = {
     "argument=transaction_timeout_s": lambda: _sink(transaction_timeout_s="60"),
     "argument=options given=<class 'str'>": lambda: _sink(options="sasl.password=x"),
     "argument=uid": lambda: _sink(uid=5),
+    "argument=uid given=0": lambda: _source(uid=0),
+    "argument=name given=False": lambda: _source(name=False),
+    "argument=topic given=0": lambda: _sink(topic=0),
+    "argument=name given=\\[\\]": lambda: HdfsSink("/data/x", name=[]),  # type: ignore[arg-type]
     "argument=path": lambda: HdfsSink(None),  # type: ignore[arg-type]
     "argument=format": lambda: HdfsSink("/data/x", format=None),  # type: ignore[arg-type]
     "argument=roll": lambda: HdfsSink("/data/x", roll="1h"),  # type: ignore[arg-type]
