@@ -130,11 +130,13 @@ class ClientCredentials:
                         basic_auth=f"{self.client_id}:{self.client_secret}"
                     ),
                     timeout=self.timeout_s,
-                    retries=urllib3.Retry(total=2, connect=0, read=0),  # of redirects alone
+                    retries=urllib3.Retry(2, connect=0, read=0, other=0),  # of redirects alone
                 )
         except urllib3.exceptions.HTTPError as err:
             reason = getattr(err, "reason", None) or err
-            lasting = (urllib3.exceptions.SSLError, urllib3.exceptions.LocationValueError)
+            if isinstance(reason, urllib3.exceptions.SSLError) and reason.args:
+                reason = reason.args[0]  # a balancer whose servers are away hangs up, too
+            lasting = (ssl.CertificateError, urllib3.exceptions.LocationValueError)
             told = self._refused if isinstance(reason, lasting) else self._away
             raise told(type(reason).__name__) from None
         body = _json_object(answer.data)

@@ -3,6 +3,7 @@
 import http.server
 import json
 import pickle
+import socket
 import ssl
 import threading
 import time
@@ -202,6 +203,33 @@ def test_an_endpoint_that_is_not_there_is_worth_another_try() -> None:
         ClientCredentials(token_url="http://127.0.0.1:1/", client_id="me", client_secret="s")()
 
 
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"])
+def test_an_endpoint_that_ends_the_handshake_is_worth_another_try(answer: bytes) -> None:
+    """As a balancer does whose servers are all away. It is asked once: who waits pauses."""
+    asked = 0
+
+    def hang_up(listening: socket.socket) -> None:
+        nonlocal asked
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                if not connection.recv(10_000):
+                    return
+                asked += 1
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=hang_up, args=[listening])
+        thread.start()
+        place = listening.getsockname()
+        url = f"https://127.0.0.1:{place[1]}/token"
+        with pytest.raises(UnreachableError, match="SSL"):
+            ClientCredentials(token_url=url, client_id="me", client_secret="s")()
+        socket.create_connection(place).close()
+        join(thread)
+    assert asked == 1
+
+
 def _tls_options(url: str, *more: Sequence[str]) -> KafkaConnection:
     given = {
         "kafka.sasl.oauthbearer.token.endpoint.url": url,
@@ -225,7 +253,7 @@ def test_the_endpoints_certificate_is_checked_against_the_users_own(name: str, v
         connection = _tls_options(url, (f"kafka.https.ca.{name}", value))
         assert connection.wire()["sasl_oauth_token"]().value == "t"
         for refused in (_tls_options(url), _tls_options(url, ("kafka.https.ca.location", "probe"))):
-            with pytest.raises(AuthenticationError, match="SSLError"):
+            with pytest.raises(AuthenticationError, match="SSLCertVerificationError"):
                 refused.wire()["sasl_oauth_token"]()
 
 
