@@ -148,6 +148,15 @@ def test_a_log_in_that_was_refused_once_is_not_refused_while_nobody_answers() ->
             Looks(*[REFUSED] * refused, SILENCE).waited()
 
 
+def test_a_log_in_that_was_refused_to_an_earlier_task_is_of_the_past() -> None:
+    """Nobody has asked since: that it is refused again need not last, either."""
+    looks = Looks(REFUSED)
+    for _ in range(2):
+        with pytest.raises(UnsentError):
+            looks.known()
+        looks.clock.advance(3600.0)
+
+
 def look(cluster: MockCluster, topics: Sequence[str] = (), *, timeout_s: float) -> LimitsLook:
     connection = KafkaConnection(bootstrap_servers=cluster.bootstrap)
     return look_at_limits(connection, topics, timeout_s=timeout_s)
