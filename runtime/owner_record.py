@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from runtime.attended import AttendedClock
 from runtime.contracts import Clock, SinkContext
 from runtime.errors import FencedError
-from runtime.host_clock import wall_ms
+from runtime.host_clock import slept_s, wall_ms
 from runtime.json_text import parsed_json
 
 __all__ = [
@@ -130,7 +130,12 @@ class OwnerStore(Protocol):
 
 
 class OwnerClaim:
-    """A job's hold on a name. Driver, called by one thread at a time."""
+    """A job's hold on a name. Driver, called by one thread at a time.
+
+    Args:
+        clock: monotonic seconds.
+        slept: seconds that this host has slept, in which that clock stood still.
+    """
 
     def __init__(
         self,
@@ -140,11 +145,14 @@ class OwnerClaim:
         *,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        slept: Clock = slept_s,
     ) -> None:
         self._store = store
         self._owned = owned
         self._clock = clock
         self._sleep = sleep
+        self._slept = slept
+        self._written_s = self._age_s()
         self._record = OwnerRecord(
             job_uid=context.job_uid,
             checkpoint_uri=context.checkpoint_uri[-_LONGEST_URI:],
@@ -184,14 +192,14 @@ class OwnerClaim:
     def renew(self) -> None:
         """Say that this job lives; FencedError when another session has taken the name.
 
-        A renewal that takes so long that somebody else may have watched this run for long enough,
-        as one that was frozen or whose store stood still, may have written over the record of who
-        took it for dead. That one writes once more with its next renewal, and is looked for then.
+        One that comes so late that somebody else may have watched the last one for long enough, as
+        behind a pause or where the store stood still, may cross the record of who took this run for
+        dead. That one writes once more with its next renewal, and is looked for then.
         """
-        began_s = self._clock()
+        before_s = self._written_s
         self._is_written_over()
         self._write()
-        if self._clock() - began_s >= _WATCH_S - RENEWAL_INTERVAL_S:  # watched since the last one
+        if self._age_s() - before_s >= _WATCH_S:
             self._sleep(RENEWAL_INTERVAL_S + _POLL_S)
             self._is_written_over()
 
@@ -262,7 +270,12 @@ class OwnerClaim:
             renewed_at_ms=wall_ms(),
             renewals=self._record.renewals + 1,
         )
+        began_s = self._age_s()
         self._store.write(self._record)
+        self._written_s = began_s
+
+    def _age_s(self) -> float:
+        return self._clock() + self._slept()
 
     def _refusal(self, found: OwnerRecord) -> FencedError:
         where = {

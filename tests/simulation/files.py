@@ -58,7 +58,9 @@ def open_files(world: "World") -> FakeFileSystem:
 
 def make_file_sink(world: "World", fs: FakeFileSystem) -> FileSinkCoordinator:
     """The driver's side of the sink, for one process."""
-    return FileSinkCoordinator(TARGET, lambda _: fs, renames_at_once=1, clock=world.clock)
+    return FileSinkCoordinator(
+        TARGET, lambda _: fs, renames_at_once=1, clock=world.clock, sleep=world.nap
+    )
 
 
 @dataclass(slots=True)

@@ -23,6 +23,8 @@ from runtime.owner_record import (
 )
 from tests.fake_producer import kafka_error
 
+WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
+
 
 @dataclass
 class FakeStore:
@@ -66,7 +68,14 @@ class SlowStore(FakeStore):
             self.record = late
 
 
-def _claim(store: FakeStore, *, uid: str = "u1", uri: str = "file:/a", session: str) -> OwnerClaim:
+def _claim(
+    store: FakeStore,
+    *,
+    uid: str = "u1",
+    uri: str = "file:/a",
+    session: str,
+    slept: Callable[[], float] = lambda: 0.0,
+) -> OwnerClaim:
     context = SinkContext(
         job_uid=uid,
         job_name="job",
@@ -75,7 +84,9 @@ def _claim(store: FakeStore, *, uid: str = "u1", uri: str = "file:/a", session: 
         leader_session_id=session,
     )
     owned = OwnedName(kind="transactional id prefix", name="orders", remedy="Take another one.")
-    return OwnerClaim(store, context, owned, clock=lambda: store.now_s, sleep=store.sleep)
+    return OwnerClaim(
+        store, context, owned, clock=lambda: store.now_s, sleep=store.sleep, slept=slept
+    )
 
 
 def test_rule_22_a_free_prefix_is_taken_at_once() -> None:
@@ -272,6 +283,58 @@ def test_renewals_change_the_record_every_time() -> None:
         claim.renew()
 
     assert [record.renewals for record in store.written if record] == [1, 2, 3, 4]
+
+
+@dataclass
+class PausingStore(FakeStore):
+    """``on_write`` happens between the look and the write of a renewal; its host sleeps, too."""
+
+    slept_s: float = 0.0
+    on_write: Callable[[], None] | None = None
+
+    def write(self, record: OwnerRecord | None) -> None:
+        """See `OwnerStore.write`."""
+        happens, self.on_write = self.on_write, None
+        if happens is not None:
+            happens()
+        super().write(record)
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_rule_22_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
+    asleep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short the renewal is: the pause began before it, or the host's clock stood still in
+    it. Another run has watched meanwhile, and takes the name between the look and the write."""
+    store = PausingStore()
+    older = _claim(store, session="s1", slept=lambda: store.slept_s)
+    older.take()
+    newer = _claim(store, uri="file:/copy", session="s2")
+    monkeypatch.setattr(newer, "_watch", lambda _: None)  # it has
+
+    def meanwhile() -> None:
+        store.slept_s = WATCH_S if asleep else 0.0
+        newer.take()
+        store.on_sleep = newer.renew
+
+    store.now_s = 0.0 if asleep else WATCH_S
+    store.on_write = meanwhile
+    with pytest.raises(FencedError, match="another job"):
+        older.renew()
+    assert store.record is not None
+    assert store.record.session == "s2"
+
+
+def test_rule_22_who_renews_in_time_looks_once() -> None:
+    """A decision may wait for it."""
+    store = FakeStore()
+    claim = _claim(store, session="s1")
+    claim.take()
+    for _ in range(5):
+        store.now_s += 2 * RENEWAL_INTERVAL_S
+        before_s = store.now_s
+        claim.renew()
+        assert store.now_s == before_s
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":2}', "not json", '{"v":1,"uid":1}'])
