@@ -16,8 +16,7 @@ log = logging.getLogger(__name__)
 _FRESH_INTERVALS = 2
 """A look is good for so long: who wants the name watches for three."""
 _PATIENCE_S = 10.0
-"""So long a decision waits for a look that is under way, and then for its own; a renewal that took
-long looks once more within that."""
+"""So long a decision waits for a look; a renewal that came late looks once more within that."""
 
 
 class OwnerWatch:
@@ -38,20 +37,15 @@ class OwnerWatch:
         self._telling = threading.Lock()
         self._lost: FencedError | None = None
         self._tell: Callable[[FencedError], None] = lambda _: None
-        self._stopping = threading.Event()
         self._records = [
-            _Record(name, sink, interval_s=interval_s, age_clock=age_clock)
+            _Record(name, sink, interval_s=interval_s, age_clock=age_clock, lose=self._lose)
             for name, sink in sinks.items()
-        ]
-        self._threads = [
-            threading.Thread(target=self._run, args=[one], name=f"sluice-owner-{at}", daemon=True)
-            for at, one in enumerate(self._records)
         ]
 
     def start(self) -> None:
         """Begin to renew."""
-        for thread in self._threads:
-            thread.start()
+        for record in self._records:
+            record.start()
 
     def tell(self, fenced: Callable[[FencedError], None]) -> None:
         """Call ``fenced``, once, when a record names another session; at once when one has."""
@@ -63,11 +57,11 @@ class OwnerWatch:
 
     def stop(self, *, timeout_s: float) -> None:
         """End the threads. Repeatable."""
-        self._stopping.set()
+        for record in self._records:
+            record.end()
         deadline_s = time.monotonic() + timeout_s
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, deadline_s - time.monotonic()))
+        for record in self._records:
+            record.join(max(0.0, deadline_s - time.monotonic()))
 
     def require(self) -> None:
         """Before a decision, or a sweep: a record not looked at for too long is looked at first.
@@ -80,11 +74,8 @@ class OwnerWatch:
             FencedError: another session is found in a record, now or before.
         """
         for record in self._records:
-            if self._lost is not None:
-                break
-            lost = record.look_if_due()
-            if lost is not None:
-                self._lose(lost)
+            if self._lost is None:
+                record.await_look()
         if self._lost is not None:
             raise self._lost
 
@@ -92,14 +83,7 @@ class OwnerWatch:
         """The next `require` looks, however young the last look is: another start may have read
         the record before ours was in it, and written its own since."""
         for record in self._records:
-            record.looked_s = -math.inf
-
-    def _run(self, record: "_Record") -> None:
-        while not self._stopping.wait(record.interval_s):
-            lost = record.look()
-            if lost is not None:
-                self._lose(lost)
-                return
+            record.look_next()
 
     def _lose(self, lost: FencedError) -> None:
         with self._telling:
@@ -110,67 +94,90 @@ class OwnerWatch:
 
 
 class _Record:
-    """One sink's: one look at a time, and when the last one that has ended began (``looked_s``)."""
+    """One sink's. Its thread alone looks: every few seconds, and at once where somebody waits, for
+    a look that hangs, as on a mount that is away, cannot be ended."""
 
     def __init__(
-        self, name: str, sink: SinkCoordinator, *, interval_s: float, age_clock: Clock
+        self,
+        name: str,
+        sink: SinkCoordinator,
+        *,
+        interval_s: float,
+        age_clock: Clock,
+        lose: Callable[[FencedError], None],
     ) -> None:
-        self.interval_s = interval_s
         self._name = name
         self._sink = sink
+        self._interval_s = interval_s
         self._age_clock = age_clock
-        self._looking = threading.Lock()
-        self.looked_s = -math.inf
-        self._lost: FencedError | None = None
+        self._lose = lose
+        self._changed = threading.Condition()
+        self._looked_s = -math.inf  # when the last look that has ended began
+        self._good_from_s = -math.inf  # one that began before is not enough
+        self._wanted_s = -math.inf  # somebody waits for one that began then, or later
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name=f"sluice-owner-{name}", daemon=True)
 
-    def look_if_due(self) -> FencedError | None:
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its thread, if that was begun."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def look_next(self) -> None:
+        """See `OwnerWatch.look_next`."""
+        with self._changed:
+            self._good_from_s = self._age_clock()
+
+    def await_look(self) -> None:
         """See `OwnerWatch.require`."""
-        if not self._is_due():
-            return self._lost
-        if not (self._looking.acquire(timeout=_PATIENCE_S) and self._has_looked()):
-            # It hangs, as on a mount that is away: one that is not answered fences nobody.
-            log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
-        return self._lost
+        with self._changed:
+            now_s = self._age_clock()
+            oldest_s = max(now_s - _FRESH_INTERVALS * self._interval_s, self._good_from_s)
+            if self._looked_s >= oldest_s:
+                return
+            self._wanted_s = now_s  # one under way may have begun before a pause
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._looked_s >= now_s, _PATIENCE_S):
+                # One that is not answered fences nobody.
+                log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
 
-    def _has_looked(self) -> bool:
-        """Whether it is known in time; the lock, which the caller has taken, is given back once it
-        is. In a thread of its own, for one that hangs cannot be ended."""
-        if not self._is_due():  # a look that was under way may have begun before the pause
-            self._looking.release()
-            return True
-        look = threading.Thread(target=self._look_held, name="sluice-owner-look", daemon=True)
-        try:
-            look.start()
-        except BaseException:  # no thread is left on this host: nobody else would give it back
-            self._looking.release()
-            raise
-        look.join(_PATIENCE_S)
-        return not look.is_alive()
-
-    def _look_held(self) -> None:
-        try:
-            self._renew()
-        finally:
-            self._looking.release()
-
-    def look(self) -> FencedError | None:
-        """Renew it; who has it where another session does."""
-        with self._looking:
-            self._renew()
-        return self._lost
+    def _run(self) -> None:
+        lost = None
+        while lost is None and self._is_due():
+            began_s = self._age_clock()
+            lost = self._renewed()
+            if lost is not None:
+                self._lose(lost)
+            with self._changed:
+                self._looked_s = began_s
+                self._changed.notify_all()
 
     def _is_due(self) -> bool:
-        return self._age_clock() - self.looked_s > _FRESH_INTERVALS * self.interval_s
+        """True once it is time to look; False: never again."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_over or self._wanted_s > self._looked_s, self._interval_s
+            )
+            return not self._is_over
 
-    def _renew(self) -> None:
-        """An unanswered renewal fences nobody."""
-        began_s = self._age_clock()
+    def _renewed(self) -> FencedError | None:
+        """Who has it where another session does. An unanswered renewal fences nobody."""
         try:
             self._sink.renew()
         except FencedError as err:
-            self._lost = err
+            return err
         except StreamError as err:
             log.warning("owner record was not renewed: sink=%s error=%s", self._name, err)
         except Exception:  # a client's own bug must not end renewing for the rest of the run
             log.exception("owner record was not renewed; tried again: sink=%s", self._name)
-        self.looked_s = began_s
+        return None

@@ -1,7 +1,8 @@
 """Rule 22: whose prefix it is, is asked before a decision, and not only every few seconds."""
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import cast
@@ -24,6 +25,7 @@ from tests.run_hands import hands_of
 from tests.waiting import PATIENCE_S, join, wait_for
 
 FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
+INTERVAL_S = 600.0
 
 
 class Sink:
@@ -49,37 +51,42 @@ class Time:
         return self.now_s
 
 
-def watch(sink: Sink, time: Time) -> OwnerWatch:
-    """Of one sink, renewed every 5 s."""
+@contextlib.contextmanager
+def watch(sink: Sink, time: Time) -> Iterator[OwnerWatch]:
+    """Of one sink, that is renewed where somebody asks, and else too seldom for any test."""
     sinks = cast(Mapping[str, SinkCoordinator], {"sink": sink})
-    return OwnerWatch(sinks, interval_s=5.0, age_clock=time)
+    owners = OwnerWatch(sinks, interval_s=INTERVAL_S, age_clock=time)
+    owners.start()
+    try:
+        yield owners
+    finally:
+        owners.stop(timeout_s=PATIENCE_S)
 
 
 def test_rule_22_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> None:
     """A process that was paused does not know what has become of its prefix."""
     sink, time = Sink(), Time()
-    owners = watch(sink, time)
-    owners.require()
-    time.now_s = 10.0
-    owners.require()
-    assert sink.renewals == 1, "the first one"
-    time.now_s = 10.1
-    owners.require()
-    owners.require()
-    assert sink.renewals == 2
-    time.now_s, sink.finds = 30.0, FENCED
-    for _ in range(2):  # once lost it is lost, whatever the next answer is
-        with pytest.raises(FencedError):
-            owners.require()
-        sink.finds = None
+    with watch(sink, time) as owners:
+        owners.require()
+        time.now_s = 2 * INTERVAL_S
+        owners.require()
+        assert sink.renewals == 1, "the first one"
+        time.now_s += 0.1
+        owners.require()
+        owners.require()
+        assert sink.renewals == 2
+        time.now_s, sink.finds = 6 * INTERVAL_S, FENCED
+        for _ in range(2):  # once lost it is lost, whatever the next answer is
+            with pytest.raises(FencedError):
+                owners.require()
+            sink.finds = None
 
 
 def test_rule_22_a_run_looks_before_its_first_decision() -> None:
     """Two starts at one moment both found no record; the one that wrote last has it."""
     sink, time = Sink(), Time()
-    owners = watch(sink, time)
     sink.finds = FENCED
-    with pytest.raises(FencedError):
+    with watch(sink, time) as owners, pytest.raises(FencedError):
         owners.require()
 
 
@@ -96,10 +103,9 @@ def test_rule_22_what_a_start_has_found_is_not_enough_for_the_first_decision(job
 
 def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
     sink, time = Sink(), Time()
-    owners = watch(sink, time)
     sink.finds = UnreachableError("no broker answers", {}, "Start one.")
-    time.now_s = 11.0
-    owners.require()
+    with watch(sink, time) as owners:
+        owners.require()
     assert sink.renewals == 1
 
 
@@ -152,14 +158,13 @@ def test_rule_22_a_running_job_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("now_s", "renewals"),
     [
-        pytest.param(10.1, 1, id="a look that was under way is enough"),
-        pytest.param(60.0, 2, id="unless the process stopped meanwhile"),
+        pytest.param(0.0, 1, id="a look that was under way is enough"),
+        pytest.param(6 * INTERVAL_S, 2, id="unless the process stopped meanwhile"),
     ],
 )
 def test_rule_22_a_look_from_before_a_pause_is_not_believed(now_s: float, renewals: int) -> None:
     """The thread's renewal had read the record when the process stopped: it is read once more."""
     sink, time = Sink(), Time()
-    owners = watch(sink, time)
     at_renewal, go_on = threading.Event(), threading.Event()
 
     def renew() -> None:
@@ -168,8 +173,7 @@ def test_rule_22_a_look_from_before_a_pause_is_not_believed(now_s: float, renewa
             at_renewal.set()
             assert go_on.wait(PATIENCE_S)
 
-    with patch.object(sink, "renew", renew):
-        time.now_s = 10.1
+    with patch.object(sink, "renew", renew), watch(sink, time) as owners:
         slow = threading.Thread(target=owners.require)
         slow.start()
         assert at_renewal.wait(PATIENCE_S)
@@ -242,17 +246,39 @@ def test_rule_22_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
 def test_rule_22_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None:
     """Behind a pause it may be the first to look; the next one looks when that is over."""
     away, time = HangingSink(), Time()
-    sinks = cast(Mapping[str, SinkCoordinator], {"away": away})
-    owners = OwnerWatch(sinks, interval_s=5.0, age_clock=time)
-    try:
-        with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
-            for _ in range(2):
-                owners.require()
-    finally:
-        away.is_back.set()
-    time.now_s = 60.0
-    with patch.object(away, "renew", fenced), pytest.raises(FencedError):
-        owners.require()
+    with watch(away, time) as owners:
+        try:
+            with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+                for _ in range(2):
+                    owners.require()
+        finally:
+            away.is_back.set()
+        time.now_s = 6 * INTERVAL_S
+        with patch.object(away, "renew", fenced), pytest.raises(FencedError):
+            owners.require()
+
+
+def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
+    """It was under way when the start was over: another start may have written behind it."""
+    sink, time = Sink(), Time()
+    at_renewal, go_on = threading.Event(), threading.Event()
+
+    def renew() -> None:
+        at_renewal.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with watch(sink, time) as owners:
+        with patch.object(sink, "renew", renew):
+            start = threading.Thread(target=owners.require)
+            start.start()
+            assert at_renewal.wait(PATIENCE_S)
+            time.now_s = 1.0
+            owners.look_next()
+            go_on.set()
+            join(start)
+        sink.finds = FENCED
+        with pytest.raises(FencedError):
+            owners.require()
 
 
 class SweepingSink(Sink):
