@@ -1,23 +1,22 @@
 """Records that keep coming while something else is measured."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 
 from benchmarks.rig import Rig
 from connectors.kafka._client import Producer
+from runtime.side_thread import SideThread
 
 __all__ = ["BatchFeed", "Feed", "Records"]
 
 Records = Iterable[tuple[int, bytes]]
 """(partition, value) of each; partition -1: the client chooses."""
 
-_JOIN_S = 10
 _FLUSH_S = 60
 _POLL_S = 0.1
 
 
-class Feed:
+class Feed(SideThread):
     """Produces in a thread, as long as it is entered.
 
     Args:
@@ -35,22 +34,19 @@ class Feed:
         burst: Callable[[], Records],
         linger_ms: int = 0,
     ) -> None:
+        super().__init__("feed")
         self._topic = topic
         self._pause_s = pause_s
         self._burst = burst
         self._producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": linger_ms})
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(_JOIN_S)
+    def close(self) -> None:
+        """See `SideThread.close`: what was made is sent."""
+        super().close()
         self._producer.flush(_FLUSH_S)
+        self._require_sound()
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         while not self._stopping.wait(self._pause_s):
             for partition, value in self._burst():
                 self._produce(partition, value)
@@ -66,7 +62,7 @@ class Feed:
                 return
 
 
-class BatchFeed:
+class BatchFeed(SideThread):
     """As `Feed`, for many records: equal ones of 100 bytes, spread evenly, at a steady pace.
 
     Args:
@@ -78,6 +74,7 @@ class BatchFeed:
     def __init__(
         self, rig: Rig, topic: str, *, pause_s: float, partitions: int, per_s: float
     ) -> None:
+        super().__init__("feed")
         self._topic = topic
         self._pause_s = pause_s
         self._partitions = partitions
@@ -89,18 +86,14 @@ class BatchFeed:
                 "queue.buffering.max.messages": 2_000_000,
             }
         )
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(_JOIN_S)
+    def close(self) -> None:
+        """See `SideThread.close`: what was made is sent."""
+        super().close()
         self._producer.flush(_FLUSH_S)
+        self._require_sound()
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         began_s, sent = time.monotonic(), 0
         while not self._stopping.wait(self._pause_s):
             due = int((time.monotonic() - began_s) * self._per_s) - sent

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.feeding import Records
-from benchmarks.reading_thread import ReadingThread
 from connectors.kafka._client import OFFSET_BEGINNING, Message, TopicPartition
 from connectors.kafka.history import reading_consumer, topic_ends
 from connectors.kafka.security import KafkaConnection
+from runtime.side_thread import SideThread
 
 __all__ = ["Paced", "Seen", "VisibleRecords"]
 
@@ -95,7 +95,7 @@ class Seen:
         return lost + foreign + doubled + misplaced
 
 
-class VisibleRecords(ReadingThread):
+class VisibleRecords(SideThread):
     """A read_committed reader of the copies of `Paced` records, in a thread of its own."""
 
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
@@ -118,7 +118,7 @@ class VisibleRecords(ReadingThread):
         with self._lock:
             return dict(self._seen)
 
-    def _read(self) -> None:
+    def _work(self) -> None:
         partitions = sorted(topic_ends(self._connection, self._topic).high)
         consumer = reading_consumer(self._connection, group="sluice-visible")
         try:

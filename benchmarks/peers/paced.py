@@ -5,10 +5,10 @@ import time
 import numpy as np
 
 from benchmarks.peers.records import HEAD_BYTES, Ints, heads
-from benchmarks.reading_thread import ReadingThread
 from connectors.kafka._client import OFFSET_BEGINNING, TopicPartition
 from connectors.kafka.history import reading_consumer, topic_ends
 from connectors.kafka.security import KafkaConnection
+from runtime.side_thread import SideThread
 
 __all__ = ["Reader"]
 
@@ -16,7 +16,7 @@ _CONSUME_RECORDS = 5_000
 _CONSUME_S = 0.01
 
 
-class Reader(ReadingThread):
+class Reader(SideThread):
     """Reads the copies of a topic."""
 
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
@@ -41,7 +41,7 @@ class Reader(ReadingThread):
         seen = [np.full(len(one), at, np.int64) for at, one in self._seen]
         return np.concatenate(made), np.concatenate(seen)
 
-    def _read(self) -> None:
+    def _work(self) -> None:
         partitions = sorted(topic_ends(self._connection, self._topic).high)
         consumer = reading_consumer(self._connection, group="sluice-paced")
         try:

@@ -6,14 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from connectors.kafka._client import KafkaError, make_producer, translate
 from connectors.kafka.client_options import Role
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import Record
-from runtime.errors import StreamError
+from runtime.side_thread import SideThread
 
 __all__ = ["Loader", "Orders"]
 
@@ -22,6 +20,7 @@ _ARTICLES = ("tea", "coffee", "cocoa", "sugar", "rice", "pepper", "salt", "flour
 _EVENTS = ("created", "paid", "packed", "shipped", "delivered")
 _CANCELLED_EVERY = 50
 _CHUNK_RECORDS = 500
+_STOP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class Orders:
         return Record(self.topic, partition, offset, b"c-%d" % customer, value, headers)
 
 
-class Loader:
+class Loader(SideThread):
     """Sends order events at a steady rate in a thread of its own; `sent` counts them.
 
     As a context manager it starts and stops.
@@ -86,6 +85,7 @@ class Loader:
         rate: float,
         held_back: int = 0,
     ) -> None:
+        super().__init__("demo loader", stop_s=_STOP_S)
         self.count = count
         self.sent = 0
         self._freely = count - held_back
@@ -100,36 +100,23 @@ class Loader:
                 "delivery.report.only.error": True,
             }
         )
-        self._error: StreamError | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="demo loader", daemon=True)
 
     @property
     def is_done(self) -> bool:
         """Everything is sent and acknowledged; raises what went wrong instead."""
-        if self._error is not None:
-            raise self._error
+        self._require_sound()
         return self.sent == self.count
 
     def release(self) -> None:
         """Send what was held back, too."""
         self._released.set()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
+    def close(self) -> None:
+        """See `SideThread.close`."""
         self._released.set()  # or else its thread would wait for ever
-        self._thread.join(30)
+        super().close()
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         started = time.monotonic()
         for number, record in enumerate(self._orders.records(self.count), start=1):
             if number > self._freely and not self._released.is_set():

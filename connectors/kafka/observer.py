@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from connectors.kafka._client import (
     OFFSET_BEGINNING,
@@ -24,6 +23,7 @@ from connectors.kafka.history import reading_consumer, record_of, topic_ends
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import Record
 from runtime.errors import UnreachableError
+from runtime.side_thread import SideThread
 
 __all__ = ["Observer", "Seen", "Sighting"]
 
@@ -56,7 +56,7 @@ class Seen(Protocol):
         """Keep the next record; those of a partition come in offset order."""
 
 
-class Observer:
+class Observer(SideThread):
     """Reads a topic from its first record on, in a thread of its own, until stopped.
 
     It lives in the process that tests or demonstrates, never in the pipeline's, so it survives
@@ -75,17 +75,15 @@ class Observer:
         seen: Seen | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(f"observer {topic}", stop_s=_STOP_S)
         self._seen = seen
         self._connection = connection
         self._topic = topic
         self._clock = clock
-        self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._sightings: list[Sighting] = []
         self._total = 0
         self._positions: dict[int, int] = {}
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"observer {topic}", daemon=True)
 
     @property
     def total(self) -> int:
@@ -106,8 +104,7 @@ class Observer:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._total >= total or self._error, timeout_s)
-            if self._error is not None:
-                raise self._error
+            self._require_sound()
             for sighting in self._sightings:
                 if sighting.total >= total:
                     return sighting.at_s
@@ -133,8 +130,7 @@ class Observer:
         stable = topic_ends(self._connection, self._topic, timeout_s=timeout_s).stable
         with self._changed:
             self._changed.wait_for(lambda: self._has_reached(stable) or self._error, timeout_s)
-            if self._error is not None:
-                raise self._error
+            self._require_sound()
             if not self._has_reached(stable):
                 raise UnreachableError(
                     "a reader did not get to the end of the topic in time",
@@ -146,34 +142,17 @@ class Observer:
     def _has_reached(self, ends: Mapping[int, int]) -> bool:
         return all(self._positions.get(number, 0) >= end for number, end in ends.items())
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop reading; raises what ended the reader early, if anything did."""
-        self._stopping.set()
-        self._thread.join(_STOP_S)
-        if self._error is not None:
-            raise self._error
+        super().close()
+        self._require_sound()
 
     def _run(self) -> None:
-        try:
-            self._observe()
-        except Exception as err:  # noqa: BLE001 - handed over to whoever waits or closes
-            with self._changed:
-                self._error = err
-                self._changed.notify_all()
+        super()._run()
+        with self._changed:  # what has ended it is handed over to whoever waits
+            self._changed.notify_all()
 
-    def _observe(self) -> None:
+    def _work(self) -> None:
         partitions = topic_ends(self._connection, self._topic).high
         consumer: Consumer = reading_consumer(self._connection, group="sluice-observer")
         try:

@@ -1,14 +1,12 @@
 """How far Spark has come with a batch that it runs once more, told while it runs."""
 
 import logging
-import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from pyspark import SparkContext
 
 from runtime.errors import StreamError
+from runtime.side_thread import SideThread
 
 __all__ = ["ReplayTold", "tasks_done"]
 
@@ -32,7 +30,7 @@ def tasks_done(context: SparkContext) -> Callable[[], int]:
     return count
 
 
-class ReplayTold:
+class ReplayTold(SideThread):
     """Tells what has been done, each time that it has become another number, as long as the context
     lasts. Driver; a thread of its own. What cannot be told is none of the batch's business.
 
@@ -45,30 +43,17 @@ class ReplayTold:
     def __init__(
         self, done: Callable[[], int], tell: Callable[[int], None], *, look_s: float = _LOOK_S
     ) -> None:
+        super().__init__("sluice-replay", stop_s=0.0)
         self._done = done
         self._tell = tell
         self._look_s = look_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sluice-replay", daemon=True)
 
     @property
     def is_telling(self) -> bool:
         """Whether it goes on."""
         return self._thread.is_alive()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-
-    def _run(self) -> None:
+    def _work(self) -> None:
         told: int | None = None
         while True:
             try:
@@ -81,5 +66,5 @@ class ReplayTold:
                 return
             except Exception:  # a session that is being stopped, for one
                 log.debug("how far a replay has come is not known", exc_info=True)
-            if self._over.wait(self._look_s):
+            if self._stopping.wait(self._look_s):
                 return

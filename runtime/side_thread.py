@@ -1,0 +1,58 @@
+"""Work in a thread of its own, for as long as somebody has entered it."""
+
+import abc
+import threading
+from types import TracebackType
+from typing import Self
+
+__all__ = ["SideThread"]
+
+_STOP_S = 15.0
+
+
+class SideThread(abc.ABC):
+    """A context manager: a daemon thread works from its beginning to its end.
+
+    Args:
+        name: of the thread.
+        stop_s: how long the end waits for the thread; 0: not at all.
+    """
+
+    def __init__(self, name: str, *, stop_s: float = _STOP_S) -> None:
+        self._stop_s = stop_s
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it. Repeatable."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(self._stop_s)
+
+    def _require_sound(self) -> None:
+        """Raise what has ended the work early, if anything has."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as err:  # noqa: BLE001 - raised in the thread that asks
+            self._error = err
+
+    @abc.abstractmethod
+    def _work(self) -> None:
+        """Until ``_stopping`` is set. In the thread."""

@@ -1,0 +1,37 @@
+"""A reader that runs beside the pipeline, where it cannot go on."""
+
+import threading
+import time
+
+import pytest
+
+from connectors.kafka import observer
+from connectors.kafka.observer import Observer
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import UnreachableError
+from tests.waiting import PATIENCE_S
+
+AWAY = UnreachableError("no broker answers", {}, "Start one.")
+
+
+def test_who_waits_for_a_reader_is_told_at_once_what_has_ended_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And who closes it, once more: a test must not pass by what nobody has read."""
+    is_waited_for = threading.Event()
+
+    def no_ends(*_: object) -> None:
+        assert is_waited_for.wait(PATIENCE_S)
+        time.sleep(0.05)  # until the wait has begun; if it has not, it is told all the same
+        raise AWAY
+
+    monkeypatch.setattr(observer, "topic_ends", no_ends)
+    reader = Observer(KafkaConnection(bootstrap_servers="h:1"), "orders")
+    reader.__enter__()
+    is_waited_for.set()
+    began_s = time.monotonic()
+    with pytest.raises(UnreachableError, match="no broker answers"):
+        reader.await_total(1, timeout_s=PATIENCE_S)
+    assert time.monotonic() - began_s < PATIENCE_S / 2
+    with pytest.raises(UnreachableError, match="no broker answers"):
+        reader.close()
