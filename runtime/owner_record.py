@@ -174,16 +174,15 @@ class OwnerClaim:
             FencedError: the record changes, so the other job lives; nothing was changed.
         """
         found = self._store.read()
-        if found is not None and self._is_same_job(found):
+        if found is not None:
             # Ours: another sink of this job has the name, too, and was here a moment ago.
             is_ours = found.session == self._record.session
-            self._overtaken = found.overtaken if is_ours else found.session
-            self._record = replace(self._record, overtaken=self._overtaken)
-            if not is_ours:  # a run that ended gave it back; this one was killed, or lives
+            if not self._is_same_job(found):
+                self._watch(found)
+            elif not is_ours:  # a run that ended gave it back; this one was killed, or lives
                 self._warn_of(found)
-        elif found is not None:
-            self._watch(found)
-            self._overtaken = found.session  # frozen between its look and its write, it wakes up
+            # Whoever was frozen between its look and its write wakes up.
+            self._overtaken = found.overtaken if is_ours else found.session
             self._record = replace(self._record, overtaken=self._overtaken)
         self._write()
         if self._is_written_over():

@@ -68,8 +68,9 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
     bound |= _with_state_or_logs(known, planned)
     if bound:
         _refuse_exchange(record, plan, bound)
-    for name, region in known.items():
-        for entry in () if name in planned else region.operator_states:
+    vanished = [region for name, region in known.items() if name not in planned]
+    for region in vanished:
+        for entry in region.operator_states:
             if not _heirs(entry, region, record, plan):
                 _refuse_state(entry, region, record, plan)
 
