@@ -4,8 +4,6 @@ A failure is counted for those who hold up an epoch. A region that waits for the
 or for a commit has done nothing, and one that has nothing to read says nothing about the others.
 """
 
-from collections.abc import Sequence
-
 from runtime.checkpoint.book import Book
 from runtime.checkpoint.pending import PendingCheckpoint
 from runtime.checkpoint.regions import RegionState
@@ -16,17 +14,11 @@ __all__ = [
     "has_waited",
     "holding_up",
     "is_back",
-    "replays_excuse",
     "too_old",
     "waits_for_a_commit",
     "was_held_too_long",
     "was_missed",
 ]
-
-
-_EXCUSED_LIVES = 3
-"""So many lives of a region in a row may hold up others by their replays: its own failure brings
-one, and a neighbour that gave up its epoch for that another, which may take the first one along."""
 
 
 def is_back(region: RegionState) -> bool:
@@ -59,21 +51,6 @@ def has_waited(
             if other != name
         )
     )
-
-
-def replays_excuse(book: Book, names: Sequence[str]) -> bool:
-    """Whether a checkpoint waited for nothing but replays, each of which may take as long as it
-    gets on: its neighbours read again, and nobody is to blame. Notes that it was excused.
-
-    Where every life's replay takes longer than the time-out, regions end each other's epochs for
-    ever: after a few lives without a decision such a checkpoint has failed like any other.
-    """
-    if not names or not all(book.silence.is_replaying(name) for name in names):
-        return False
-    lives = [book.replayed.setdefault(name, set()) for name in names]
-    for name, found in zip(names, lives, strict=True):
-        found.add(book.regions[name].generation)
-    return all(len(found) <= _EXCUSED_LIVES for found in lives)
 
 
 def was_missed(attended_by_s: float | None, now_s: float) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from runtime.checkpoint.blame import (
     has_waited,
     holding_up,
-    replays_excuse,
     too_old,
     waits_for_a_commit,
     was_held_too_long,
@@ -59,6 +58,9 @@ __all__ = [
 _SHORTEST_SILENCE_S = 60.0  # Spark on a busy machine may need so long between two batches
 _SHORTEST_START_S = 120.0  # and so long before the first one
 _NOT_BLAMED = (StorageUnreachableError, RestartCommandedError)
+_EXCUSED_LIVES = 3
+"""So many lives of a region in a row may hold up others by their replays: its own failure brings
+one, and a neighbour that gave up its epoch for that another, which may take the first one along."""
 
 
 def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -203,9 +205,24 @@ def _expire(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     book.abort(checkpoint, Event.EXPIRED, error, now_s)
     for name in stuck:
         book.close_region(name, error, now_s, fence=checkpoint.checkpoint_id)
-    if waited or checkpoint.was_missed or replays_excuse(book, guilty):
+    if waited or checkpoint.was_missed or _replays_excuse(book, guilty):
         return
     _blame(book, checkpoint, error, now_s, slow=guilty or too_old(book, checkpoint, now_s))
+
+
+def _replays_excuse(book: Book, names: Sequence[str]) -> bool:
+    """Whether a checkpoint waited for nothing but replays, each of which may take as long as it
+    gets on: its neighbours read again, and nobody is to blame. Notes that it was excused.
+
+    Where every life's replay takes longer than the time-out, regions end each other's epochs for
+    ever: after a few lives without a decision such a checkpoint has failed like any other.
+    """
+    if not names or not all(book.silence.is_replaying(name) for name in names):
+        return False
+    lives = [book.replayed.setdefault(name, set()) for name in names]
+    for name, found in zip(names, lives, strict=True):
+        found.add(book.regions[name].generation)
+    return all(len(found) <= _EXCUSED_LIVES for found in lives)
 
 
 def withdrawn(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
