@@ -4,14 +4,12 @@ Names, settings and meaning are those of Flink's restart strategies, per region 
 Pure: what was before, the clock and a random draw in; when to begin again out.
 """
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from runtime.arguments import require_number, require_whole
 from runtime.errors import ConfigError
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 __all__ = [
     "ExponentialDelayRestart",
@@ -20,8 +18,6 @@ __all__ = [
     "RestartStrategy",
     "Restarts",
 ]
-
-_MAY_BE_ENDLESS = ("max_backoff_s", "reset_backoff_threshold_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,7 @@ class FixedDelayRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_numbers(self)
+        _require_kinds(self, whole=("attempts",), numbers=("delay_s",))
         _require({"attempts": self.attempts >= 0, "delay_s": self.delay_s >= 0})
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
@@ -103,8 +99,13 @@ class ExponentialDelayRestart:
     attempts_before_reset_backoff: int | None = None
 
     def __post_init__(self) -> None:
-        _require_numbers(self)
         limit = self.attempts_before_reset_backoff
+        _require_kinds(
+            self,
+            whole=() if limit is None else ("attempts_before_reset_backoff",),
+            numbers=("initial_backoff_s", "backoff_multiplier", "jitter_factor"),
+            limits=("max_backoff_s", "reset_backoff_threshold_s"),
+        )
         _require(
             {
                 "initial_backoff_s": self.initial_backoff_s > 0,
@@ -145,7 +146,11 @@ class FailureRateRestart:
     delay_s: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_numbers(self)
+        _require_kinds(
+            self,
+            whole=("max_failures_per_interval",),
+            numbers=("failure_rate_interval_s", "delay_s"),
+        )
         _require(
             {
                 "max_failures_per_interval": self.max_failures_per_interval >= 1,
@@ -169,15 +174,20 @@ class FailureRateRestart:
         )
 
 
-def _require_numbers(strategy: "DataclassInstance") -> None:
-    """Each of its settings is one, whole where its annotation says so."""
-    for each in fields(strategy):
-        value = getattr(strategy, each.name)
-        if each.type in ("int", int) or (value is not None and each.default is None):
-            require_whole(value, each.name, of=type(strategy).__name__)
-        elif value is not None:
-            of, is_limit = type(strategy).__name__, each.name in _MAY_BE_ENDLESS
-            require_number(value, each.name, of=of, may_be_endless=is_limit)
+def _require_kinds(
+    strategy: RestartStrategy,
+    *,
+    whole: Sequence[str],
+    numbers: Sequence[str],
+    limits: Sequence[str] = (),
+) -> None:
+    """What its settings are, by name; a limit may be `math.inf`."""
+    of = type(strategy).__name__
+    for name in whole:
+        require_whole(getattr(strategy, name), name, of=of)
+    for name in (*numbers, *limits):
+        value = getattr(strategy, name)
+        require_number(value, name, of=of, may_be_endless=name in limits)
 
 
 def _require(settings: dict[str, bool]) -> None:
