@@ -38,7 +38,13 @@ class Feed(SideThread):
         self._topic = topic
         self._pause_s = pause_s
         self._burst = burst
-        self._producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": linger_ms})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": rig.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": linger_ms,
+            }
+        )
 
     def close(self) -> None:
         """See `SideThread.close`: what was made is sent."""
@@ -82,6 +88,7 @@ class BatchFeed(SideThread):
         self._producer = Producer(
             {
                 "bootstrap.servers": rig.bootstrap,
+                "enable.idempotence": True,
                 "linger.ms": 20,
                 "queue.buffering.max.messages": 2_000_000,
             }

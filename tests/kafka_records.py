@@ -143,8 +143,12 @@ def produce(
     *,
     options: Options | None = None,
 ) -> None:
-    """Write records outside any transaction and wait until every one is acknowledged."""
-    _send(Producer(_client_options(bootstrap, options)), topic, records)
+    """Write records outside any transaction and wait until every one is acknowledged.
+
+    Each partition's once and in this order, also where a new leader refuses the first request.
+    """
+    idempotent = {"enable.idempotence": True, **(options or {})}
+    _send(Producer(_client_options(bootstrap, idempotent)), topic, records)
 
 
 def produce_transaction(

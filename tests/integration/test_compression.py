@@ -26,7 +26,12 @@ _VALUE = b"a value that can be compressed, for it says so again and again and ag
 def fill(kafka: EmbeddedKafka, topic: str, codec: str, partition: int = 0) -> None:
     """Some batches of one codec."""
     producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap, "compression.type": codec, "linger.ms": 20}
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "compression.type": codec,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+        }
     )
     for _ in range(200):
         producer.produce(topic, _VALUE, partition=partition)

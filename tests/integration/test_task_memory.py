@@ -24,7 +24,9 @@ PARTITIONS = 2
 
 
 def fill(kafka: EmbeddedKafka, topic: str, sizes: list[int]) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 20})
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "linger.ms": 20}
+    )
     for number, size in enumerate(sizes):
         while True:
             try:
