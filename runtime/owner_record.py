@@ -198,7 +198,7 @@ class OwnerClaim:
         before_s = self._written_s
         self._is_written_over()
         self._write()
-        if self._age_s() - before_s >= _WATCH_S:
+        if self._may_be_dead_since(before_s):
             self._sleep(RENEWAL_INTERVAL_S + _POLL_S)
             self._is_written_over()
 
@@ -218,9 +218,12 @@ class OwnerClaim:
         ends. Twice, it lives on in another store of the same name.
 
         Raises:
-            FencedError: anybody else has, or it has twice.
+            FencedError: anybody else has, or it has twice; or somebody else may have had the name
+                and given it back.
         """
         found = self._store.read()
+        if found is None and self._may_be_dead_since(self._written_s):
+            raise self._refusal_of_none()
         if found is None or found.session == self._record.session:
             return False
         if found.session != self._overtaken:
@@ -275,6 +278,18 @@ class OwnerClaim:
 
     def _age_s(self) -> float:
         return self._clock() + self._slept()
+
+    def _may_be_dead_since(self, written_s: float) -> bool:
+        """Whether somebody who has watched what was written then may take this run for dead."""
+        return self._age_s() - written_s >= _WATCH_S
+
+    def _refusal_of_none(self) -> FencedError:
+        return FencedError(
+            f"another run may have had this {self._owned.kind} while this one was not heard of",
+            {self._owned.kind.replace(" ", "_"): self._owned.name},
+            "Nothing undecided of this one is visible. Start it again, unless that run has gone on "
+            "from a copy of its checkpoint directory: then from that.",
+        )
 
     def _refusal(self, found: OwnerRecord) -> FencedError:
         where = {

@@ -325,6 +325,28 @@ def test_rule_22_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
     assert store.record.session == "s2"
 
 
+def test_rule_22_who_finds_no_record_behind_a_pause_ends() -> None:
+    """Another run had it, and gave it back: what this one has open was swept."""
+    store = FakeStore()
+    older, newer = _claim(store, session="s1"), _claim(store, uri="file:/copy", session="s2")
+    older.take()
+    newer.take()
+    newer.release()
+    with pytest.raises(FencedError, match="may have had this transactional id prefix"):
+        older.renew()
+    assert store.record is None
+
+
+def test_rule_22_a_record_that_somebody_deletes_is_written_again() -> None:
+    """Nobody has watched for long enough: it was a person, or a group that was taken for unused."""
+    store = FakeStore()
+    claim = _claim(store, session="s1")
+    claim.take()
+    store.now_s, store.record = 2 * RENEWAL_INTERVAL_S, None
+    claim.renew()
+    assert store.record is not None
+
+
 def test_rule_22_who_renews_in_time_looks_once() -> None:
     """A decision may wait for it."""
     store = FakeStore()
