@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from connectors.kafka._cli_options import BOOTSTRAP_NAMES
+from connectors.kafka._cli_options import (
+    BOOTSTRAP_NAMES,
+    Config,
+    ConfigFile,
+    connection_of,
+    read_options,
+)
 from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
@@ -85,18 +91,21 @@ def create(
             *BOOTSTRAP_NAMES, help="Another cluster than the broker that `start` started."
         ),
     ] = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Make topics; a source and a sink want theirs to exist."""
+    connection = connection_of(bootstrap, read_options(config, config_file))
     server = recall(_NAME)
-    address = bootstrap or (server.address if server else None)
-    if address is None:
+    if connection is None and server is not None:
+        connection = KafkaConnection(bootstrap_servers=server.address)
+    if connection is None:
         raise MissingRequirementError(
             "no broker of this user runs",
             {"topics": ",".join(topics)},
             "Start one with: sluice kafka start --background, or give --bootstrap-servers "
             "host:port.",
         )
-    connection = KafkaConnection(bootstrap_servers=address)
     create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in topics])
     _console.print(f"created {', '.join(topics)} with {partitions} partition(s) each")
 

@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from connectors.kafka._cli_options import BOOTSTRAP_NAMES
+from connectors.kafka._cli_options import BOOTSTRAP_NAMES, Config, ConfigFile, read_options
 from connectors.kafka.txn_session import (
     TransactionSession,
     abort_by_hand,
@@ -27,9 +27,8 @@ from connectors.kafka.txn_session import (
 )
 from connectors.kafka.txn_survey import TransactionLine
 from runtime.contracts import CommitOutcome, CommitReport
-from runtime.errors import ConfigError
 
-__all__ = ["app", "read_options"]
+__all__ = ["app"]
 
 app = typer.Typer(
     help="See and end a job's Kafka transactions, with the job gone.", no_args_is_help=True
@@ -47,16 +46,6 @@ _Ids = Annotated[list[str] | None, typer.Argument(metavar="[TRANSACTIONAL_ID]...
 _Bootstrap = Annotated[
     str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers, if not those on record.")
 ]
-_Config = Annotated[
-    list[str] | None,
-    typer.Option("--config", metavar="KEY=VALUE", help="A kafka.* option; may be repeated."),
-]
-_ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-file", exists=True, dir_okay=False, help="File of KEY=VALUE lines, for secrets."
-    ),
-]
 _Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for the cluster.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 _Force = Annotated[bool, typer.Option("--force", help="Do it although it may lose or double.")]
@@ -67,8 +56,8 @@ def list_transactions(
     path: _Path,
     *,
     bootstrap: _Bootstrap = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
     timeout_s: _Timeout = 15.0,
     everything: Annotated[
         bool, typer.Option("--all", help="Also those of committed checkpoints and idle ids.")
@@ -97,8 +86,8 @@ def describe(
     transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")],
     *,
     bootstrap: _Bootstrap = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
     timeout_s: _Timeout = 15.0,
     as_json: _AsJson = False,
 ) -> None:
@@ -124,8 +113,8 @@ def commit(
     ids: _Ids = None,
     *,
     bootstrap: _Bootstrap = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
     timeout_s: _Timeout = 30.0,
     force: _Force = False,
     as_json: _AsJson = False,
@@ -146,8 +135,8 @@ def abort(
     ids: _Ids = None,
     *,
     bootstrap: _Bootstrap = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
     timeout_s: _Timeout = 30.0,
     force: _Force = False,
     as_json: _AsJson = False,
@@ -176,44 +165,6 @@ def _open(
 
 def _matters(line: TransactionLine) -> bool:
     return line.is_open or line.is_unfinished
-
-
-def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict[str, str]:
-    """Options given as KEY=VALUE on the command line and in a file, which come first.
-
-    Raises:
-        ConfigError: an option of another form, or a file that cannot be read.
-    """
-    lines = _lines(config_file) if config_file is not None else []
-    written = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    options = {}
-    for number, item in enumerate([*written, *(config or ())], 1):
-        name, separator, value = item.partition("=")
-        if not separator:
-            raise ConfigError(
-                "an option is not of the form KEY=VALUE",
-                {"option": number, "begins_with": _shown(name)},
-                "Write for example kafka.security.protocol=SASL_SSL.",
-            )
-        options[name.strip()] = value.strip()
-    return options
-
-
-def _shown(text: str) -> str:
-    """As much of a line as is the name of an option: it may be one of a key in several lines."""
-    words = text.split()
-    return words[0] if words and words[0].startswith("kafka.") else "(not shown)"
-
-
-def _lines(config_file: Path) -> list[str]:
-    try:
-        return config_file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(
-            "the file of options cannot be read",
-            {"file": config_file, "reason": err},
-            "Give one that this user may read, of KEY=VALUE lines in UTF-8.",
-        ) from err
 
 
 def _exit_unless(

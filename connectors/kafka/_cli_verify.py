@@ -14,9 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from connectors.kafka._cli_options import BOOTSTRAP_NAMES
-from connectors.kafka._cli_txn import read_options
-from connectors.kafka.security import KafkaConnection
+from connectors.kafka._cli_options import (
+    BOOTSTRAP_NAMES,
+    Config,
+    ConfigFile,
+    connection_of,
+    read_options,
+)
 from connectors.kafka.verification import (
     Comparison,
     Plan,
@@ -76,14 +80,6 @@ _Timestamps = Annotated[bool, typer.Option("--timestamps", help="Compare timesta
 _Findings = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write every fault there, as JSON lines.")
 ]
-_Config = Annotated[
-    list[str] | None,
-    typer.Option("--config", metavar="KEY=VALUE", help="A kafka.* option; may be repeated."),
-]
-_ConfigFile = Annotated[
-    Path | None,
-    typer.Option(exists=True, dir_okay=False, help="File of KEY=VALUE lines, for secrets."),
-]
 _Memory = Annotated[int, typer.Option(min=1, help="Memory for the comparison.")]
 _Scratch = Annotated[
     Path | None,
@@ -107,8 +103,8 @@ def verify_command(
     ignore_headers: _IgnoreHeaders = False,
     timestamps: _Timestamps = False,
     findings: _Findings = None,
-    config: _Config = None,
-    config_file: _ConfigFile = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
     memory_mib: _Memory = 512,
     scratch: _Scratch = None,
     timeout_s: _Timeout = 30.0,
@@ -131,7 +127,7 @@ def verify_command(
     plan = Plan(
         source=source,
         output=output,
-        connection=_connection(bootstrap, read_options(config, config_file)),
+        connection=connection_of(bootstrap, read_options(config, config_file)),
         mapping=_same if mapping is None else load_mapping(mapping),
         identity=Identity(
             partition=not (ignore_partition or files),
@@ -264,19 +260,6 @@ def _whole(side: str) -> str:
         return side
     local = side.removeprefix("file://")
     return f"{Path(local).resolve()}/" if "://" not in local else f"{side.rstrip('/')}/"
-
-
-def _connection(bootstrap: str | None, options: dict[str, str]) -> KafkaConnection | None:
-    if bootstrap is not None:
-        options = {**options, "kafka.bootstrap.servers": bootstrap}
-    for name in options:
-        if not name.lower().startswith("kafka."):
-            raise ConfigError(
-                "an option of Kafka's clients has the prefix kafka.",
-                {"option": name},
-                f"Write kafka.{name}.",
-            )
-    return KafkaConnection.of(options) if options else None
 
 
 def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:

@@ -5,9 +5,12 @@ import pickle
 import time
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from connectors.kafka._cli import app as kafka_commands
 from connectors.kafka._client import (
     AdminClient,
     KafkaException,
@@ -98,6 +101,20 @@ def test_sasl_ssl_reaches_both_clients_and_shows_no_secret(
     ]
     assert len(log_of_everything.records) > 10
     assert [text for text in said if secure_kafka.password in text] == []
+
+
+def test_topics_are_made_on_a_cluster_that_asks_for_a_log_in(
+    secure_kafka: SecureKafka, tmp_path: Path
+) -> None:
+    """By options in a file, as `sluice txn` and `sluice verify` take them."""
+    options, topic = tmp_path / "options", unique("topic")
+    lines = [f"{name}={value}" for name, value in _options(secure_kafka, "SCRAM-SHA-512").items()]
+    options.write_text("\n".join(lines), "utf-8")
+    given = ["create", topic, "--partitions", "2", "--config-file", str(options)]
+    made = CliRunner().invoke(kafka_commands, given, catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    client = make_admin(KafkaConnection.of(_options(secure_kafka, "PLAIN")).librdkafka(Role.ADMIN))
+    assert len(client.list_topics(topic, timeout=30).topics[topic].partitions) == 2
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

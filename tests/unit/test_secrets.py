@@ -19,7 +19,7 @@ import runtime
 from connectors.hdfs import HdfsSink, PartitionCommit, Webhook
 from connectors.hdfs._spark import SparkFrameSaver
 from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka._cli_txn import read_options
+from connectors.kafka._cli_options import read_options
 from connectors.kafka.client_options import Role
 from connectors.kafka.credentials import ClientCredentials, OAuthToken, without_credentials
 from connectors.kafka.security import KafkaConnection
