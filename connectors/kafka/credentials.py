@@ -135,10 +135,9 @@ class ClientCredentials:
         except urllib3.exceptions.HTTPError as err:
             reason = getattr(err, "reason", None) or err
             if isinstance(reason, urllib3.exceptions.SSLError) and reason.args:
-                reason = reason.args[0]  # a balancer whose servers are away hangs up, too
-            lasting = (ssl.CertificateError, urllib3.exceptions.LocationValueError)
-            told = self._refused if isinstance(reason, lasting) else self._away
-            raise told(type(reason).__name__) from None
+                reason = reason.args[0]
+            told = self._refused if _is_lasting(reason) else self._away
+            raise told(f"{type(reason).__name__} {_tls_reason(reason)}".rstrip()) from None
         body = _json_object(answer.data)
         if answer.status == 200:
             return self._token(body)
@@ -207,6 +206,24 @@ def without_credentials(url: str) -> str:
 
 _FOR_THE_MOMENT = frozenset({408, 425, 429})
 _LATER = frozenset({"server_error", "slow_down", "temporarily_unavailable"})  # RFC 6749, RFC 8628
+
+
+def _is_lasting(reason: Exception) -> bool:
+    """Whether an endpoint that gives no answer would give none again.
+
+    An alert is a server's own refusal, of a client without a certificate or of an old version. One
+    that ends the handshake without a word, or in plain text, is a balancer whose servers are away.
+    """
+    import urllib3  # as above
+
+    said = _tls_reason(reason)
+    is_alert = "_ALERT_" in said and "INTERNAL_ERROR" not in said
+    lasting = (ssl.CertificateError, urllib3.exceptions.LocationValueError)
+    return is_alert or said == "UNSUPPORTED_PROTOCOL" or isinstance(reason, lasting)
+
+
+def _tls_reason(error: Exception) -> str:
+    return (error.reason or "") if isinstance(error, ssl.SSLError) else ""
 
 
 def _json_object(data: bytes) -> Mapping[str, object]:

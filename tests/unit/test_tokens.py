@@ -1,5 +1,6 @@
 """OAUTHBEARER tokens while their issuer is away, and what it is asked with."""
 
+import contextlib
 import http.server
 import json
 import pickle
@@ -228,6 +229,30 @@ def test_an_endpoint_that_ends_the_handshake_is_worth_another_try(answer: bytes)
         socket.create_connection(place).close()
         join(thread)
     assert asked == 1
+
+
+def test_an_endpoint_that_wants_a_clients_certificate_refuses() -> None:
+    """An alert is an answer: it would be the same one for ever."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(SERVER_PEM, password="changeit")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # by 1.3 a client may be gone before it hears
+    context.load_verify_locations(SERVER_PEM)
+
+    def refuse(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            context.wrap_socket(connection, server_side=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=refuse, args=[listening])
+        thread.start()
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/token"
+        with pytest.raises(AuthenticationError, match="ALERT"):
+            ClientCredentials(
+                token_url=url, client_id="me", client_secret="s", ca_file=str(SERVER_PEM)
+            )()
+        join(thread)
 
 
 def _tls_options(url: str, *more: Sequence[str]) -> KafkaConnection:
