@@ -1,5 +1,6 @@
 """Makes the next transactional producer ready: the cluster's limits, a client, its identity."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,9 +18,11 @@ from connectors.kafka.security import KafkaConnection
 from connectors.kafka.statistics_pace import StatisticsPace
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.tuning import WriteSettings
-from runtime.errors import ConfigError, UnreachableError
+from runtime.errors import ConfigError, StreamError, UnreachableError
 
 __all__ = ["Preparation", "make_client"]
+
+log = logging.getLogger(__name__)
 
 _LEAST_INIT_S = 9.0
 
@@ -85,10 +88,18 @@ class Preparation:
             if newer == limits:
                 raise
         except UnansweredError as err:
-            if not isinstance(err.reason, ConfigError) or self._limits.asked_again() == limits:
+            if not isinstance(err.reason, ConfigError) or not self._is_told_more(limits):
                 raise
             raise LateRequestError(err.reason) from err  # this id may not be tried again
         return self._ready(transactional_id, newer, until_s)
+
+    def _is_told_more(self, limits: ClusterLimits) -> bool:
+        """Whether another look tells other limits; one that fails hides nothing that is known."""
+        try:
+            return self._limits.asked_again() != limits
+        except StreamError as err:
+            log.info("limits of the cluster cannot be read: error=%s", err)
+            return False
 
     def _ready(
         self, transactional_id: str, limits: ClusterLimits, until_s: float

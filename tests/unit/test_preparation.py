@@ -9,7 +9,7 @@ from connectors.kafka._client import KafkaError
 from connectors.kafka.cluster_limits import LimitsLook
 from connectors.kafka.hot_path import HotPath
 from connectors.kafka.preparation import Preparation
-from connectors.kafka.refusals import LateRequestError
+from connectors.kafka.refusals import LateRequestError, UnansweredError
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.tuning import WriteSettings
 from runtime.errors import ConfigError
@@ -35,10 +35,15 @@ class Made:
             WriteSettings(queue_kib=1024, queue_records=1000),
             transaction_timeout_s=None,
             topic=None,
-            look=lambda: self.looks.pop(0),
+            look=self._look,
             hot_path=HotPath.PLAIN,
             patience_s=10.0,
         )
+
+    def _look(self) -> LimitsLook:
+        if not self.looks:
+            raise ConfigError("the client refuses a setting", {}, "")
+        return self.looks.pop(0)
 
     def _client(self, hot_path: HotPath, config: Mapping[str, Any]) -> FakeClient:
         del hot_path
@@ -65,6 +70,16 @@ def test_rule_4_behind_a_request_without_an_answer_another_id_is_tried(
         made.prepare("id")
     made.prepare("another id").release()
     assert made.timeouts_ms == [900_000, 60_000]
+
+
+def test_rule_4_a_look_that_fails_does_not_hide_a_request_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its id would be given to another task, whose transaction the late request aborts."""
+    silence = kafka_error("_TIMED_OUT", retriable=True)
+    made = Made(monkeypatch, [PARTIAL], [silence, REFUSAL])
+    with pytest.raises(UnansweredError):
+        made.prepare("id")
 
 
 @pytest.mark.parametrize("looks", [[WHOLE], [PARTIAL, PARTIAL]])
