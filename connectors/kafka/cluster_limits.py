@@ -138,11 +138,12 @@ class KnownLimits:
     # --- below, the lock is held ------------------------------------------------------------
 
     def _first(self) -> LimitsLook:
-        now_s = self._clock()
-        if now_s >= self._next_look_s:
+        if self._clock() >= self._next_look_s:
             self._refusals.forget()  # of a task of the past: who waits asks more often
-        self._next_look_s = now_s + _INTERVAL_S
-        found = self._look()
+        try:
+            found = self._look()
+        finally:
+            self._next_look_s = self._clock() + _INTERVAL_S
         if not found.is_enough:
             raise self._failure(found)
         self._known = found

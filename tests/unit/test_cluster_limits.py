@@ -31,9 +31,10 @@ BOTH = LimitsLook(timeouts_s={"1": 900.0, "2": 60.0}, batch_bytes={"out": 5}, pa
 
 
 class Looks:
-    """Answers in turn, the last one for ever; each look takes a second."""
+    """Answers in turn, the last one for ever; each look takes a second, or as long as is said."""
 
-    def __init__(self, *answers: LimitsLook) -> None:
+    def __init__(self, *answers: LimitsLook, look_s: float = 1.0) -> None:
+        self.look_s = look_s
         self.answers = list(answers)
         self.clock = ManualClock()
         self.at_s: list[float] = []
@@ -41,7 +42,7 @@ class Looks:
 
     def _look(self) -> LimitsLook:
         self.at_s.append(self.clock())
-        self.clock.advance(1.0)
+        self.clock.advance(self.look_s)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def waited(self) -> ClusterLimits:
@@ -134,6 +135,8 @@ def test_a_refused_log_in_counts_when_it_lasts_and_no_broker_answers() -> None:
     with pytest.raises(AuthenticationError):
         looks.waited()
     assert looks.at_s[-1] - looks.at_s[0] >= LASTING_S
+    with pytest.raises(AuthenticationError):
+        Looks(REFUSED, look_s=40.0).waited()  # as of a token function that takes its time
     assert Looks(*[REFUSED] * 5, BOTH).waited() == BOTH.limits
     one_refuses = LimitsLook(
         timeouts_s={"1": 900.0}, unanswered=frozenset({"broker 2"}), refusal=REFUSAL
