@@ -51,7 +51,7 @@ class SideThread(abc.ABC):
         try:
             self._work()
         except Exception as err:  # noqa: BLE001 - raised in the thread that asks
-            self._error = err
+            self._error = self._error or err  # what came first may be the reason
 
     @abc.abstractmethod
     def _work(self) -> None:

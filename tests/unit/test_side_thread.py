@@ -23,6 +23,10 @@ class Counting(SideThread):
         """Whether its thread is."""
         return self._thread.is_alive()
 
+    def fail(self, error: Exception) -> None:
+        """As a callback does that is told of a failure while the work goes on."""
+        self._error = error
+
     def counted(self) -> int:
         """So far."""
         self._require_sound()
@@ -52,6 +56,16 @@ def test_what_has_ended_it_is_told_whoever_asks() -> None:
     with Counting(error=ValueError("no use")) as counting:
         wait_for(lambda: not counting.is_running, poll_s=0.001)
         with pytest.raises(ValueError, match="no use"):
+            counting.counted()
+
+
+def test_what_has_failed_first_is_what_is_told() -> None:
+    """A client that has reported its failure refuses everything afterwards."""
+    counting = Counting(error=ValueError("refused now"))
+    counting.fail(ValueError("failed before"))
+    with counting:
+        wait_for(lambda: not counting.is_running, poll_s=0.001)
+        with pytest.raises(ValueError, match="failed before"):
             counting.counted()
 
 
