@@ -5,12 +5,13 @@ in an executor, with an error that names neither the argument nor what it may be
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from runtime.errors import ConfigError
 
 __all__ = [
     "check_kinds",
+    "ordered_texts",
     "require_able",
     "require_flag",
     "require_function",
@@ -83,6 +84,20 @@ def require_able(
     """An object with these methods, as one of ``example``; see `require_text`."""
     if isinstance(value, type) or not all(hasattr(value, method) for method in methods):
         raise _wrong(value, name, of, f"an object such as {example}", f"Write {name}={example}.")
+
+
+def ordered_texts(value: object, name: str, *, of: str, example: str) -> tuple[str, ...]:
+    """Texts in an order that counts, read but once; one by itself is a list of one; see
+    `require_text`."""
+    if isinstance(value, str):
+        value = (value,)
+    if isinstance(value, set | frozenset) or not isinstance(value, Iterable):
+        remedy = f"Write {name}={example}: a set has another order in each process."
+        raise _wrong(value, name, of, f"a list such as {example}", remedy)
+    found = tuple(value)
+    for each in found:
+        require_text(each, name, of=of)
+    return found
 
 
 def check_kinds(

@@ -9,7 +9,7 @@ from connectors.hdfs.formats import format_name
 from connectors.hdfs.partition_commit.settings import PartitionCommit
 from connectors.hdfs.rolling import Roll
 from connectors.hdfs.staging import split_target
-from runtime.arguments import check_kinds, require_text
+from runtime.arguments import check_kinds, ordered_texts
 from runtime.contracts import Frame, FrameWriter, SinkCoordinator
 from runtime.errors import ConfigError
 from runtime.event_time import EventTime
@@ -79,19 +79,15 @@ class HdfsSink:
             optional_texts={"name": name, "uid": uid},
             objects={
                 "roll": (roll, _ROLLS, "Roll(size='128m', age=300)"),
-                "partition_by": (partition_by, ("__iter__",), "['day']"),
-                "columns": (columns, ("__iter__",), "['day', 'value']"),
                 "partition_commit": (partition_commit, ("check_columns",), "PartitionCommit()"),
             },
             options=options,
         )
-        for column in _names(partition_by):
-            require_text(column, "partition_by", of="HdfsSink")
         self._target = absolute_uri(os.fspath(path))
         _, directory = split_target(self._target)
         self._format = format_name(format)
-        self._partition_by = _names(partition_by)
-        self._columns = None if columns is None else _names(columns)
+        self._partition_by = _names(partition_by, "partition_by", "['day']")
+        self._columns = None if columns is None else _names(columns, "columns", "['day', 'value']")
         self._options = {key: _text(value) for key, value in (options or {}).items()}
         self._name = name or f"files-{directory}"
         self._uid = uid
@@ -256,9 +252,8 @@ class HdfsSink:
         return f"HdfsSink({self._target!r}, format={self._format!r})"
 
 
-def _names(columns: Sequence[str]) -> tuple[str, ...]:
-    """One name is one name, and not its letters."""
-    return (columns,) if isinstance(columns, str) else (*columns,)
+def _names(columns: object, argument: str, example: str) -> tuple[str, ...]:
+    return ordered_texts(columns, argument, of="HdfsSink", example=example)
 
 
 def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Never, Self, TypeAlias
 
@@ -24,7 +25,7 @@ from connectors.kafka.serde.deserializing import (
 )
 from connectors.kafka.subscription import Subscription
 from connectors.kafka.tuning import claimed_by_reader, read_settings
-from runtime.arguments import check_kinds, require_function, require_text
+from runtime.arguments import check_kinds, ordered_texts, require_function
 from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError, StreamError
 from runtime.on_error import OnError, Policy, policy_of
@@ -114,10 +115,9 @@ class KafkaSource:
         self._rate_limit = rate_limit
         self._memory = TaskMemory()
         self._name = name or f"kafka-{self._options.subscription}"
-        self._columns = tuple(columns or columns_with(headers=include_headers))
-        self._are_chosen = bool(columns)
-        for column in self._columns:
-            require_text(column, "columns", of="KafkaSource")
+        chosen = () if columns is None else _texts(columns, "columns", "['key', 'value']")
+        self._columns = chosen or columns_with(headers=include_headers)
+        self._are_chosen = bool(chosen)
         schema_of(self._columns)  # refuses unknown names
         deserializers = {"key": key_deserializer, "value": value_deserializer}
         require_deserializable(deserializers, self._columns)
@@ -323,15 +323,13 @@ def _keys_now(
     ]
 
 
-_LIST = ("__iter__",)
-_DESERIALIZER = (("type", "deserialize"), "JsonDeserializer(schema)")
+# Of a user's own nothing is asked here: its type may be looked up somewhere, by the executors.
+_DESERIALIZER = (("deserialize",), "JsonDeserializer(schema)")
 _OBJECTS = {
-    "topics": (_LIST, "['orders']"),
     "partitions": (("items",), "{'orders': [0, 1]}"),
-    "columns": (_LIST, "['key', 'value']"),
     "key_deserializer": _DESERIALIZER,
     "value_deserializer": _DESERIALIZER,
-    "rate_limit": (("proportional", "min_rate"), "PidRateLimit()"),
+    "rate_limit": ([each.name for each in fields(PidRateLimit)], "PidRateLimit()"),
 }
 
 
@@ -353,6 +351,10 @@ def _require_kinds(given: Mapping[str, object]) -> None:
     )
 
 
+def _texts(given: object, name: str, example: str) -> tuple[str, ...]:
+    return ordered_texts(given, name, of="KafkaSource", example=example)
+
+
 def _as_options(
     topics: Sequence[str] | None,
     pattern: str | None,
@@ -365,12 +367,9 @@ def _as_options(
             {"topics": topics},
             f"Write topics=[{topics!r}].",
         )
-    names = tuple(topics or ())  # a generator is read once
-    for topic in names:
-        require_text(topic, "topics", of="KafkaSource")
     said: dict[str, str] = {}
     if topics is not None:
-        said["subscribe"] = ",".join(names)
+        said["subscribe"] = ",".join(_texts(topics, "topics", "['orders']"))
     if pattern is not None:
         said["subscribePattern"] = pattern
     if partitions is not None:

@@ -117,6 +117,28 @@ def test_topics_that_can_be_read_but_once_are_kept() -> None:
     assert _source(topics=(each for each in ["a", "b"])).name == _source(topics=["a", "b"]).name
 
 
+def test_columns_that_can_be_read_but_once_are_kept() -> None:
+    """Those to partition by, too: an unpartitioned table would be another one."""
+    sink = HdfsSink("/d/x", partition_by=iter(["day"]), columns=iter(["day", "value"]))  # type: ignore[arg-type]
+    shown = sink.settings()
+    assert (shown["partition_by"], shown["columns"]) == ("day", "day,value")
+    assert _source(columns=iter([])).schema_ddl() == _source().schema_ddl()
+
+
+def test_the_type_of_a_users_deserializer_is_left_to_the_executors() -> None:
+    """It may be looked up where the driver cannot, and a source reaches nothing before its job."""
+
+    class Registered:
+        @property
+        def type(self) -> Any:
+            raise ConnectionError("asked on the driver")
+
+        def deserialize(self, payloads: Any) -> Any:
+            return payloads
+
+    _source(value_deserializer=Registered())
+
+
 def test_listeners_that_can_be_read_but_once_are_kept() -> None:
     """A generator is read by whoever looks at it first."""
     listener = SimpleNamespace(on_progress=print)
@@ -152,6 +174,12 @@ _BUILT: dict[str, Callable[[], object]] = {
     "argument=force_rescale given='no'": lambda: (
         _job().source(_source()).transform(print, force_rescale="no")  # type: ignore[arg-type]
     ),
+    "argument=uid given=0": lambda: (
+        _job().source(_source()).transform(print, uid=0)  # type: ignore[arg-type]
+    ),
+    r".map_batches.*argument=name given=\[\]": lambda: (
+        _job().source(_source()).map_batches(print, name=[])  # type: ignore[arg-type]
+    ),
     r"argument=uid given=5\] *\..*uid='…'": lambda: (
         _job().source(_source()).transform(print, uid=5)  # type: ignore[arg-type]
     ),
@@ -160,7 +188,12 @@ _BUILT: dict[str, Callable[[], object]] = {
     "argument=topics given=5": lambda: _source(topics=5),
     "argument=partitions given=5": lambda: _source(partitions=5),
     "argument=columns given=5": lambda: _source(columns=[5]),
+    "argument=columns given={'value'}.*another order": lambda: _source(columns={"value"}),
+    "argument=topics given=frozenset": lambda: _source(topics=frozenset(["in"])),
     "argument=rate_limit given='5'": lambda: _source(rate_limit="5"),
+    "argument=rate_limit given=namespace": lambda: _source(
+        rate_limit=SimpleNamespace(proportional=1.0, min_rate=100.0)
+    ),
     "KafkaSource is not a function .argument=oauth_token given=<class 'str'>": lambda: _source(
         oauth_token="sasl.password"
     ),
@@ -182,14 +215,17 @@ _BUILT: dict[str, Callable[[], object]] = {
     "argument=transaction_timeout_s": lambda: _sink(transaction_timeout_s="60"),
     "argument=options given=<class 'str'>": lambda: _sink(options="sasl.password=x"),
     "argument=uid": lambda: _sink(uid=5),
-    "argument=uid given=0": lambda: _source(uid=0),
+    "KafkaSource .*argument=uid given=0": lambda: _source(uid=0),
     "argument=name given=False": lambda: _source(name=False),
     "argument=topic given=0": lambda: _sink(topic=0),
-    "argument=name given=\\[\\]": lambda: HdfsSink("/data/x", name=[]),  # type: ignore[arg-type]
+    "HdfsSink .*argument=name given=\\[\\]": lambda: HdfsSink("/data/x", name=[]),  # type: ignore[arg-type]
     "argument=path": lambda: HdfsSink(None),  # type: ignore[arg-type]
     "argument=format": lambda: HdfsSink("/data/x", format=None),  # type: ignore[arg-type]
     "argument=roll": lambda: HdfsSink("/data/x", roll="1h"),  # type: ignore[arg-type]
     "argument=partition_by": lambda: HdfsSink("/data/x", partition_by=[1]),  # type: ignore[list-item]
+    "argument=partition_by given=None": lambda: HdfsSink("/data/x", partition_by=None),  # type: ignore[arg-type]
+    "argument=partition_by given={'day'}": lambda: HdfsSink("/data/x", partition_by={"day"}),  # type: ignore[arg-type]
+    "HdfsSink is not text .argument=columns given=5": lambda: HdfsSink("/data/x", columns=[5]),  # type: ignore[list-item]
 }
 
 
