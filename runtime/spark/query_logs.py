@@ -76,7 +76,8 @@ class PlannedFiles:
         known, files = self._newest.get(source, (None, ()))
         if known != number:
             files = tuple(sorted(_planned_files(self._fs, f"sources/{source}", number)))
-            self._newest[source] = number, files
+            if files:  # of a batch that has news; none may be a mount's that is away for a moment
+                self._newest[source] = number, files
         return files
 
 

@@ -255,6 +255,15 @@ def test_what_a_source_of_files_has_planned_is_read_once_while_it_has_no_news() 
     assert PlannedFiles(FakeFileSystem(disk)).of("1", 9) == ()
 
 
+def test_a_log_that_cannot_be_seen_for_a_moment_is_looked_at_again() -> None:
+    """As on a mount that is away: a decision that goes by nothing could not be started from."""
+    disk = Disk(files={})
+    planned = PlannedFiles(FakeFileSystem(disk))
+    assert planned.of("1", 9) == ()
+    disk.files["sources/1/9"] = f"v1\n{_file('b', 9)}".encode()
+    assert planned.of("1", 9) == (_file("b", 9),)
+
+
 def test_the_order_of_sources_by_name_is_that_of_a_map() -> None:
     """Spark promises none."""
 
