@@ -71,7 +71,8 @@ class OwnerWatch:
         for for a few seconds, and then what is known counts.
 
         Raises:
-            FencedError: another session is found in a record, now or before.
+            FencedError: another session is found in a record, now or before; or the run has ended,
+                and nobody looks any more.
         """
         for record in self._records:
             if self._lost is None:
@@ -114,7 +115,7 @@ class _Record:
         self._changed = threading.Condition()
         self._looked_s = -math.inf  # when the last look that has ended began
         self._good_from_s = -math.inf  # one that began before is not enough
-        self._wanted_s = -math.inf  # somebody waits for one that began then, or later
+        self._waiting = 0  # decisions and sweeps, for a look
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name=f"sluice-owner-{name}", daemon=True)
 
@@ -141,32 +142,51 @@ class _Record:
     def await_look(self) -> None:
         """See `OwnerWatch.require`."""
         with self._changed:
-            now_s = self._age_clock()
-            oldest_s = max(now_s - _FRESH_INTERVALS * self._interval_s, self._good_from_s)
-            if self._looked_s >= oldest_s:
+            if self._is_fresh():
                 return
-            self._wanted_s = now_s  # one under way may have begun before a pause
+            self._waiting += 1
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._looked_s >= now_s, _PATIENCE_S):
-                # One that is not answered fences nobody.
-                log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
+            try:
+                told = self._changed.wait_for(
+                    lambda: self._is_fresh() or self._is_over, _PATIENCE_S
+                )
+            finally:
+                self._waiting -= 1
+            if self._is_fresh():
+                return
+        if told:
+            raise FencedError(
+                "a run that has ended renews its owner records no more",
+                {"sink": self._name},
+                "Nothing undecided of it is visible; the next start goes on.",
+            )
+        # One that is not answered fences nobody.
+        log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
+
+    def _is_fresh(self) -> bool:
+        """By the present moment: this process may have been paused since a look began."""
+        oldest_s = self._age_clock() - _FRESH_INTERVALS * self._interval_s
+        return self._looked_s >= max(oldest_s, self._good_from_s)
 
     def _run(self) -> None:
         lost = None
         while lost is None and self._is_due():
             began_s = self._age_clock()
             lost = self._renewed()
-            if lost is not None:
-                self._lose(lost)
-            with self._changed:
-                self._looked_s = began_s
-                self._changed.notify_all()
+            try:
+                if lost is not None:
+                    self._lose(lost)
+            finally:
+                with self._changed:
+                    self._looked_s = began_s if lost is None else math.inf
+                    self._changed.notify_all()
 
     def _is_due(self) -> bool:
         """True once it is time to look; False: never again."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_over or self._wanted_s > self._looked_s, self._interval_s
+                lambda: self._is_over or (self._waiting > 0 and not self._is_fresh()),
+                self._interval_s,
             )
             return not self._is_over
 

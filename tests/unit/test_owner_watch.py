@@ -12,7 +12,7 @@ import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.messages import Publish, Published
-from runtime.checkpoint.ownership import OwnerWatch
+from runtime.checkpoint.ownership import _PATIENCE_S, OwnerWatch
 from runtime.checkpoint.serial import SerialSink
 from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SinkCoordinator, SweepReport, SweepView
@@ -158,7 +158,7 @@ def test_rule_22_a_running_job_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("now_s", "renewals"),
     [
-        pytest.param(0.0, 1, id="a look that was under way is enough"),
+        pytest.param(0.1, 1, id="a look that was under way is enough"),
         pytest.param(6 * INTERVAL_S, 2, id="unless the process stopped meanwhile"),
     ],
 )
@@ -269,16 +269,83 @@ def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
 
     with watch(sink, time) as owners:
         with patch.object(sink, "renew", renew):
-            start = threading.Thread(target=owners.require)
-            start.start()
+            with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+                owners.require()
             assert at_renewal.wait(PATIENCE_S)
-            time.now_s = 1.0
-            owners.look_next()
-            go_on.set()
-            join(start)
+        time.now_s = 1.0
+        owners.look_next()
         sink.finds = FENCED
+        go_on.set()
         with pytest.raises(FencedError):
             owners.require()
+
+
+def test_rule_22_a_run_that_has_ended_decides_nothing_that_nobody_has_looked_for() -> None:
+    """A commit that hung held the decision up until the record was renewed no more."""
+    sink, time = Sink(), Time()
+    with watch(sink, time) as owners:
+        owners.require()
+        owners.stop(timeout_s=PATIENCE_S)
+        owners.require()  # the last look is good for a while
+        time.now_s = 6 * INTERVAL_S
+        with pytest.raises(FencedError, match="has ended"):
+            owners.require()
+    assert sink.renewals == 1
+
+
+def test_rule_22_who_waits_for_a_look_is_told_of_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """At once, and not by a warning of a renewal that hangs."""
+    away, time = HangingSink(), Time()
+    told = list[FencedError]()
+
+    def decide() -> None:
+        try:
+            owners.require()
+        except FencedError as err:
+            told.append(err)
+
+    with watch(away, time) as owners:
+        try:
+            decision = threading.Thread(target=decide)
+            decision.start()
+            assert away.is_waiting.wait(PATIENCE_S)
+            owners.stop(timeout_s=0.0)
+            join(decision)
+        finally:
+            away.is_back.set()
+    assert len(told) == 1
+    assert "hangs" not in caplog.text
+
+
+def test_rule_22_who_waits_is_told_at_once_of_a_fence_that_a_look_under_way_finds() -> None:
+    """Behind a pause the record's own thread is often the first to look."""
+    sink, time = Sink(), Time()
+    at_renewal, go_on = threading.Event(), threading.Event()
+
+    def renew() -> None:
+        at_renewal.set()
+        assert go_on.wait(PATIENCE_S)
+        raise FENCED
+
+    def decide() -> None:
+        began_s = monotonic()
+        with pytest.raises(FencedError):
+            owners.require()
+        took_s.append(monotonic() - began_s)
+
+    took_s = list[float]()
+    with patch.object(sink, "renew", renew), watch(sink, time) as owners:
+        owners.tell(lambda _: go_on.set())
+        first = threading.Thread(target=decide)
+        first.start()
+        assert at_renewal.wait(PATIENCE_S)
+        time.now_s = 6 * INTERVAL_S
+        second = threading.Thread(target=decide)
+        second.start()
+        wait_for(lambda: second.native_id is not None)
+        go_on.set()
+        join(first, second)
+    assert max(took_s) < _PATIENCE_S
 
 
 class SweepingSink(Sink):
