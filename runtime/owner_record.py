@@ -38,6 +38,8 @@ WATCHED_INTERVALS = 3
 _WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 
 _POLL_S = 1.0
+_LATE_WRITES = 2
+"""Of a renewal that was on its way when its record was taken over: a late one writes twice."""
 _FORMAT = 1
 _LONGEST_URI = 1500  # Kafka's offset metadata holds 4096 bytes by default
 
@@ -161,7 +163,8 @@ class OwnerClaim:
             renewed_at_ms=0,
             renewals=0,
         )
-        self._overtaken: str | None = None  # session whose last write may still be on its way
+        self._overtaken: str | None = None  # session whose last writes may still be on their way
+        self._late_writes = 0
 
     def take(self) -> None:
         """Take the name.
@@ -183,9 +186,10 @@ class OwnerClaim:
                 self._warn_of(found)
             # Whoever was frozen between its look and its write wakes up.
             self._overtaken = found.overtaken if is_ours else found.session
+            self._late_writes = _LATE_WRITES
             self._record = replace(self._record, overtaken=self._overtaken)
         self._write()
-        if self._is_written_over():
+        if self._is_written_over(self._written_s):
             self._write()
 
     def renew(self) -> None:
@@ -193,14 +197,16 @@ class OwnerClaim:
 
         One that comes so late that somebody else may have watched the last one for long enough, as
         behind a pause or where the store stood still, may cross the record of who took this run for
-        dead. That one writes once more with its next renewal, and is looked for then.
+        dead. That one writes once more with its next renewal, and is looked for then. And this one
+        writes again: it has been waiting for as long as would make it look dead with its next one.
         """
         before_s = self._written_s
-        self._is_written_over()
+        self._is_written_over(before_s)
         self._write()
         if self._may_be_dead_since(before_s):
             self._sleep(RENEWAL_INTERVAL_S + _POLL_S)
-            self._is_written_over()
+            self._is_written_over(before_s)
+            self._write()
 
     def release(self) -> None:
         """Give the name back, if it is still ours, and close the store."""
@@ -211,24 +217,26 @@ class OwnerClaim:
         finally:
             self._store.close()
 
-    def _is_written_over(self) -> bool:
+    def _is_written_over(self, since_s: float) -> bool:
         """Whether the run that we overtook has written once more.
 
         Its renewal had looked before we wrote, and slept: it finds our record the next time, and
-        ends. Twice, it lives on in another store of the same name.
+        ends. If it goes on, it lives in another store of the same name.
 
+        Args:
+            since_s: when this run was last heard of.
         Raises:
-            FencedError: anybody else has, or it has twice; or somebody else may have had the name
-                and given it back.
+            FencedError: anybody else has, or it has more often than a late renewal may; or somebody
+                else may have had the name and given it back.
         """
         found = self._store.read()
-        if found is None and self._may_be_dead_since(self._written_s):
+        if found is None and self._may_be_dead_since(since_s):
             raise self._refusal_of_none()
         if found is None or found.session == self._record.session:
             return False
-        if found.session != self._overtaken:
+        if found.session != self._overtaken or not self._late_writes:
             raise self._refusal(found)
-        self._overtaken = None
+        self._late_writes -= 1
         log.info("the run before had a renewal on its way: name=%s", self._owned.name)
         return True
 

@@ -1,0 +1,105 @@
+"""The owner record in Kafka's offset metadata, as the group's coordinator answers."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connectors.kafka import owner
+from connectors.kafka._client import KafkaError, TopicPartition
+from connectors.kafka.owner import KafkaOwnerStore
+from connectors.kafka.security import KafkaConnection
+from runtime.errors import AuthenticationError, UnreachableError
+from runtime.owner_record import OwnerRecord
+from tests.fake_producer import kafka_error
+
+
+def _record(session: str) -> OwnerRecord:
+    return OwnerRecord(
+        job_uid="u1",
+        checkpoint_uri="file:/a",
+        session=session,
+        host="h",
+        renewed_at_ms=1,
+        renewals=3,
+    )
+
+
+class FakeConsumer:
+    """The group's coordinator as a consumer sees it: it answers what it is told to, in turn."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._told: Callable[[KafkaError | None, object], None] = config["on_commit"]
+        self.answers: list[KafkaError | None] = []
+        self.metadata: str | None = None
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[Any]:
+        """A place with an error of its own, or the metadata."""
+        del timeout
+        error = self.answers.pop(0) if self.answers else None
+        return [SimpleNamespace(error=error, metadata=self.metadata) for _ in places]
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        """Its answer comes with `poll`."""
+        assert asynchronous
+        (self._asked,) = offsets
+
+    def poll(self, timeout: float) -> None:
+        """Without an answer left: silence."""
+        del timeout
+        if self.answers:
+            error = self.answers.pop(0)
+            if error is None:
+                self.metadata = self._asked.metadata
+            self._told(error, None)
+
+
+@pytest.fixture
+def in_kafka(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaOwnerStore, FakeConsumer]:
+    """The store for a real cluster, over a consumer of ours."""
+    made: list[FakeConsumer] = []
+
+    def make(config: dict[str, Any]) -> FakeConsumer:
+        made.append(FakeConsumer(config))
+        return made[-1]
+
+    monkeypatch.setattr(owner, "make_consumer", make)
+    store = KafkaOwnerStore(KafkaConnection(bootstrap_servers="h:1"), "orders", timeout_s=0.3)
+    return store, made[0]
+
+
+def test_rule_22_a_coordinator_that_loads_is_asked_again_until_it_answers(
+    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
+) -> None:
+    """A place that cannot be read yet is not a place without an owner."""
+    store, consumer = in_kafka
+    record = _record("s1")
+    consumer.answers = [kafka_error("COORDINATOR_LOAD_IN_PROGRESS", retriable=True), None]
+    store.write(record)
+    consumer.answers = [kafka_error("COORDINATOR_LOAD_IN_PROGRESS", retriable=True)]
+    assert store.read() == record
+
+
+def test_rule_22_who_may_not_use_the_group_is_told_at_once(
+    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
+) -> None:
+    """No time makes it better; and the record counts neither as read nor as written."""
+    store, consumer = in_kafka
+    for ask in (store.read, lambda: store.write(_record("s1"))):
+        consumer.answers = [kafka_error("GROUP_AUTHORIZATION_FAILED")]
+        with pytest.raises(AuthenticationError):
+            ask()
+    assert consumer.metadata is None
+
+
+def test_rule_22_a_record_that_is_not_confirmed_in_time_is_not_written(
+    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
+) -> None:
+    """It may be, or not: who asks must look again before he decides anything."""
+    store, consumer = in_kafka
+    with pytest.raises(UnreachableError, match="not confirmed in time"):
+        store.write(_record("s1"))
+    consumer.answers = [kafka_error("COORDINATOR_NOT_AVAILABLE", retriable=True)] * 100
+    with pytest.raises(UnreachableError):
+        store.read()
