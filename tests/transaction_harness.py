@@ -300,7 +300,9 @@ class RealAttempt:
     def produce(self, records: int) -> None:
         """See `Attempt.produce`."""
         self.begin(records)
-        assert self._producer.flush(60) == 0
+        # In short steps: behind a fatal error, which it raises at its end, a longer flush calls
+        # back with statistics, and Python makes a SystemError of that.
+        wait_for(lambda: self._producer.flush(0.1) == 0, what="all records acknowledged")
 
     def begin(self, records: int) -> None:
         """As `produce`, without waiting for any answer."""

@@ -35,7 +35,9 @@ _CHUNK_ROWS = 10_000
 _CAUSE_S = 1.0
 _SHORTEST_LOOK_S = 0.001
 _LONGEST_LOOK_S = 0.05
-_FLUSH_STEP_S = 0.15  # from 0.2 on the client adds steps of its own
+# From 0.2 on the client adds steps of its own, also behind a fatal error that it is about to raise:
+# what it calls back with then fails with a SystemError.
+_FLUSH_STEP_S = 0.15
 
 
 class RecordSender:

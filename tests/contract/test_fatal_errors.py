@@ -1,0 +1,73 @@
+"""A producer that is fenced says so by its error, whichever client has its records.
+
+By librdkafka's own mock cluster, which answers the first records as a broker does that knows a
+newer epoch.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.kafka._client import make_producer
+from connectors.kafka.delivery import DeliveryLog
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.native.library import library_for
+from connectors.kafka.native.producer import NativeProducer
+from connectors.kafka.native.producing import NativeProducing
+from connectors.kafka.producing import PlainProducing
+from connectors.kafka.records import RecordColumns
+from connectors.kafka.sending import flush
+from runtime.contracts import TaskScope
+from runtime.errors import FencedError
+from runtime.model import BatchKey
+from tests.mock_cluster import MockCluster
+from tests.waiting import PATIENCE_S
+
+_PRODUCE = 0
+_INVALID_PRODUCER_EPOCH = 47
+SCOPE = TaskScope(
+    job_uid="j",
+    operator_id="sink",
+    batch=BatchKey(region="r", generation=0, batch_id=0),
+    checkpoint_id=1,
+    committed_through=0,
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster.running() as made:
+        made.make_topic("t")
+        yield made
+
+
+@pytest.mark.parametrize("hot_path", [HotPath.NATIVE, HotPath.PLAIN])
+def test_rule_3_a_flush_tells_that_the_producer_was_fenced(
+    cluster: MockCluster, hot_path: HotPath
+) -> None:
+    """Also where reports and statistics are told behind it, while it is about to be raised."""
+    statistics = list[Any]()
+    config = {
+        "bootstrap.servers": cluster.bootstrap,
+        "transactional.id": "p/j/r.0/owner/0",
+        "statistics.interval.ms": 1,
+        "stats_cb": lambda text: statistics.append(json.loads(text)),
+        "linger.ms": 0,
+        "log_level": 0,
+        "delivery.report.only.error": True,
+    }
+    library = library_for(config, hot_path)
+    client: Any = make_producer(config) if library is None else NativeProducer(library, config)
+    producing = PlainProducing(client) if library is None else NativeProducing(client)
+    client.init_transactions(PATIENCE_S)
+    client.begin_transaction()
+    cluster.answer(_PRODUCE, _INVALID_PRODUCER_EPOCH)
+    delivery = DeliveryLog(SCOPE)
+    rows = pa.record_batch({"value": [b"x"] * 20})
+    columns = RecordColumns.of(rows.schema, "t")
+    assert producing.prepare(rows, columns, None, delivery).produce(0) == (20, None)
+    with pytest.raises(FencedError):
+        flush(client, delivery, timeout_s=PATIENCE_S)
