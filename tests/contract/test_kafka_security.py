@@ -159,7 +159,9 @@ def test_another_process_ends_a_transaction_over_sasl_ssl(
     harness.close()
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param("PLAIN", marks=pytest.mark.extended), "SCRAM-SHA-512"]
+)
 def test_a_wrong_password_is_an_authentication_error_from_both_clients(
     secure_kafka: SecureKafka, log_of_everything: pytest.LogCaptureFixture, mechanism: str
 ) -> None:

@@ -229,7 +229,9 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     installation.close()
 
 
-@pytest.mark.parametrize("engine", ["micro-batch", "continuous", "drop-in"])
+@pytest.mark.parametrize(
+    "engine", [pytest.param("micro-batch", marks=pytest.mark.extended), "continuous", "drop-in"]
+)
 def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
     session: SparkSession,
     kafka: EmbeddedKafka,

@@ -414,6 +414,11 @@ def secure_source(
     )
 
 
+@pytest.mark.parametrize(
+    "hot_path",
+    ["native", pytest.param("plain", marks=pytest.mark.extended)],
+    indirect=True,
+)
 def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
     secure_kafka: SecureKafka,
     hot_path: str,
