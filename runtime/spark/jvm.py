@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JError
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import ERROR, REFERENCE_TYPE, Py4JError, get_return_value
 
 from runtime.closing import close_logged
 from runtime.embedded.ivy import pyspark_jars
@@ -66,7 +66,7 @@ def hadoop_jvm() -> Iterator[Any]:
             {"java": java.executable, "error": error},
             "Check that this Java works.",
         ) from error
-    gateway = JavaGateway(
+    gateway = _Gateway(
         gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
     )
     try:
@@ -77,6 +77,26 @@ def hadoop_jvm() -> Iterator[Any]:
         close_logged(gateway.shutdown, "gateway of a JVM")
         close_logged(process.stdin.close, "JVM")  # it ends when its standard input does
         _await_end(process)
+
+
+class _Gateway(JavaGateway):  # type: ignore[misc]  # py4j has no types
+    def _create_gateway_client(self) -> GatewayClient:
+        return _Client(gateway_parameters=self.gateway_parameters)
+
+
+class _Client(GatewayClient):  # type: ignore[misc]  # py4j has no types
+    """Raises what Java has thrown by itself.
+
+    A SparkSession has PySpark ask its own JVM what each exception is that any gateway of a process
+    hands out, by a number that means another object there: a file that is absent was at times the
+    error of a job that had failed before.
+    """
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:  # noqa: ANN401 - py4j's own
+        answer = super().send_command(command, retry, binary)
+        if not binary and answer.startswith(ERROR + REFERENCE_TYPE):
+            get_return_value(answer, self, "Hadoop", "client")
+        return answer
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 
 from runtime.errors import (
     AuthenticationError,
@@ -20,7 +20,7 @@ from runtime.errors import (
     StreamError,
 )
 
-__all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "thrown", "trouble_of", "typed"]
+__all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "trouble_of", "typed"]
 
 _CAUSES = 10  # at most so many causes of causes are looked at
 _NO_HOST = "UnknownHostException"
@@ -115,21 +115,10 @@ def trouble_of(said: Sequence[Said]) -> Trouble:
 
 def said_by(error: BaseException) -> list[Said]:
     """The chain of a Java error as Python has it, the outermost first."""
-    error = thrown(error)
     if isinstance(error, Py4JJavaError):
         return [said_of(cause) for cause in causes_of(error.java_exception)]
     text = (str(error).splitlines() or [repr(error)])[0]
     return [Said(name=type(error).__name__, text=text)]
-
-
-def thrown(error: BaseException) -> BaseException:
-    """The error that a call of ours met.
-
-    A SparkSession has PySpark ask its JVM about every exception in the process; of one that another
-    JVM has thrown it knows nothing, and the error is then about the question.
-    """
-    asked = isinstance(error, Py4JError) and "Utils.exceptionString" in str(error.args)
-    return error.__context__ if asked and error.__context__ is not None else error
 
 
 def causes_of(error: Any) -> Iterator[Any]:  # noqa: ANN401 - Java objects

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from runtime.errors import StorageError
 from runtime.storage.file_system import Entry
-from runtime.storage.hadoop_errors import said_by, thrown, trouble_of, typed
+from runtime.storage.hadoop_errors import said_by, trouble_of, typed
 
 __all__ = ["HadoopFileSystem"]
 
@@ -269,7 +269,6 @@ def _is_from_java(error: Exception) -> bool:
 
 
 def _names(error: BaseException, names: tuple[str, ...]) -> bool:
-    error = thrown(error)
     if not isinstance(error, Py4JJavaError):
         return type(error).__name__ in names
     found: Any = error.java_exception

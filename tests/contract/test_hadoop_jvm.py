@@ -1,11 +1,32 @@
-"""A JVM for Hadoop's client: what is left of it when it has ended."""
+"""A JVM for Hadoop's client: whose its exceptions are, and what is left when it has ended."""
 
 import gc
 import socket
+from pathlib import Path
 
 import pytest
+from py4j import java_gateway
+from py4j.protocol import Py4JJavaError, get_return_value, is_error
 
 from runtime.spark.jvm import hadoop_jvm
+from runtime.storage.hadoop_fs import HadoopFileSystem
+
+
+@pytest.mark.integration
+def test_a_session_is_not_asked_what_this_jvm_has_thrown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark's hook asks its own one, by a number, and what has that there is another object."""
+
+    def asks_the_session(answer: str, *rest: object) -> object:
+        assert not is_error(answer)[0]
+        return get_return_value(answer, *rest)
+
+    monkeypatch.setattr(java_gateway, "get_return_value", asks_the_session)
+    with hadoop_jvm() as jvm:
+        assert HadoopFileSystem(tmp_path.as_uri(), jvm).read("absent") is None
+        with pytest.raises(Py4JJavaError, match="NumberFormatException"):
+            jvm.java.lang.Integer.parseInt("x")
 
 
 @pytest.mark.integration
