@@ -147,21 +147,23 @@ class _Record:
             self._waiting += 1
             self._changed.notify_all()
             try:
-                told = self._changed.wait_for(
-                    lambda: self._is_fresh() or self._is_over, _PATIENCE_S
-                )
+                is_told = self._changed.wait_for(self._is_told, _PATIENCE_S)
             finally:
                 self._waiting -= 1
-            if self._is_fresh():
-                return
-        if told:
+        if not is_told:
+            # One that is not answered fences nobody.
+            log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
+
+    def _is_told(self) -> bool:
+        if self._is_fresh():
+            return True
+        if self._is_over:
             raise FencedError(
                 "a run that has ended renews its owner records no more",
                 {"sink": self._name},
                 "Nothing undecided of it is visible; the next start goes on.",
             )
-        # One that is not answered fences nobody.
-        log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
+        return False
 
     def _is_fresh(self) -> bool:
         """By the present moment: this process may have been paused since a look began."""
