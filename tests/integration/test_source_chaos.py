@@ -332,3 +332,30 @@ def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
         assert end_offsets(broker.bootstrap, copy.source)[2] == 1
         delete_topic(broker.bootstrap, copy.source)
         assert "SourceChangedError" in running.failure()
+
+
+@pytest.mark.extended
+def test_a_query_whose_broker_stays_away_ends_and_goes_on_where_it_was(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Nobody is told of a barrier in vain there: the query ends with what it has waited for. What
+    was added meanwhile is read from its first record."""
+    with EmbeddedKafka() as broker:
+        copy = Copy(
+            session=session,
+            kafka=broker,
+            directory=tmp_path / "checkpoint",
+            source=create_topic(broker.bootstrap, unique("away")),
+            output=create_topic(broker.bootstrap, unique("away-out"), partitions=3),
+        )
+        produce(broker.bootstrap, copy.source, [b"0"])
+        running = Running(by_query, copy)
+        running.await_output([0])
+        broker.kill()
+        assert "UnreachableError" in running.failure()
+        broker.restart()
+        add_partitions(broker.bootstrap, copy.source, total=3)
+        copy.others[1] = 2
+        produce(broker.bootstrap, copy.source, [Record(value=b"1", partition=2), b"2"])
+        by_query(copy, bounded=True)
+        assert copy.settled() == [0, 1, 2]
