@@ -7,6 +7,7 @@ value out that is null: beside rows with one, a row of ``key`` and ``headers`` a
 """
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -51,14 +52,11 @@ def read_files(
         need_headers: False: a record whose column ``headers`` holds none has no headers.
         left_out: is told the columns that are no part of a record, of rows that are one; often.
     Raises:
-        ConfigError: there is nothing there, a file of another format, or headers of another form.
-        StorageError: a file is damaged.
+        ConfigError: there is nothing there, a file of another format, a link to a directory, or
+            headers of another form.
+        StorageError: a file is damaged, or a directory cannot be listed.
     """
-    files = [path] if path.is_file() else sorted(_below(path))
-    if not files and not path.is_dir():
-        raise ConfigError(
-            "there is no such file or directory", {"path": path}, "Give a path on this machine."
-        )
+    files = _files(path)
     has_values = functools.cache(lambda: any(map(_has_values, files)))
 
     def records(file: Path) -> Iterator[Record]:
@@ -99,11 +97,43 @@ def row_value(row: _Row) -> bytes:
         raise ValueError("nested too deeply") from err
 
 
+def _files(path: Path) -> list[Path]:
+    """The file, or all below the directory, in the order of their names."""
+    try:
+        if path.is_file():
+            return [path]
+        if path.is_dir():
+            return sorted(_below(path))
+    except OSError as err:
+        raise StorageError(
+            "a directory cannot be looked through",
+            {"path": err.filename or path, "reason": err},
+            "What is in it would not be compared: let this user read all of it.",
+        ) from err
+    raise ConfigError(
+        "there is no such file or directory", {"path": path}, "Give a path on this machine."
+    )
+
+
 def _below(directory: Path) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        parts = path.relative_to(directory).parts
-        if path.is_file() and not any(part.startswith((".", "_")) for part in parts):
-            yield path
+    def fail(error: OSError) -> None:  # or else what cannot be listed would be passed over
+        raise error
+
+    for parent, names, files in os.walk(directory, onerror=fail):
+        names[:] = filter(_is_read, names)
+        for path in (Path(parent, name) for name in filter(_is_read, names + files)):
+            if path.is_file():
+                yield path
+            elif path.is_symlink() or not path.is_dir():
+                raise ConfigError(
+                    "neither a file nor a directory lies there",
+                    {"path": path},
+                    "A link to a directory is not followed: put what it names in its place.",
+                )
+
+
+def _is_read(name: str) -> bool:
+    return not name.startswith((".", "_"))
 
 
 def _rows(file: Path) -> Iterator[object]:

@@ -1,6 +1,7 @@
 """Files as the checker's records: what is read, what is passed over, what is refused by name."""
 
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 
@@ -67,6 +68,44 @@ def test_hidden_names_are_passed_over_at_every_level(tmp_path: Path) -> None:
         path.write_text("no JSON at all", "utf-8")
     (tmp_path / "day=1" / "part.json").write_text('{"value": "v"}\n', "utf-8")
     assert [record.value for record, _ in read_files(tmp_path, topic="out")] == [b"v"]
+
+
+def test_a_directory_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in it would be lost, or a duplicate that nobody sees."""
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "part.json").write_text('{"value": "v"}\n', "utf-8")
+    listed = os.scandir
+
+    def refusing(path: str | os.PathLike[str] = ".") -> object:
+        if Path(path).name == "day=1":
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(StorageError, match=r"day=1.*Permission denied"):
+        values_in(tmp_path)
+
+
+def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="too long"):
+        values_in(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
+def test_a_link_that_is_no_file_is_refused(tmp_path: Path, target: str) -> None:
+    """Readers follow one to a directory: what is in it would not be compared."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "part.json").write_text('{"value": "v"}\n', "utf-8")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part.json").symlink_to(tmp_path / "elsewhere" / "part.json")
+    assert values_in(tmp_path / "out") == [b"v"]
+    (tmp_path / "out" / ".hidden").symlink_to(tmp_path / target)
+    assert values_in(tmp_path / "out") == [b"v"]
+    (tmp_path / "out" / "day=2").symlink_to(tmp_path / target)
+    with pytest.raises(ConfigError, match="day=2"):
+        values_in(tmp_path / "out")
 
 
 def test_a_partition_directory_is_a_column_of_its_rows_as_text(tmp_path: Path) -> None:
