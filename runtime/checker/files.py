@@ -28,6 +28,9 @@ SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
 """What can be read: Parquet, and JSON with one object a line."""
 
 _BATCH_ROWS = 10_000
+_NANOSECONDS = "time64[ns]"
+"""Python's times of the day end at microseconds: what is below would be dropped."""
+
 _OF_RECORDS = frozenset({"key", "value", "headers"})
 _VALUE_MEMBER = re.compile(r'"value"\s*:')
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -52,8 +55,8 @@ def read_files(
         need_headers: False: a record whose column ``headers`` holds none has no headers.
         left_out: is told the columns that are no part of a record, of rows that are one; often.
     Raises:
-        ConfigError: there is nothing there, a file of another format, a link to a directory, or
-            headers of another form.
+        ConfigError: there is nothing there, a file of another format, a link to a directory,
+            headers of another form, or times that Python cannot hold.
         StorageError: a file is damaged, or a directory cannot be listed.
     """
     files = _files(path)
@@ -144,14 +147,35 @@ def _rows(file: Path) -> Iterator[object]:
             "Give a directory that holds Parquet or JSON files alone.",
         )
     if file.suffix == ".parquet":
-        with pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
-                yield from batch.to_pylist()
+        yield from _parquet_rows(file)
         return
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             if not line.isspace():
                 yield parsed_json(line, exact=True)
+
+
+def _parquet_rows(file: Path) -> Iterator[object]:
+    with pq.ParquetFile(file) as parquet:
+        schema = parquet.schema_arrow
+        if len(set(schema.names)) < len(schema.names):  # a row would have the last one alone
+            raise ValueError("two columns have one name")
+        if any(_NANOSECONDS in str(kind) for kind in schema.types):
+            raise _incomparable(file, f"there is a column of {_NANOSECONDS}")
+        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
+            try:
+                rows = batch.to_pylist()
+            except OverflowError as err:
+                raise _incomparable(file, str(err)) from err
+            yield from rows
+
+
+def _incomparable(file: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        "a file has times that cannot be compared",
+        {"file": file, "reason": reason},
+        "Dates must lie in the years 1 to 9999, times of the day be of microseconds (time64[us]).",
+    )
 
 
 def _partitions(directories: Iterable[str]) -> _Row:

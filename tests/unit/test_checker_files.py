@@ -335,3 +335,32 @@ def test_numbers_at_the_bounds_are_spelt_with_all_their_digits(tmp_path: Path) -
     assert values_in(tmp_path) == [b'{"a":%b}' % number for number in numbers]
     assert row_value({"a": Decimal("-0e999999999")}) == b'{"a":0}'
     assert row_value({"a": Decimal("1e400")}) == b'{"a":1' + b"0" * 400 + b"}"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**60], pa.timestamp("us")),
+        pa.array([2**60], pa.timestamp("us", "UTC")),
+        pa.array([2**30], pa.date32()),
+        pa.array([2**62], pa.duration("s")),
+        pa.array([1], pa.time64("ns")),
+        pa.array([[{"at": 1001}]], pa.list_(pa.struct([("at", pa.time64("ns"))]))),
+    ],
+    ids=["timestamp", "instant", "date", "duration", "time", "nested"],
+)
+def test_a_time_that_python_cannot_hold_whole_is_refused_by_name(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    """Two that differ by less than a microsecond would pass for the same."""
+    pq.write_table(pa.table({"at": column}), tmp_path / "part.parquet")
+    with pytest.raises(ConfigError, match=r"part\.parquet"):
+        values_in(tmp_path)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """One of them would not be compared."""
+    columns = [pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(columns, ["id", "id"]), tmp_path / "part.parquet")
+    with pytest.raises(StorageError, match="two columns"):
+        values_in(tmp_path)
