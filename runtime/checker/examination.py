@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from runtime.checker.history import Columns, Lanes, Place
 from runtime.checker.order import PAIR, OrderJudge
-from runtime.checker.pairing import Pairing, ambiguous, pair
+from runtime.checker.pairing import Pairing, in_several_lanes, pair
 from runtime.checker.transactions import Transactions
 from runtime.checker.verdict import FindingSink, HistoryVerdict, Kind, Tally
 
@@ -54,8 +54,9 @@ class Examination:
             that have a name, which step 2 is to be given.
         """
         pairing = pair(want.fingerprints, have.fingerprints)
-        e, f = want.at(pairing.e), have.at(pairing.f)
-        return self._settle(want, have, pairing, ambiguous(e, f))
+        # Those without a partner, too: any of a content may be the one that is lost or doubled.
+        is_ambiguous = in_several_lanes(want)[pairing.e] | in_several_lanes(have)[pairing.f]
+        return self._settle(want, have, pairing, is_ambiguous)
 
     def pair_equal(
         self, want: Columns, have: Columns, *, is_expected: bool, is_ambiguous: bool

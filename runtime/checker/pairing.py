@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from runtime.checker.history import Columns
 
-__all__ = ["Pairing", "ambiguous", "pair"]
+__all__ = ["Pairing", "in_several_lanes", "pair"]
 
 _Keys = npt.NDArray[np.uint64]
 _Ints = npt.NDArray[np.int64]
@@ -89,16 +89,12 @@ def _starts(keys: _Sorted) -> _Ints:
     return keys.starts if len(keys.starts) else np.zeros(1, dtype=np.int64)
 
 
-def ambiguous(want: Columns, have: Columns) -> _Flags:
-    """For pairs of records: whether more than one partition holds their content."""
-    content = have.fingerprints
-    return _in_several_lanes(content, want.lanes) | _in_several_lanes(content, have.lanes)
-
-
-def _in_several_lanes(content: _Keys, lanes: npt.NDArray[np.int32]) -> _Flags:
-    if not len(content):
+def in_several_lanes(records: Columns) -> _Flags:
+    """For each record: whether more than one partition holds its content."""
+    if not len(records):
         return np.zeros(0, dtype=np.bool_)
-    _, group = np.unique(content, return_inverse=True)
+    lanes = records.lanes
+    _, group = np.unique(records.fingerprints, return_inverse=True)
     least = np.full(group.max() + 1, np.iinfo(np.int32).max, dtype=np.int32)
     most = np.full(group.max() + 1, -1, dtype=np.int32)
     np.minimum.at(least, group, lanes)

@@ -224,6 +224,25 @@ def test_equal_contents_of_two_partitions_are_not_judged_for_order() -> None:
     assert verdict.unordered == 2
 
 
+@pytest.mark.parametrize("fault", ["lost", "duplicated"])
+def test_nor_are_those_of_which_one_is_lost_or_there_twice(fault: str) -> None:
+    """Which one has come through nobody can tell; guessing would call it reordered."""
+    identity = Identity(partition=False)
+    same = [Record("in", partition, 0, None, b"same") for partition in range(2)]
+    other = Record("in", 0, 1, None, b"other")
+    if fault == "lost":  # of partition 0 or 1
+        records, contents = [*same, other], [(0, b"other!"), (0, b"same!")]
+    else:  # in partition 0 or 1
+        records, contents = [same[0], other], [(0, b"other!"), (0, b"same!"), (1, b"same!")]
+    found = [
+        Record("out", partition, offset, None, value)
+        for offset, (partition, value) in enumerate(contents)
+    ]
+    verdict = check(expect(records, mark, identity), History.of(found, identity))
+    assert faults(verdict) == (int(fault == "lost"), int(fault == "duplicated"), 0, 0)
+    assert verdict.unordered == 1
+
+
 def test_order_is_judged_from_each_input_to_each_output_partition() -> None:
     """Two inputs may interleave in one output; each of them must keep its order there."""
     identity = Identity(partition=False)
