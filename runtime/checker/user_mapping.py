@@ -35,7 +35,9 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
         for one in _results(name, function, record):
             try:
                 wanted.append(_as_read(one))
-            except (TypeError, ValueError) as err:
+            except Stopped:
+                raise
+            except (Exception, SystemExit) as err:  # headers may be made by a generator of his
                 raise ConfigError(
                     "the mapping gives what is no output record",
                     _where(name, record, err),
@@ -120,4 +122,4 @@ def _bytes(content: object, what: str) -> bytes | None:
 def _text(content: object, what: str) -> str:
     if not isinstance(content, str):
         raise TypeError(f"{what} is of type {type(content).__name__}")
-    return str(content)
+    return str.__str__(content)  # not what a member of an enum makes of it: Topic.ORDERS

@@ -130,6 +130,8 @@ def own_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> s
     [
         "headers=[['h', b'1']]",
         "headers=(('h', bytearray(b'1')),)",
+        "headers=((Text('h'), b'1'),)",
+        "topic=Text('t')",
         "partition=np.int64(0)",
         "timestamp_ms=np.int64(5)",
         "key=bytearray(b'k')",
@@ -140,7 +142,8 @@ def test_what_a_mapping_gives_is_compared_by_content_and_not_by_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     record = Record("t", 0, 3, b"k", b"v", (("h", b"1"),), 5)
-    code = f"def f(record):\n    return record._replace({changed})"
+    text = "class Text(str):\n    def __str__(self):\n        return 'as enum.Enum does'"
+    code = f"{text}\n\ndef f(record):\n    return record._replace({changed})"
     (wanted,) = load_mapping(own_mapping(tmp_path, monkeypatch, code))(record)
     identity = Identity(timestamp=True)
     assert wanted == record

@@ -92,3 +92,22 @@ def test_a_topic_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes_topic.py").write_text(code, "utf-8")
     with pytest.raises(ConfigError, match="the topic is of type bytes"):
         load_mapping("bytes_topic:f")(Record("orders", 2, 7, b"k", b"v"))
+
+
+_LAZY = """
+class Lazily:
+    def __iter__(self):
+        {}
+
+def f(record):
+    return record._replace(headers=Lazily())
+"""
+
+
+@pytest.mark.parametrize("fault", ["raise KeyError('h')", "raise SystemExit(0)"])
+def test_what_the_headers_of_a_result_raise_is_an_error(tmp_path: Path, fault: str) -> None:
+    """They are read when the function has returned; exit code 0 would be "exactly once"."""
+    result = Bed(tmp_path, ["a"], []).run(_LAZY.format(fault))
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ConfigError)
+    assert "in.json-0@0" in str(result.exception)
