@@ -80,7 +80,7 @@ _Timestamps = Annotated[bool, typer.Option("--timestamps", help="Compare timesta
 _Findings = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write every fault there, as JSON lines.")
 ]
-_Memory = Annotated[int, typer.Option(min=1, help="Memory for the comparison.")]
+_Memory = Annotated[int, typer.Option(min=1, max=1 << 24, help="Memory for the comparison.")]
 _Scratch = Annotated[
     Path | None,
     typer.Option(help="Where to keep what does not fit: 100 bytes a record.", file_okay=False),
@@ -238,6 +238,9 @@ def _no_timestamps(source: str, output: str) -> ConfigError:
 
 def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
     """Compared with itself nothing is ever lost; and what is judged is not written to."""
+    for option, side in (("--input", source), ("--output", output)):
+        if not side:
+            raise typer.BadParameter("a topic, a file or a directory", param_hint=option)
     if _whole(source) == _whole(output):
         raise ConfigError(
             "input and output are the same",

@@ -36,3 +36,15 @@ def run_again(tmp_path: Path, source: str, findings: str) -> Result:
 
 def test_a_time_that_is_no_number_is_wrong_usage(tmp_path: Path) -> None:
     assert run(tmp_path, ["a"], ["a"], "--timeout", "nan").exit_code == 2
+
+
+def test_a_side_without_a_name_is_wrong_usage(tmp_path: Path) -> None:
+    """As an unset variable of a shell gives it."""
+    source = written(tmp_path / "in", ["a"])
+    for arguments in (["--input", "", "--output", source], ["--input", source, "--output", ""]):
+        result = CliRunner().invoke(app, [*arguments, "--bootstrap", "b:1"])
+        assert result.exit_code == 2
+
+
+def test_memory_that_no_machine_has_is_wrong_usage(tmp_path: Path) -> None:
+    assert run(tmp_path, ["a"], ["b"], "--memory-mib", str(10**17)).exit_code == 2
