@@ -13,6 +13,7 @@ from typing import Annotated, Self
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from connectors.kafka._cli_options import (
     BOOTSTRAP_NAMES,
@@ -274,7 +275,8 @@ def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
     for kind in Kind:
         count = getattr(verdict, kind.value)
         places = ", ".join(map(_shown, getattr(verdict.examples, kind.value)))
-        table.add_row(kind.value, f"{count:,}", places or _unknown(kind, plan))
+        said = Text(places or _unknown(kind, plan))  # a name may look like a style: [bold]
+        table.add_row(kind.value, f"{count:,}", said)
     console.print(table)
     if not verdict.is_reordered_exact:
         console.print("reordered: at most so many; more --memory-mib counts them exactly")
