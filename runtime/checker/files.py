@@ -46,9 +46,9 @@ def read_files(
 ) -> Iterator[tuple[Record, Place]]:
     """Every row of a file, or of all files below a directory, and where it lies.
 
-    Names that begin with ``.`` or ``_`` are passed over, as Spark and Hive do. A directory
-    ``name=value`` below ``path`` is a column of the rows in it, as text: what type it was, it does
-    not tell. Memory is bounded by 10,000 rows.
+    Names that begin with ``.`` or ``_`` are passed over, as Spark does, but for ``_`` not those
+    with a ``=`` in them. A directory ``name=value`` below ``path`` is a column of the rows in it,
+    as text: what type it was, it does not tell. Memory is bounded by 10,000 rows.
 
     Args:
         topic: of the records; their partition is 0. The place is file and row number instead.
@@ -136,7 +136,7 @@ def _below(directory: Path) -> Iterator[Path]:
 
 
 def _is_read(name: str) -> bool:
-    return not name.startswith((".", "_"))
+    return not name.startswith(".") and not (name.startswith("_") and "=" not in name)
 
 
 def _rows(file: Path) -> Iterator[object]:

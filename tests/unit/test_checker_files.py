@@ -70,6 +70,13 @@ def test_hidden_names_are_passed_over_at_every_level(tmp_path: Path) -> None:
     assert [record.value for record, _ in read_files(tmp_path, topic="out")] == [b"v"]
 
 
+def test_a_partition_column_may_begin_with_an_underscore(tmp_path: Path) -> None:
+    """Spark reads such directories, and names columns so that have no name (``_c0``)."""
+    (tmp_path / "_c0=1").mkdir()
+    (tmp_path / "_c0=1" / "part.json").write_text('{"id": 1}\n', "utf-8")
+    assert values_in(tmp_path) == [row_value({"id": 1, "_c0": "1"})]
+
+
 def test_a_directory_that_cannot_be_listed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
