@@ -27,7 +27,8 @@ __all__ = ["SUFFIXES", "read_files", "row_value"]
 SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
 """What can be read: Parquet, and JSON with one object a line."""
 
-_BATCH_ROWS = 10_000
+_BATCH_ROWS = 1_000
+_READ_BYTES = 1 << 16
 _NANOSECONDS = "time64[ns]"
 """Python's times of the day end at microseconds: what is below would be dropped."""
 
@@ -48,7 +49,7 @@ def read_files(
 
     Names that begin with ``.`` or ``_`` are passed over, as Spark does, but for ``_`` not those
     with a ``=`` in them. A directory ``name=value`` below ``path`` is a column of the rows in it,
-    as text: what type it was, it does not tell. Memory is bounded by 10,000 rows.
+    as text: what type it was, it does not tell. Memory is bounded by 1,000 rows.
 
     Args:
         topic: of the records; their partition is 0. The place is file and row number instead.
@@ -156,7 +157,8 @@ def _rows(file: Path) -> Iterator[object]:
 
 
 def _parquet_rows(file: Path) -> Iterator[object]:
-    with pq.ParquetFile(file) as parquet:
+    # What is read ahead, by default, is kept until the whole file has been read.
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
         schema = parquet.schema_arrow
         if len(set(schema.names)) < len(schema.names):  # a row would have the last one alone
             raise ValueError("two columns have one name")

@@ -371,3 +371,15 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays(columns, ["id", "id"]), tmp_path / "part.parquet")
     with pytest.raises(StorageError, match="two columns"):
         values_in(tmp_path)
+
+
+def test_memory_does_not_grow_with_a_file(tmp_path: Path) -> None:
+    """What is behind the rows that are read is not kept in memory."""
+    table = pa.table({"value": [os.urandom(2_000) for _ in range(500)]})
+    with pq.ParquetWriter(tmp_path / "part.parquet", table.schema) as writer:
+        for _ in range(20):
+            writer.write_table(table)
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in read_files(tmp_path, topic="out"):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 5 * table.nbytes  # of 20
