@@ -232,7 +232,9 @@ def _headers(row: _Row, file: Path, number: int, *, need_headers: bool) -> Heade
 
 def _is_header(one: object) -> bool:
     """Writers of JSON leave a value out that is null; no other member is compared."""
-    return isinstance(one, Mapping) and "key" in one and one.keys() <= {"key", "value"}
+    if not isinstance(one, Mapping) or not isinstance(one.get("key"), str):
+        return False
+    return one.keys() <= {"key", "value"}
 
 
 def _bytes(cell: object) -> bytes | None:

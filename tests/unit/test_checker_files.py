@@ -383,3 +383,13 @@ def test_memory_does_not_grow_with_a_file(tmp_path: Path) -> None:
     for _ in read_files(tmp_path, topic="out"):
         most = max(most, pa.total_allocated_bytes() - before)
     assert most < 5 * table.nbytes  # of 20
+
+
+@pytest.mark.parametrize("name", [None, b"h"])
+def test_a_header_whose_name_is_no_text_is_refused(tmp_path: Path, name: bytes | None) -> None:
+    """It would be compared as the text "None", or "b'h'"."""
+    kind = pa.struct([("key", pa.binary()), ("value", pa.binary())])
+    headers = pa.array([[{"key": name, "value": b"1"}]], pa.list_(kind))
+    pq.write_table(pa.table({"value": ["v"], "headers": headers}), tmp_path / "part.parquet")
+    with pytest.raises(ConfigError, match=r"headers.*part\.parquet"):
+        values_in(tmp_path)
