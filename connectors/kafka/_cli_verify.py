@@ -27,6 +27,7 @@ from connectors.kafka.verification import (
     Plan,
     are_files,
     findings_file,
+    input_held_back,
     input_starts,
     name_function,
     transactions_of,
@@ -160,12 +161,14 @@ class _Bounds:
 
     Attributes:
         starts: see `input_starts`.
+        held_back: see `input_held_back`.
         order_within: ``file`` or ``partition`` of the output.
         columns: of files, which no comparison was made of.
         elsewhere: how many records the mapping sends to another topic than the output.
     """
 
     starts: Mapping[str, int]
+    held_back: Mapping[str, int]
     order_within: str
     columns: set[str] = dataclasses.field(default_factory=set)
     elsewhere: int = 0
@@ -173,11 +176,12 @@ class _Bounds:
     @classmethod
     def of(cls, plan: Plan) -> Self:
         within = "file" if are_files(plan.output) else "partition"
-        return cls(starts=input_starts(plan), order_within=within)
+        return cls(starts=input_starts(plan), held_back=input_held_back(plan), order_within=within)
 
     def as_json(self) -> dict[str, object]:
         return {
             "input_starts": self.starts,
+            "input_held_back": self.held_back,
             "order_within": self.order_within,
             "not_compared": sorted(self.columns),
             "expected_elsewhere": self.elsewhere,
@@ -198,8 +202,15 @@ class _Bounds:
                 "than the output; a run with it as --output does"
             )
         if self.starts:
-            places = ", ".join(f"{partition}@{offset}" for partition, offset in self.starts.items())
+            places = _offsets(self.starts)
             yield f"not judged: what retention took from the input, before {places}"
+        if self.held_back:
+            places = _offsets(self.held_back)
+            yield f"not judged: what an open transaction hides of the input, from {places} on"
+
+
+def _offsets(by_partition: Mapping[str, int]) -> str:
+    return ", ".join(f"{partition}@{offset}" for partition, offset in by_partition.items())
 
 
 class _Teller:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from connectors.kafka.history import await_readable, read_records, topic_starts
+from connectors.kafka.history import await_readable, read_records, topic_ends, topic_starts
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.txn_survey import named_transactions
 from runtime.checker import (
@@ -35,6 +35,7 @@ __all__ = [
     "Plan",
     "are_files",
     "findings_file",
+    "input_held_back",
     "input_starts",
     "name_function",
     "transactions_of",
@@ -160,6 +161,18 @@ def input_starts(plan: Plan) -> dict[str, int]:
         return {}
     starts = topic_starts(plan.connection, plan.source)
     return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
+
+
+def input_held_back(plan: Plan) -> dict[str, int]:
+    """Where readers of the input stop now, of each partition that an open transaction cuts off."""
+    if plan.connection is None or are_files(plan.source):
+        return {}
+    ends = topic_ends(plan.connection, plan.source)
+    return {
+        f"{plan.source}-{number}": at
+        for number, at in sorted(ends.stable.items())
+        if at < ends.high.get(number, 0)
+    }
 
 
 def name_function(said: str | None) -> Callable[[Record], bytes | None] | None:

@@ -187,6 +187,24 @@ def test_an_open_transaction_is_waited_for_and_then_named(
     assert verified(kafka, source, output, exit_code=0)["exactly_once"]
 
 
+def test_what_an_open_transaction_hides_of_the_input_is_not_judged_and_said(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """A job that reads committed records only has not seen what lies behind it either."""
+    source, output = topic(), topic()
+    for name in (source, output):
+        produce(kafka.bootstrap, name, [Record(value=b"a")])
+    producer = abandon_transaction(kafka.bootstrap, source, [b"b"])
+    produce(kafka.bootstrap, source, [Record(value=b"c")])
+    verdict = verified(kafka, source, output, exit_code=0)
+    assert (verdict["expected"], verdict["input_held_back"]) == (1, {f"{source}-0": 1})
+    places = ["--input", source, "--output", output, "--bootstrap-servers", kafka.bootstrap]
+    told = CliRunner().invoke(app, places, env={"COLUMNS": "500"}).stdout
+    assert f"from {source}-0@1 on" in told
+    producer.abort_transaction(PATIENCE_S)
+    assert verified(kafka, source, output, exit_code=3)["input_held_back"] == {}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     scratch, data, copy = (tmp_path / name for name in ("scratch", "in.json", "out.json"))
