@@ -14,6 +14,7 @@ from runtime.checker.record import Record
 __all__ = ["KeyCountVerdict", "check_key_counts"]
 
 _MAX_EXAMPLES = 10
+_MAX_DIGITS = 20  # of 64 bits; Python refuses to read thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,6 @@ def _judge(
 
 
 def _count(value: bytes | None) -> int | None:
-    if value is None or not value.isdigit():
+    if value is None or not value.isdigit() or len(value) > _MAX_DIGITS:
         return None
     return int(value) or None

@@ -340,7 +340,7 @@ def test_state_from_an_older_checkpoint_regresses() -> None:
     assert not verdict.is_clean
 
 
-@pytest.mark.parametrize("value", [None, b"", b"0", b"-1", b"x", b"1.0"])
+@pytest.mark.parametrize("value", [None, b"", b"0", b"-1", b"x", b"1.0", b"1" * 5_000])
 def test_an_emission_that_is_no_count_is_unexpected(value: bytes | None) -> None:
     verdict = check_key_counts([b"a"], [Record("out", 0, 0, b"a", value)])
     assert verdict.unexpected == 1
@@ -410,6 +410,12 @@ def test_a_broken_window_is_caught(times: list[int], seed: int, fault: str) -> N
     assert getattr(verdict, fault) == 1
     assert not verdict.is_clean
     assert check_windows(times, [Record("out", 0, 0, b"77", b"1")], window_ms=1000).unexpected == 1
+
+
+def test_no_number_is_too_long_to_be_unexpected() -> None:
+    found = [Record("out", 0, 0, b"1" * 5_000, b"1"), Record("out", 0, 1, b"0", b"1" * 5_000)]
+    verdict = check_windows([5], found, window_ms=1000)
+    assert verdict.unexpected == len(found)
 
 
 @given(times=TIMES)
