@@ -259,6 +259,12 @@ def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
             {"input": source, "output": output},
             "Name what the job reads, and what it writes.",
         )
+    if are_files(source) and are_files(output) and _is_nested(_whole(source), _whole(output)):
+        raise ConfigError(
+            "one of input and output lies in the other, and would count on both sides",
+            {"input": source, "output": output},
+            "Name directories that lie beside each other.",
+        )
     for side in (source, output):
         written = "" if findings is None else f"{findings.resolve()}/"
         if are_files(side) and written.startswith(_whole(side)):
@@ -267,6 +273,13 @@ def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
                 {"findings": findings, "place": side},
                 "Write them elsewhere.",
             )
+
+
+def _is_nested(one: str, other: str) -> bool:
+    """Whether a path lies below another, and not behind a name that is passed over."""
+    outer, inner = sorted((one, other), key=len)
+    below = inner.removeprefix(outer)
+    return below != inner and not any(name.startswith((".", "_")) for name in below.split("/"))
 
 
 def _whole(side: str) -> str:

@@ -18,6 +18,20 @@ def test_what_is_compared_with_itself_is_refused(tmp_path: Path) -> None:
     assert "input and output are the same" in str(result.exception)
 
 
+def test_a_side_that_lies_in_the_other_is_refused(tmp_path: Path) -> None:
+    """What is in it would count on both sides: lost where it is input, unexpected as output."""
+    outer = written(tmp_path / "data", ["a"])
+    inner = written(tmp_path / "data" / "out", ["a"])
+    for one, other in ((outer, inner), (inner, outer), (outer, f"{inner}/part.json")):
+        result = CliRunner().invoke(app, ["--input", one, "--output", other])
+        assert "lies in the other" in str(result.exception)
+    (tmp_path / "data" / "out").rename(tmp_path / "data" / "_out")
+    result = CliRunner().invoke(app, ["--input", outer, "--output", f"{outer}/_out"])
+    assert result.exit_code == 0, result.output
+    beside = written(tmp_path / "data-2", ["a"])
+    assert CliRunner().invoke(app, ["--input", outer, "--output", beside]).exit_code == 0
+
+
 def test_findings_do_not_overwrite_what_they_are_about(tmp_path: Path) -> None:
     """The file is emptied before anything is read."""
     source = written(tmp_path / "in", ["a"])
