@@ -157,8 +157,12 @@ def _rows(file: Path) -> Iterator[object]:
 
 
 def _parquet_rows(file: Path) -> Iterator[object]:
-    # What is read ahead, by default, is kept until the whole file has been read.
-    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as parquet:
+    with pq.ParquetFile(
+        file,
+        pre_buffer=False,  # what is read ahead is kept until the whole file has been read
+        buffer_size=_READ_BYTES,
+        coerce_int96_timestamp_unit="us",  # Spark's own; nanoseconds know but 584 years
+    ) as parquet:
         schema = parquet.schema_arrow
         if len(set(schema.names)) < len(schema.names):  # a row would have the last one alone
             raise ValueError("two columns have one name")

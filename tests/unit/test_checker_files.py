@@ -393,3 +393,11 @@ def test_a_header_whose_name_is_no_text_is_refused(tmp_path: Path, name: bytes |
     pq.write_table(pa.table({"value": ["v"], "headers": headers}), tmp_path / "part.parquet")
     with pytest.raises(ConfigError, match=r"headers.*part\.parquet"):
         values_in(tmp_path)
+
+
+def test_times_as_spark_writes_them_have_any_year(tmp_path: Path) -> None:
+    """INT96 in nanoseconds of 64 bits goes round after 584 years: 9999 would be 1816."""
+    times = [f"{year}-12-31 01:02:03.456789" for year in (1500, 2024, 9999)]
+    table = pa.table({"at": pa.array(times).cast(pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "part.parquet", use_deprecated_int96_timestamps=True)
+    assert values_in(tmp_path) == [row_value({"at": at}) for at in times]
