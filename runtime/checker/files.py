@@ -27,6 +27,9 @@ __all__ = ["SUFFIXES", "read_files", "row_value"]
 SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
 """What can be read: Parquet, and JSON with one object a line."""
 
+_BLANKS = " \t\r\n"
+"""Of JSON; what else Python takes for blank is damage."""
+
 _BATCH_ROWS = 1_000
 _READ_BYTES = 1 << 16
 _NANOSECONDS = "time64[ns]"
@@ -152,7 +155,7 @@ def _rows(file: Path) -> Iterator[object]:
         return
     with file.open(encoding="utf-8") as lines:
         for line in lines:
-            if not line.isspace():
+            if line.strip(_BLANKS):
                 yield parsed_json(line, exact=True)
 
 

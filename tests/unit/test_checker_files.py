@@ -146,7 +146,7 @@ def test_columns_that_are_no_part_of_a_record_are_named(tmp_path: Path) -> None:
     assert left_out == {"dt", "id"}
 
 
-@pytest.mark.parametrize("content", ["{", "[1]\n", '{"value": "v"}\n{"val'])
+@pytest.mark.parametrize("content", ["{", "[1]\n", "\u00a0\n", '{"value": "v"}\n{"val'])
 @pytest.mark.parametrize("suffix", [".json", ".parquet"])
 def test_a_damaged_file_is_named(tmp_path: Path, content: str, suffix: str) -> None:
     file = tmp_path / f"part{suffix}"
