@@ -3,9 +3,10 @@
 For tests, the demo and benchmarks; not on the data path of a job.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from connectors.kafka._client import (
@@ -82,9 +83,18 @@ class TopicEnds:
 
 
 def reading_consumer(
-    connection: KafkaConnection, *, read_committed: bool = True, group: str = "sluice-history"
+    connection: KafkaConnection,
+    *,
+    read_committed: bool = True,
+    group: str = "sluice-history",
+    statistics: Callable[[str], None] | None = None,
 ) -> Consumer:
-    """A consumer that reads explicit partitions, joins no group and commits nothing."""
+    """A consumer that reads explicit partitions, joins no group and commits nothing.
+
+    Args:
+        statistics: is given librdkafka's statistics each second, by the thread that consumes.
+    """
+    told = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
     return make_consumer(
         {
             **connection.librdkafka(Role.CONSUMER),
@@ -96,6 +106,7 @@ def reading_consumer(
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             # The default of 1 s makes a reader wait for a second whenever its queue was full.
             "fetch.queue.backoff.ms": 5,
+            **told,
         }
     )
 
@@ -204,7 +215,8 @@ def read_records(
         read_committed: up to the last stable offset, without aborted records; else up to the
             high watermark, with them.
         need_headers: see `record_of`.
-        timeout_s: bound of the time in which no partition comes nearer to its end.
+        timeout_s: bound of the time in which no partition comes nearer to its end; aborted records
+            that are passed over are no record, but nearer.
     Raises:
         ConfigError: see `record_of`.
         SourceChangedError: there is no such topic, or it was cut off while reading.
@@ -214,7 +226,8 @@ def read_records(
     wanted = {p: end for p, end in (ends.stable if read_committed else ends.high).items() if end}
     if not wanted:
         return
-    consumer = reading_consumer(connection, read_committed=read_committed)
+    fetched = _Fetched(topic)
+    consumer = reading_consumer(connection, read_committed=read_committed, statistics=fetched.tell)
     try:
         # Not from 0: retention may have taken the first records.
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in wanted])
@@ -226,7 +239,7 @@ def read_records(
             if finished := before - wanted.keys():
                 # One that is written to all the time would fill the queue before the others.
                 consumer.pause([TopicPartition(topic, number) for number in finished])
-            if has_moved:
+            if has_moved or fetched.has_moved(wanted):
                 progressed = clock()  # what the caller did with the records is no waiting
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(
@@ -283,6 +296,33 @@ def _headers(message: Message, *, need_headers: bool) -> Headers:
         if need_headers:
             raise
         return ()
+
+
+class _Fetched:
+    """How far the client has fetched the partitions of a topic. Used by the thread that reads.
+
+    Of aborted records it delivers none: for as long as it passes over them, this is all that moves.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._told = ""
+        self._next: dict[int, int] = {}
+
+    def tell(self, statistics: str) -> None:
+        """Is given librdkafka's statistics."""
+        self._told = statistics
+
+    def has_moved(self, wanted: Iterable[int]) -> bool:
+        """Whether one of these partitions has been fetched further than when this was asked."""
+        if not self._told:
+            return False
+        topics, self._told = json.loads(self._told)["topics"], ""
+        partitions = topics.get(self._topic, {}).get("partitions", {})
+        at = {number: partitions.get(str(number), {}).get("next_offset", 0) for number in wanted}
+        moved = {number: to for number, to in at.items() if to > self._next.get(number, 0)}
+        self._next |= moved
+        return bool(moved)
 
 
 def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:

@@ -1,7 +1,8 @@
 """Reading a topic to its end: what counts as progress, and what is given up."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,10 +28,10 @@ class _Bed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, batches: Batches) -> None:
         self.now_s = 0.0
         self.paused: list[int] = []
-        self._batches = itertools.islice(batches, 200)
+        self.batches: Iterator[tuple[float, Sequence[Message]]] = itertools.islice(batches, 200)
         ends = TopicEnds(stable={0: 1, 1: 3}, high={0: 1, 1: 3})
         monkeypatch.setattr(history, "topic_ends", lambda *_, **__: ends)
-        monkeypatch.setattr(history, "reading_consumer", lambda *_, **__: self)
+        monkeypatch.setattr(history, "reading_consumer", self._made)
 
     def read(self, *, taking_s: float = 0.0) -> list[tuple[int, int]]:
         """Partition and offset of each record; ``taking_s`` is spent on each of them."""
@@ -41,11 +42,15 @@ class _Bed:
             found.append((record.partition, record.offset))
         return found
 
+    def _made(self, *_: object, statistics: Callable[[str], None], **__: object) -> "_Bed":
+        self.tell = statistics
+        return self
+
     def assign(self, partitions: Sequence[Any]) -> None:
         assert {one.partition for one in partitions} == {0, 1}
 
     def consume(self, *_: object) -> Sequence[Message]:
-        took_s, messages = next(self._batches)
+        took_s, messages = next(self.batches)
         self.now_s += took_s
         return messages
 
@@ -117,3 +122,33 @@ def test_an_error_that_came_late_is_told_as_what_it_is(monkeypatch: pytest.Monke
     with pytest.raises(StreamError, match="partition=1") as caught:
         bed.read()
     assert not isinstance(caught.value, UnreachableError)
+
+
+def _fetching(bed: _Bed, partition: int, offsets: Iterable[int]) -> Batches:
+    """No records, and what the client says of how far it has fetched."""
+    for offset in offsets:
+        partitions = {str(partition): {"next_offset": offset}, "-1": {"next_offset": -1001}}
+        bed.tell(json.dumps({"topics": {"t": {"partitions": partitions}}}))
+        yield _TIMEOUT_S - 1, []
+
+
+def test_what_is_passed_over_because_it_was_aborted_is_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gigabytes of it give no record for as long as fetching them takes."""
+    bed = _Bed(monkeypatch, [])
+    rest = [(1.0, [_message(0, 0), _message(1, 2)])]
+    bed.batches = itertools.chain(_fetching(bed, 1, [0, 1, 2]), rest)
+    assert bed.read() == [(0, 0), (1, 2)]
+
+
+@pytest.mark.parametrize(("partition", "offsets"), [(1, [1] * 9), (0, range(9))])
+def test_what_is_fetched_where_nothing_is_wanted_is_no_progress(
+    monkeypatch: pytest.MonkeyPatch, partition: int, offsets: Iterable[int]
+) -> None:
+    """A position that stands, and one of a partition that has been read."""
+    bed = _Bed(monkeypatch, [])
+    first = [(1.0, [_message(0, 0)])]
+    bed.batches = itertools.chain(first, _fetching(bed, partition, offsets))
+    with pytest.raises(UnreachableError, match=r"missing=\{1: 3\}"):
+        bed.read()
