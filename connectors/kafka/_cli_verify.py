@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -266,7 +267,7 @@ def _require_two_sides(source: str, output: str, findings: Path | None) -> None:
             "Name directories that lie beside each other.",
         )
     for side in (source, output):
-        written = "" if findings is None else f"{findings.resolve()}/"
+        written = "" if findings is None else f"{os.path.realpath(findings)}/"
         if are_files(side) and written.startswith(_whole(side)):
             raise ConfigError(
                 "the file of findings lies in what is compared, which it would overwrite",
@@ -287,7 +288,8 @@ def _whole(side: str) -> str:
     if not are_files(side):
         return side
     local = side.removeprefix("file://")
-    return f"{Path(local).resolve()}/" if "://" not in local else f"{side.rstrip('/')}/"
+    # Not Path.resolve(): it cannot say of a link to itself what is wrong; who reads it does.
+    return f"{os.path.realpath(local)}/" if "://" not in local else f"{side.rstrip('/')}/"
 
 
 def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:

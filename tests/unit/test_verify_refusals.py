@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from runtime.errors import StreamError
 from tests.unit.test_verify_command import app, run, written
 
 
@@ -62,3 +64,14 @@ def test_a_side_without_a_name_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_memory_that_no_machine_has_is_wrong_usage(tmp_path: Path) -> None:
     assert run(tmp_path, ["a"], ["b"], "--memory-mib", str(10**17)).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--input", "--output", "--findings"])
+def test_a_link_to_itself_is_named(tmp_path: Path, option: str) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    places = {"--input": written(tmp_path / "in", ["a"]), "--output": written(tmp_path / "o", [])}
+    words = [word for pair in {**places, option: str(loop)}.items() for word in pair]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, StreamError)
+    assert str(loop) in str(result.exception)
