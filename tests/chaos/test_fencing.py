@@ -22,6 +22,7 @@ from tests.chaos.obstacles import OBSTACLES
 from tests.chaos.programs import (
     COPY,
     COPY_IN_BATCHES,
+    DROP_IN,
     MORTAL_COPY,
     MORTAL_FILES,
     RESTLESS_REGIONS,
@@ -99,6 +100,22 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
         assert second.exit_code is None, second.log_tail()
         scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
         scenario.finish_running(second)
+
+
+@pytest.mark.extended
+def test_one_decision_when_a_paused_query_goes_on(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The same of a drop-in query, whose batches are Spark's: that one was started again elsewhere
+    Spark finds out no sooner than the sink does."""
+    with Scenario(DROP_IN, kafka.bootstrap, tmp_path) as scenario:
+        first = _stand_still(scenario)
+        second = scenario.start()
+        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
+        first.resume_driver()
+        _await_fenced(first)
+        assert second.exit_code is None, second.log_tail()
+        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
+        second.kill()  # a plain Spark program has no other end
+        scenario.finish()
 
 
 @pytest.mark.long
