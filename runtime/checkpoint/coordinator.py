@@ -155,7 +155,7 @@ class BarrierCoordinator:
             wall_ms=wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
-            require_owned=self._owners.require,
+            require_owned=self._owners.require_anew,
             told=told,
         )
         self._owners.start()

@@ -17,6 +17,9 @@ _FRESH_INTERVALS = 2
 """A look is good for so long: who wants the name watches for three."""
 _PATIENCE_S = 10.0
 """So long a decision waits for a look; a renewal that came late looks once more within that."""
+_STEP_S = 1.0
+_PAUSE_S = 2.0
+"""Nobody is kept from a core for so long, but with the whole process, or its host."""
 
 
 class OwnerWatch:
@@ -79,6 +82,12 @@ class OwnerWatch:
                 record.await_look()
         if self._lost is not None:
             raise self._lost
+
+    def require_anew(self) -> None:
+        """`require`, by a look that begins now: for the sweep of a start. Looks that began before
+        its claim was made, as behind a pause in that, have found nothing."""
+        self.look_next()
+        self.require()
 
     def look_next(self) -> None:
         """The next `require` looks, however young the last look is: another start may have read
@@ -147,7 +156,7 @@ class _Record:
             self._waiting += 1
             self._changed.notify_all()
             try:
-                is_told = self._changed.wait_for(self._is_told, _PATIENCE_S)
+                is_told = self._wait_for_look()
             finally:
                 self._waiting -= 1
         if not is_told:
@@ -163,6 +172,20 @@ class _Record:
                 {"sink": self._name},
                 "Nothing undecided of it is visible; the next start goes on.",
             )
+        return False
+
+    def _wait_for_look(self) -> bool:
+        """Whether there is one; False: for so long there was none.
+
+        Behind a pause of this process it waits from the beginning: the look was paused, too."""
+        step_s = min(_STEP_S, _PATIENCE_S)
+        waited_s = 0.0
+        while waited_s < _PATIENCE_S:
+            began_s = self._age_clock()
+            if self._changed.wait_for(self._is_told, step_s):
+                return True
+            was_paused = self._age_clock() - began_s > step_s + _PAUSE_S
+            waited_s = 0.0 if was_paused else waited_s + step_s
         return False
 
     def _is_fresh(self) -> bool:

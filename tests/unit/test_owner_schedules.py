@@ -1,0 +1,59 @@
+"""Rule 22: pauses under which two runs once decided beside each other, or none was left.
+
+Found by `tests/property/test_owner_claims.py`. A run's calls are counted from 0: a start looks,
+writes and looks, and each renewal looks and writes.
+"""
+
+from tests.owner_runs import Call, Freeze, Run, RunPlan, World
+
+COPY = "file:/b"
+UNTIL_S = 200.0
+
+
+def test_rule_22_who_is_paused_while_it_waits_for_a_look_waits_for_one_behind_that() -> None:
+    """Its patience had passed in the pause, and it decided by what it had known before."""
+    older, newer = _run(
+        RunPlan(calls={3: Call(during_s=60.0)}),
+        RunPlan(uri=COPY, begins_s=16.0),
+    )
+    _assert_taken_over(older, newer)
+
+
+def test_rule_22_a_host_that_sleeps_is_paused_too() -> None:
+    """Its clock stands still: what it had waited before counts for nothing behind it."""
+    older, newer = _run(
+        RunPlan(
+            calls={8: Call(before_s=16.0, landing_s=3.0), 9: Call(landing_s=1.5)},
+            freezes=[Freeze(at_s=30.0, for_s=40.0, is_asleep=True)],
+        ),
+        RunPlan(uri=COPY, begins_s=3.0),
+    )
+    _assert_taken_over(older, newer)
+
+
+def test_rule_22_a_start_that_is_paused_behind_its_claim_looks_before_it_sweeps() -> None:
+    """Looks that had begun before the claim was made have found nothing, however young they are."""
+    older, newer = _run(
+        RunPlan(
+            calls={
+                0: Call(landing_s=2.0, answer_s=2.375),  # its thread is about to renew by then
+                2: Call(during_s=60.0, landing_s=0.25, answer_s=0.25),
+            }
+        ),
+        RunPlan(uri=COPY, begins_s=5.0),
+    )
+    _assert_taken_over(older, newer)
+
+
+def _run(*plans: RunPlan) -> list[Run]:
+    world = World(plans, until_s=UNTIL_S)
+    world.pass_by()
+    return world.runs
+
+
+def _assert_taken_over(older: Run, newer: Run) -> None:
+    """The younger run goes on, and the older one decides nothing behind its start."""
+    assert newer.took_s is not None
+    assert newer.ended_by is None
+    assert older.ended_by == "fenced"
+    assert [decided_s for decided_s in older.decided_s if decided_s > newer.took_s] == []
