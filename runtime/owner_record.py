@@ -204,9 +204,12 @@ class OwnerClaim:
         self._is_written_over(before_s)
         self._write()
         if self._may_be_dead_since(before_s):
+            between_s = self._written_s
             self._sleep(RENEWAL_INTERVAL_S + _POLL_S)
             self._is_written_over(before_s)
             self._write()
+            if self._may_be_dead_since(between_s):
+                self._written_s = between_s  # it may have crossed one: the next one looks, too
 
     def release(self) -> None:
         """Give the name back, if it is still ours, and close the store."""

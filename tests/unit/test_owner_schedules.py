@@ -45,6 +45,16 @@ def test_rule_22_a_start_that_is_paused_behind_its_claim_looks_before_it_sweeps(
     _assert_taken_over(older, newer)
 
 
+def test_rule_22_the_second_write_of_a_late_renewal_may_be_late_too() -> None:
+    """It was made behind a look, and behind another pause it crossed the record of who had taken
+    over; the next renewal was in time, and believed in what it found."""
+    older, newer = _run(
+        RunPlan(calls={8: Call(during_s=20.0), 9: Call(during_s=30.0)}),
+        RunPlan(uri=COPY, begins_s=25.0),
+    )
+    _assert_taken_over(older, newer)
+
+
 def _run(*plans: RunPlan) -> list[Run]:
     world = World(plans, until_s=UNTIL_S)
     world.pass_by()
