@@ -38,6 +38,8 @@ WATCHED_INTERVALS = 3
 _WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 
 _POLL_S = 1.0
+_ANSWER_S = RENEWAL_INTERVAL_S + _POLL_S
+"""Within it a run that lives finds what was written over its record."""
 _LATE_WRITES = 2
 """Of a renewal that was on its way when its record was taken over: a late one writes twice."""
 _FORMAT = 1
@@ -154,7 +156,7 @@ class OwnerClaim:
         self._clock = clock
         self._sleep = sleep
         self._slept = slept
-        self._written_s = self._age_s()
+        self._looked_s = self._written_s = self._age_s()
         self._record = OwnerRecord(
             job_uid=context.job_uid,
             checkpoint_uri=context.checkpoint_uri[-_LONGEST_URI:],
@@ -171,12 +173,14 @@ class OwnerClaim:
 
         At once when nobody has it, or the same job with the same checkpoint directory: that one
         is stopped by the seal. Another job's record is watched for 3 renewal intervals; no clocks
-        are compared.
+        are compared. A start that is paused between its look and its write may write over the
+        record of a run that lives: before it goes on that one has had the time to find this, and to
+        end.
 
         Raises:
             FencedError: the record changes, so the other job lives; nothing was changed.
         """
-        found = self._store.read()
+        found = self._look()
         if found is not None:
             # Ours: another sink of this job has the name, too, and was here a moment ago.
             is_ours = found.session == self._record.session
@@ -188,8 +192,12 @@ class OwnerClaim:
             self._overtaken = found.overtaken if is_ours else found.session
             self._late_writes = _LATE_WRITES
             self._record = replace(self._record, overtaken=self._overtaken)
+        looked_s = self._looked_s
         self._write()
-        if self._is_written_over(self._written_s):
+        is_late = self._age_s() - looked_s >= RENEWAL_INTERVAL_S
+        if is_late:  # somebody may have taken the name behind that look, and have it for some more
+            self._sleep(_ANSWER_S)
+        if self._is_written_over(self._written_s) or is_late:
             self._write()
 
     def renew(self) -> None:
@@ -205,7 +213,7 @@ class OwnerClaim:
         self._write()
         if self._may_be_dead_since(before_s):
             between_s = self._written_s
-            self._sleep(RENEWAL_INTERVAL_S + _POLL_S)
+            self._sleep(_ANSWER_S)
             self._is_written_over(before_s)
             self._write()
             if self._may_be_dead_since(between_s):
@@ -232,7 +240,7 @@ class OwnerClaim:
             FencedError: anybody else has, or it has more often than a late renewal may; or somebody
                 else may have had the name and given it back.
         """
-        found = self._store.read()
+        found = self._look()
         if found is None and self._may_be_dead_since(since_s):
             raise self._refusal_of_none()
         if found is None or found.session == self._record.session:
@@ -271,11 +279,15 @@ class OwnerClaim:
         until_s = watching() + _WATCH_S
         while watching() < until_s:
             self._sleep(_POLL_S)
-            now = self._store.read()
+            now = self._look()
             if now is None:
                 return
             if now != found:
                 raise self._refusal(now)
+
+    def _look(self) -> OwnerRecord | None:
+        self._looked_s = self._age_s()
+        return self._store.read()
 
     def _write(self) -> None:
         self._record = replace(

@@ -4,6 +4,8 @@ Found by `tests/property/test_owner_claims.py`. A run's calls are counted from 0
 writes and looks, and each renewal looks and writes.
 """
 
+import pytest
+
 from tests.owner_runs import Call, Freeze, Run, RunPlan, World
 
 COPY = "file:/b"
@@ -53,6 +55,20 @@ def test_rule_22_the_second_write_of_a_late_renewal_may_be_late_too() -> None:
         RunPlan(uri=COPY, begins_s=25.0),
     )
     _assert_taken_over(older, newer)
+
+
+@pytest.mark.parametrize("pause_s", [10.0, 60.0])
+def test_rule_22_a_start_that_is_paused_before_its_write_waits_for_who_began_meanwhile(
+    pause_s: float,
+) -> None:
+    """It writes over the record of a run that lives, which finds that with its next renewal."""
+    paused, other = _run(
+        RunPlan(calls={0: Call(during_s=pause_s)}),
+        RunPlan(uri=COPY, begins_s=5.0),
+    )
+    assert other.ended_by == "fenced"
+    assert paused.ended_by is None
+    assert paused.decided_s[0] > other.decided_s[-1]
 
 
 def _run(*plans: RunPlan) -> list[Run]:
