@@ -42,6 +42,8 @@ _ANSWER_S = RENEWAL_INTERVAL_S + _POLL_S
 """Within it a run that lives finds what was written over its record."""
 _LATE_WRITES = 2
 """Of a renewal that was on its way when its record was taken over: a late one writes twice."""
+_MOST_OVERTAKEN = 8
+"""A job may be started again a few times while one of its runs is paused."""
 _FORMAT = 1
 _LONGEST_URI = 1500  # Kafka's offset metadata holds 4096 bytes by default
 
@@ -72,7 +74,8 @@ class OwnerRecord:
         host: where it runs; for people.
         renewed_at_ms: that host's wall clock; for people, never compared.
         renewals: raised each time; a record that changes is alive.
-        overtaken: session that this one took over from, whose last write may be on its way.
+        overtaken: sessions that this one took over from, the last one first, and those that they
+            did: their last writes may be on their way.
     """
 
     job_uid: str
@@ -81,7 +84,7 @@ class OwnerRecord:
     host: str
     renewed_at_ms: int
     renewals: int
-    overtaken: str = ""
+    overtaken: tuple[str, ...] = ()
 
     def encode(self) -> str:
         """Text for the offset metadata."""
@@ -93,7 +96,7 @@ class OwnerRecord:
             "host": self.host,
             "time": self.renewed_at_ms,
             "n": self.renewals,
-            "after": self.overtaken,
+            "after": ",".join(self.overtaken),
         }
         return json.dumps(content, separators=(",", ":"))
 
@@ -111,7 +114,7 @@ class OwnerRecord:
                 host=str(content["host"]),
                 renewed_at_ms=int(content["time"]),
                 renewals=int(content["n"]),
-                overtaken=str(content.get("after", "")),
+                overtaken=tuple(filter(None, str(content.get("after", "")).split(","))),
             )
         except (ValueError, KeyError, TypeError):
             return None
@@ -165,8 +168,7 @@ class OwnerClaim:
             renewed_at_ms=0,
             renewals=0,
         )
-        self._overtaken: str | None = None  # session whose last writes may still be on their way
-        self._late_writes = 0
+        self._late_writes = 0  # of those that were overtaken, which are no sign of their lives
 
     def take(self) -> None:
         """Take the name.
@@ -189,9 +191,9 @@ class OwnerClaim:
             elif not is_ours:  # a run that ended gave it back; this one was killed, or lives
                 self._warn_of(found)
             # Whoever was frozen between its look and its write wakes up.
-            self._overtaken = found.overtaken if is_ours else found.session
+            overtaken = found.overtaken if is_ours else (found.session, *found.overtaken)
             self._late_writes = _LATE_WRITES
-            self._record = replace(self._record, overtaken=self._overtaken)
+            self._record = replace(self._record, overtaken=overtaken[:_MOST_OVERTAKEN])
         looked_s = self._looked_s
         self._write()
         is_late = self._age_s() - looked_s >= RENEWAL_INTERVAL_S
@@ -229,7 +231,7 @@ class OwnerClaim:
             self._store.close()
 
     def _is_written_over(self, since_s: float) -> bool:
-        """Whether the run that we overtook has written once more.
+        """Whether a run that was overtaken, by this one or before it, has written once more.
 
         Its renewal had looked before we wrote, and slept: it finds our record the next time, and
         ends. If it goes on, it lives in another store of the same name.
@@ -245,7 +247,7 @@ class OwnerClaim:
             raise self._refusal_of_none()
         if found is None or found.session == self._record.session:
             return False
-        if found.session != self._overtaken or not self._late_writes:
+        if found.session not in self._record.overtaken or not self._late_writes:
             raise self._refusal(found)
         self._late_writes -= 1
         log.info("the run before had a renewal on its way: name=%s", self._owned.name)

@@ -71,6 +71,23 @@ def test_rule_22_a_start_that_is_paused_before_its_write_waits_for_who_began_mea
     assert paused.decided_s[0] > other.decided_s[-1]
 
 
+@pytest.mark.parametrize("uri", [COPY, "file:/a"])
+def test_rule_22_a_renewal_that_slept_does_not_end_who_came_behind_the_one_that_took_over(
+    uri: str,
+) -> None:
+    """That one was started again meanwhile: the run that sleeps is none that its successor saw."""
+    older, killed, newer = _run(
+        RunPlan(calls={7: Call(during_s=60.0)}),
+        RunPlan(uri=uri, begins_s=10.0, ends_s=40.0, is_killed=True),
+        RunPlan(uri=uri, begins_s=45.0),
+    )
+    assert killed.took_s is not None
+    assert newer.took_s is not None
+    assert newer.ended_by is None
+    assert older.ended_by in ("fenced", "sealed")
+    assert [decided_s for decided_s in older.decided_s if decided_s > killed.took_s] == []
+
+
 def _run(*plans: RunPlan) -> list[Run]:
     world = World(plans, until_s=UNTIL_S)
     world.pass_by()
