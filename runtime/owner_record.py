@@ -74,6 +74,7 @@ class OwnerRecord:
         host: where it runs; for people.
         renewed_at_ms: that host's wall clock; for people, never compared.
         renewals: raised each time; a record that changes is alive.
+        generation: of that run in its checkpoint directory; a higher one has sealed it.
         overtaken: sessions that this one took over from, the last one first, and those that they
             did: their last writes may be on their way.
     """
@@ -84,6 +85,7 @@ class OwnerRecord:
     host: str
     renewed_at_ms: int
     renewals: int
+    generation: int = 0
     overtaken: tuple[str, ...] = ()
 
     def encode(self) -> str:
@@ -96,6 +98,7 @@ class OwnerRecord:
             "host": self.host,
             "time": self.renewed_at_ms,
             "n": self.renewals,
+            "gen": self.generation,
             "after": ",".join(self.overtaken),
         }
         return json.dumps(content, separators=(",", ":"))
@@ -114,6 +117,7 @@ class OwnerRecord:
                 host=str(content["host"]),
                 renewed_at_ms=int(content["time"]),
                 renewals=int(content["n"]),
+                generation=int(content.get("gen", 0)),
                 overtaken=tuple(filter(None, str(content.get("after", "")).split(","))),
             )
         except (ValueError, KeyError, TypeError):
@@ -167,14 +171,15 @@ class OwnerClaim:
             host=socket.gethostname(),
             renewed_at_ms=0,
             renewals=0,
+            generation=context.generation,
         )
-        self._late_writes = 0  # of those that were overtaken, which are no sign of their lives
+        self._late_writes = _LATE_WRITES  # of those that are over, and no sign of their lives
 
     def take(self) -> None:
         """Take the name.
 
-        At once when nobody has it, or the same job with the same checkpoint directory: that one
-        is stopped by the seal. Another job's record is watched for 3 renewal intervals; no clocks
+        At once when nobody has it, or an older run of the same checkpoint directory: that one is
+        stopped by the seal. Another job's record is watched for 3 renewal intervals; no clocks
         are compared. A start that is paused between its look and its write may write over the
         record of a run that lives: before it goes on that one has had the time to find this, and to
         end.
@@ -186,13 +191,12 @@ class OwnerClaim:
         if found is not None:
             # Ours: another sink of this job has the name, too, and was here a moment ago.
             is_ours = found.session == self._record.session
-            if not self._is_same_job(found):
-                self._watch(found)
+            if not self._is_same_job(found) or found.generation > self._record.generation:
+                self._watch(found)  # that one has sealed us, or the directory is an older copy
             elif not is_ours:  # a run that ended gave it back; this one was killed, or lives
                 self._warn_of(found)
             # Whoever was frozen between its look and its write wakes up.
             overtaken = found.overtaken if is_ours else (found.session, *found.overtaken)
-            self._late_writes = _LATE_WRITES
             self._record = replace(self._record, overtaken=overtaken[:_MOST_OVERTAKEN])
         looked_s = self._looked_s
         self._write()
@@ -231,7 +235,7 @@ class OwnerClaim:
             self._store.close()
 
     def _is_written_over(self, since_s: float) -> bool:
-        """Whether a run that was overtaken, by this one or before it, has written once more.
+        """Whether a run that is over, as it was overtaken or sealed, has written once more.
 
         Its renewal had looked before we wrote, and slept: it finds our record the next time, and
         ends. If it goes on, it lives in another store of the same name.
@@ -247,7 +251,7 @@ class OwnerClaim:
             raise self._refusal_of_none()
         if found is None or found.session == self._record.session:
             return False
-        if found.session not in self._record.overtaken or not self._late_writes:
+        if not self._is_over(found) or not self._late_writes:
             raise self._refusal(found)
         self._late_writes -= 1
         log.info("the run before had a renewal on its way: name=%s", self._owned.name)
@@ -256,6 +260,11 @@ class OwnerClaim:
     def _is_same_job(self, found: OwnerRecord) -> bool:
         ours = self._record
         return (found.job_uid, found.checkpoint_uri) == (ours.job_uid, ours.checkpoint_uri)
+
+    def _is_over(self, found: OwnerRecord) -> bool:
+        """A start that was paused in its claim is sealed, and nobody has overtaken it."""
+        is_sealed = self._is_same_job(found) and found.generation < self._record.generation
+        return is_sealed or found.session in self._record.overtaken
 
     def _warn_of(self, found: OwnerRecord) -> None:
         """No clocks are compared: when it was last heard of is for people."""

@@ -1,6 +1,5 @@
 """Runs that share one owner record, in virtual time: what befalls them, and what they decide."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -158,7 +157,6 @@ class Run:
     """One run of a job: it starts, decides every second, and ends.
 
     Attributes:
-        began_s: when it has sealed what older runs of its directory do; before, -inf.
         took_s: when its start had the record.
         decided_s: when it decided, or swept.
         ended_s: when it stopped deciding.
@@ -171,7 +169,6 @@ class Run:
         self.plan = plan
         self.session = f"s{number}"
         self.process = Process(world.timeline)
-        self.began_s = -math.inf
         self.took_s: float | None = None
         self.decided_s: list[float] = []
         self.ended_s: float | None = None
@@ -185,7 +182,7 @@ class Run:
     def live(self) -> None:
         """The driver's main thread."""
         self._world.timeline.wait(self.plan.begins_s)
-        self.began_s = self._world.timeline.now_s
+        self._world.begun.append(self)
         sink = _Sink()
         watch = OwnerWatch(
             cast(Mapping[str, SinkCoordinator], {"sink": sink}),
@@ -224,6 +221,7 @@ class Run:
             operator_id="op",
             checkpoint_uri=self.plan.uri,
             leader_session_id=self.session,
+            generation=self._world.begun.index(self),
         )
         return OwnerClaim(
             _Store(self._world, self),
@@ -256,8 +254,8 @@ class Run:
 
     def _is_sealed(self) -> bool:
         """Whether a younger run of the same directory has begun; that finds no record of ours."""
-        others = [run for run in self._world.runs if run.plan.uri == self.plan.uri]
-        return max(others, key=lambda run: run.began_s) is not self
+        others = [run for run in self._world.begun if run.plan.uri == self.plan.uri]
+        return others[-1] is not self
 
     def _end(self, how: str) -> None:
         self.ended_s, self.ended_by = self._world.timeline.now_s, how
@@ -268,6 +266,9 @@ class World:
 
     Args:
         deleted_s: when somebody does.
+
+    Attributes:
+        begun: runs in their order; each has sealed what the ones before do in its directory.
     """
 
     def __init__(
@@ -276,6 +277,7 @@ class World:
         self.timeline = Timeline(until_s=until_s)
         self.records = _Records()
         self.runs = [Run(self, number, plan) for number, plan in enumerate(plans, 1)]
+        self.begun: list[Run] = []
         self._deleted_s = deleted_s
 
     def pass_by(self) -> None:

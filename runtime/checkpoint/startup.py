@@ -158,7 +158,7 @@ class StartSequence:
         if is_taken_over(self._store, session=self._session, last=generation):
             # Its owner record would be ours, and our sweep not know what its records keep.
             raise taken_over(generation + 1)
-        self._claim(history.newest.job_uid)
+        self._claim(history.newest.job_uid, generation)
         yield from self._settle(history, generation, kept)
         self._abort(recovery.left_open(self._told, history, self._plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
@@ -394,7 +394,7 @@ class StartSequence:
 
     # --- behind the seal --------------------------------------------------------------------------
 
-    def _claim(self, job_uid: str) -> None:
+    def _claim(self, job_uid: str, generation: int) -> None:
         for operator_id, sink in self._sinks.items():
             context = SinkContext(
                 job_uid=job_uid,
@@ -402,6 +402,7 @@ class StartSequence:
                 operator_id=operator_id,
                 checkpoint_uri=self._store.uri,
                 leader_session_id=self._session,
+                generation=generation,
             )
             # Watching another owner takes three renewals, however short the start's own limit is.
             watch_s = 4 * self._settings.renew_interval_s

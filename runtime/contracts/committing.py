@@ -146,13 +146,18 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """What a sink's coordinator side learns once, before anything remote is touched."""
+    """What a sink's coordinator side learns once, before anything remote is touched.
+
+    Attributes:
+        generation: of this run; it has sealed all that are lower in its checkpoint directory.
+    """
 
     job_uid: str
     job_name: str
     operator_id: str
     checkpoint_uri: str
     leader_session_id: str
+    generation: int = 0
 
 
 class SinkCoordinator(Protocol):

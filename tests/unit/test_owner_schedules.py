@@ -88,6 +88,18 @@ def test_rule_22_a_renewal_that_slept_does_not_end_who_came_behind_the_one_that_
     assert [decided_s for decided_s in older.decided_s if decided_s > killed.took_s] == []
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_rule_22_a_start_that_slept_does_not_end_the_next_one_of_its_directory(number: int) -> None:
+    """It is sealed, and writes over the record of a run that has not seen it."""
+    older, newer = _run(
+        RunPlan(calls={number: Call(before_s=30.0)}),
+        RunPlan(begins_s=5.0),
+    )
+    assert newer.took_s is not None
+    assert newer.ended_by is None
+    assert older.decided_s == []
+
+
 def _run(*plans: RunPlan) -> list[Run]:
     world = World(plans, until_s=UNTIL_S)
     world.pass_by()
