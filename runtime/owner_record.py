@@ -204,7 +204,7 @@ class OwnerClaim:
         if is_late:  # somebody may have taken the name behind that look, and have it for some more
             self._sleep(_ANSWER_S)
         if self._is_written_over(self._written_s) or is_late:
-            self._write()
+            self._write_again()
 
     def renew(self) -> None:
         """Say that this job lives; FencedError when another session has taken the name.
@@ -218,12 +218,9 @@ class OwnerClaim:
         self._is_written_over(before_s)
         self._write()
         if self._may_be_dead_since(before_s):
-            between_s = self._written_s
             self._sleep(_ANSWER_S)
             self._is_written_over(before_s)
-            self._write()
-            if self._may_be_dead_since(between_s):
-                self._written_s = between_s  # it may have crossed one: the next one looks, too
+            self._write_again()
 
     def release(self) -> None:
         """Give the name back, if it is still ours, and close the store."""
@@ -309,6 +306,14 @@ class OwnerClaim:
         began_s = self._age_s()
         self._store.write(self._record)
         self._written_s = began_s
+
+    def _write_again(self) -> None:
+        """Behind a second look. It may be late, too, and cross a record: so is the next one then,
+        and looks for that."""
+        between_s = self._written_s
+        self._write()
+        if self._may_be_dead_since(between_s):
+            self._written_s = between_s
 
     def _age_s(self) -> float:
         return self._clock() + self._slept()

@@ -15,8 +15,9 @@ log = logging.getLogger(__name__)
 
 _FRESH_INTERVALS = 2
 """A look is good for so long: who wants the name watches for three."""
-_PATIENCE_S = 10.0
-"""So long a decision waits for a look; a renewal that came late looks once more within that."""
+_PATIENCE_S = 15.0
+"""So long a decision waits for a look. Behind a pause a renewal may be under way that looks once
+more, 6 s later, and so does the one behind it."""
 _STEP_S = 1.0
 _PAUSE_S = 2.0
 """Nobody is kept from a core for so long, but with the whole process, or its host."""

@@ -33,6 +33,15 @@ def test_rule_22_a_host_that_sleeps_is_paused_too() -> None:
     _assert_taken_over(older, newer)
 
 
+def test_rule_22_behind_a_pause_two_late_renewals_are_waited_for() -> None:
+    """One was under way, and has crossed the record of who took over; the next one looks twice."""
+    older, newer = _run(
+        RunPlan(calls={12: Call(before_s=30.0, during_s=30.0)}),
+        RunPlan(uri=COPY, begins_s=69.0),
+    )
+    _assert_taken_over(older, newer)
+
+
 def test_rule_22_a_start_that_is_paused_behind_its_claim_looks_before_it_sweeps() -> None:
     """Looks that had begun before the claim was made have found nothing, however young they are."""
     older, newer = _run(
@@ -53,6 +62,15 @@ def test_rule_22_the_second_write_of_a_late_renewal_may_be_late_too() -> None:
     older, newer = _run(
         RunPlan(calls={8: Call(during_s=20.0), 9: Call(during_s=30.0)}),
         RunPlan(uri=COPY, begins_s=25.0),
+    )
+    _assert_taken_over(older, newer)
+
+
+def test_rule_22_the_second_write_of_a_late_start_may_be_late_too() -> None:
+    """It waited for whoever had begun meanwhile, and was paused behind its second look."""
+    older, newer = _run(
+        RunPlan(calls={1: Call(during_s=18.0), 2: Call(during_s=30.0)}),
+        RunPlan(uri=COPY, begins_s=11.0),
     )
     _assert_taken_over(older, newer)
 
