@@ -1,0 +1,140 @@
+"""Rule 22: what becomes of runs that share an owner record, whatever pauses them, in virtual time.
+
+The claims and their watch are the real ones. Each call of the store happens at one moment, and may
+take time, be lost, or not be answered; processes are stopped, and hosts sleep, inside and between
+any two calls; people stop, kill and start runs, and delete the record.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.owner_runs import Call, Freeze, RunPlan, World
+
+_FIRST_CALLS = 18  # of a run: its start, its first looks, and some renewals
+_CALM_S = 60.0  # behind all pauses everybody has looked a few times
+
+_eighths = st.integers(0, 24).map(lambda eighths: eighths / 8)
+_pauses_s = st.sampled_from([0.0, 3.0, 8.0, 11.0, 14.0, 15.0, 20.0, 30.0, 45.0, 60.0])
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """Thousands of runs have much to say."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@st.composite
+def _calls(draw: st.DrawFn, *, is_quick: bool, is_sure: bool) -> Call:
+    landing_s, answer_s = (0.125, 0.125) if is_quick else (draw(_eighths), draw(_eighths))
+    return Call(
+        before_s=draw(_pauses_s),
+        during_s=draw(_pauses_s),
+        is_asleep=draw(st.booleans()),
+        landing_s=min(landing_s, 3.0 - answer_s),
+        answer_s=answer_s,
+        happens=is_sure or draw(st.integers(0, 5)) > 0,
+        is_answered=is_sure or draw(st.integers(0, 5)) > 0,
+    )
+
+
+_freezes = st.builds(
+    Freeze,
+    at_s=st.integers(0, 640).map(lambda eighths: eighths / 8),
+    for_s=_pauses_s,
+    is_asleep=st.booleans(),
+)
+
+
+@st.composite
+def _plans(
+    draw: st.DrawFn,
+    *,
+    uris: Sequence[str] = ("file:/a", "file:/b"),
+    is_quick: bool = False,
+    is_sure: bool = False,
+    is_left_alone: bool = False,
+) -> RunPlan:
+    """A run that begins at any time, and what befalls it.
+
+    Args:
+        is_quick: no call takes longer than a quarter of a second, but for pauses.
+        is_sure: every call happens, and is answered.
+        is_left_alone: nobody stops or kills it.
+    """
+    calls = _calls(is_quick=is_quick, is_sure=is_sure)
+    is_ended = not is_left_alone and draw(st.integers(0, 4)) == 0
+    return RunPlan(
+        uri=draw(st.sampled_from(list(uris))),
+        begins_s=draw(st.integers(0, 480)) / 8,
+        ends_s=draw(st.integers(40, 800)) / 8 if is_ended else None,
+        is_killed=is_ended and draw(st.booleans()),
+        calls=draw(st.dictionaries(st.integers(0, _FIRST_CALLS), calls, max_size=3)),
+        freezes=draw(st.lists(_freezes, max_size=2)),
+    )
+
+
+def _world(plans: Sequence[RunPlan], *, deleted_s: Sequence[float] = ()) -> World:
+    """All that happens to them, and what becomes of it."""
+    ends_s = [80.0 + plan.begins_s + _paused_s(plan) + _CALM_S for plan in plans]
+    world = World(plans, until_s=max(ends_s), deleted_s=deleted_s)
+    world.pass_by()
+    return world
+
+
+def _paused_s(plan: RunPlan) -> float:
+    in_calls_s = sum(call.before_s + call.during_s for call in plan.calls.values())
+    return in_calls_s + sum(freeze.for_s for freeze in plan.freezes)
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(_plans(), min_size=2, max_size=3),
+    st.lists(st.integers(0, 640).map(lambda eighths: eighths / 8), max_size=1),
+)
+def test_rule_22_one_run_at_most_goes_on(plans: list[RunPlan], deleted_s: list[float]) -> None:
+    """Whatever happens: once it is over, all others have found out."""
+    world = _world(plans, deleted_s=deleted_s)
+    assert len([run for run in world.runs if run.took_s is not None and not run.ended_by]) <= 1
+
+
+@settings(max_examples=80)
+@given(st.lists(_plans(is_quick=True, is_sure=True, is_left_alone=True), min_size=2, max_size=3))
+def test_rule_22_pauses_alone_never_end_all_runs(plans: list[RunPlan]) -> None:
+    """Where every call is answered, and nobody stops a run or deletes the record. But a run that
+    was silent does not know who has given the record back: it may be an older one, as that ends."""
+    world = _world(plans)
+    is_given_back = any(session is None for _, session in world.records.written)
+    assert is_given_back or [run for run in world.runs if not run.ended_by]
+
+
+@settings(max_examples=80)
+@given(
+    _plans(uris=["file:/a"], is_quick=True, is_sure=True, is_left_alone=True),
+    st.integers(0, 640).map(lambda eighths: eighths / 8),
+)
+def test_rule_22_who_was_taken_over_decides_no_more(plan: RunPlan, behind_s: float) -> None:
+    """However often it was paused, where the run from a copy is not. It may have been asleep in any
+    call, or between two."""
+    copy = RunPlan(uri="file:/b", begins_s=plan.begins_s + behind_s)
+    older, newer = _world([plan, copy]).runs
+    if older.took_s is None or newer.took_s is None or newer.took_s < older.took_s:
+        return
+    assert older.ended_by == "fenced"
+    assert [decided_s for decided_s in older.decided_s if decided_s > newer.took_s] == []
+
+
+@settings(max_examples=80)
+@given(st.lists(_plans(uris=["file:/b", "file:/c"]), min_size=1, max_size=2))
+def test_rule_22_who_is_never_silent_is_ended_by_no_copy(plans: list[RunPlan]) -> None:
+    """Whatever befalls the copies, and however slow their looks are: all are refused."""
+    copies = [replace(plan, begins_s=plan.begins_s + 2.0) for plan in plans]
+    living, *others = _world([RunPlan(), *copies]).runs
+    assert living.ended_by is None
+    assert [run.took_s for run in others if run.took_s is not None] == []
