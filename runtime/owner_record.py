@@ -202,6 +202,11 @@ class OwnerClaim:
         self._write()
         is_late = self._age_s() - looked_s >= RENEWAL_INTERVAL_S
         if is_late:  # somebody may have taken the name behind that look, and have it for some more
+            log.info(
+                "owner record was late, it is looked at again: name=%s wait_s=%.0f",
+                self._owned.name,
+                _ANSWER_S,
+            )
             self._sleep(_ANSWER_S)
         if self._is_written_over(self._written_s) or is_late:
             self._write_again()
@@ -277,7 +282,8 @@ class OwnerClaim:
 
     def _watch(self, found: OwnerRecord) -> None:
         log.warning(
-            "another job's record holds the name, watching it: name=%s host=%s wait_s=%.0f",
+            "%s record holds the name, watching it: name=%s host=%s wait_s=%.0f",
+            "a later run's" if self._is_same_job(found) else "another job's",
             self._owned.name,
             found.host,
             _WATCH_S,
