@@ -21,6 +21,8 @@ more, 6 s later, and so does the one behind it."""
 _STEP_S = 1.0
 _PAUSE_S = 2.0
 """Nobody is kept from a core for so long, but with the whole process, or its host."""
+_MOST_PAUSES = 4
+"""Of a host that stalls all the time no look is to be had."""
 
 
 class OwnerWatch:
@@ -180,13 +182,14 @@ class _Record:
 
         Behind a pause of this process it waits from the beginning: the look was paused, too."""
         step_s = min(_STEP_S, _PATIENCE_S)
-        waited_s = 0.0
+        waited_s, pauses = 0.0, 0
         while waited_s < _PATIENCE_S:
             began_s = self._age_clock()
             if self._changed.wait_for(self._is_told, step_s):
                 return True
-            was_paused = self._age_clock() - began_s > step_s + _PAUSE_S
-            waited_s = 0.0 if was_paused else waited_s + step_s
+            waited_s += step_s
+            if self._age_clock() - began_s > step_s + _PAUSE_S and pauses < _MOST_PAUSES:
+                waited_s, pauses = 0.0, pauses + 1
         return False
 
     def _is_fresh(self) -> bool:
