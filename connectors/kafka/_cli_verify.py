@@ -28,13 +28,13 @@ from connectors.kafka.verification import (
     Plan,
     are_files,
     findings_file,
-    input_held_back,
     input_starts,
     name_function,
     transactions_of,
     verify,
 )
 from runtime.checker import HistoryVerdict, Identity, Kind, Place, Record
+from runtime.checker.files import is_read
 from runtime.checker.user_mapping import Stopped, load_mapping
 from runtime.errors import ConfigError
 
@@ -146,7 +146,7 @@ def verify_command(
     bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
         compared = verify(plan, progress=_Teller(), sink=sink, left_out=bounds.columns.update)
-    bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere)
+    bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere, held_back=compared.held_back)
     if as_json:
         told = {**_as_json(compared.verdict), **bounds.as_json()}
         typer.echo(json.dumps(told, indent=2))  # ASCII: a file's name may be no text
@@ -162,22 +162,22 @@ class _Bounds:
 
     Attributes:
         starts: see `input_starts`.
-        held_back: see `input_held_back`.
+        held_back: see `connectors.kafka.verification.Comparison`.
         order_within: ``file`` or ``partition`` of the output.
         columns: of files, which no comparison was made of.
         elsewhere: how many records the mapping sends to another topic than the output.
     """
 
     starts: Mapping[str, int]
-    held_back: Mapping[str, int]
     order_within: str
     columns: set[str] = dataclasses.field(default_factory=set)
     elsewhere: int = 0
+    held_back: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
         within = "file" if are_files(plan.output) else "partition"
-        return cls(starts=input_starts(plan), held_back=input_held_back(plan), order_within=within)
+        return cls(starts=input_starts(plan), order_within=within)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -280,7 +280,7 @@ def _is_nested(one: str, other: str) -> bool:
     """Whether a path lies below another, and not behind a name that is passed over."""
     outer, inner = sorted((one, other), key=len)
     below = inner.removeprefix(outer)
-    return below != inner and not any(name.startswith((".", "_")) for name in below.split("/"))
+    return below != inner and all(map(is_read, below.split("/")))
 
 
 def _whole(side: str) -> str:

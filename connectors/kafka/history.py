@@ -6,7 +6,7 @@ For tests, the demo and benchmarks; not on the data path of a job.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from connectors.kafka._client import (
@@ -313,13 +313,17 @@ class _Fetched:
         """Is given librdkafka's statistics."""
         self._told = statistics
 
-    def has_moved(self, wanted: Iterable[int]) -> bool:
-        """Whether one of these partitions has been fetched further than when this was asked."""
+    def has_moved(self, wanted: Mapping[int, int]) -> bool:
+        """Whether one of these partitions has been fetched further towards its end than when this
+        was asked."""
         if not self._told:
             return False
         topics, self._told = json.loads(self._told)["topics"], ""
         partitions = topics.get(self._topic, {}).get("partitions", {})
-        at = {number: partitions.get(str(number), {}).get("next_offset", 0) for number in wanted}
+        at = {
+            number: min(end, partitions.get(str(number), {}).get("next_offset", 0))
+            for number, end in wanted.items()
+        }
         moved = {number: to for number, to in at.items() if to > self._next.get(number, 0)}
         self._next |= moved
         return bool(moved)

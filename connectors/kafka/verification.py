@@ -3,7 +3,7 @@
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,7 +35,6 @@ __all__ = [
     "Plan",
     "are_files",
     "findings_file",
-    "input_held_back",
     "input_starts",
     "name_function",
     "transactions_of",
@@ -87,11 +86,14 @@ class Comparison:
         verdict: on what is expected in the output.
         records_read: of the input, before they were mapped.
         elsewhere: how many records the mapping sends to a topic that is not the output.
+        held_back: by partition of the input, from where on an open transaction hid it when it was
+            read.
     """
 
     verdict: HistoryVerdict
     records_read: int
     elsewhere: int
+    held_back: Mapping[str, int]
 
     @property
     def why_nothing_expected(self) -> str:
@@ -130,6 +132,7 @@ def verify(
         )
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
+        held_back = _input_held_back(plan)
         given = _told(_records(plan, plan.source, left_out), "reading the input", progress)
         records_read = elsewhere = 0
         for records_read, (record, place) in enumerate(given, 1):  # noqa: B007 - told below
@@ -141,7 +144,12 @@ def verify(
             raise _nothing_to_compare(plan, records_read, elsewhere)
         progress("comparing", len(want) + len(have))
         verdict = check_spilled(want, have, transactions=plan.transactions, sink=sink)
-        return Comparison(verdict=verdict, records_read=records_read, elsewhere=elsewhere)
+        return Comparison(
+            verdict=verdict,
+            records_read=records_read,
+            elsewhere=elsewhere,
+            held_back=held_back,
+        )
 
 
 def _expect(plan: Plan, record: Record, place: Place, want: SpilledHistory) -> int:
@@ -163,7 +171,7 @@ def input_starts(plan: Plan) -> dict[str, int]:
     return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
 
 
-def input_held_back(plan: Plan) -> dict[str, int]:
+def _input_held_back(plan: Plan) -> dict[str, int]:
     """Where readers of the input stop now, of each partition that an open transaction cuts off."""
     if plan.connection is None or are_files(plan.source):
         return {}

@@ -22,7 +22,7 @@ from runtime.checker.record import Headers, Record
 from runtime.errors import ConfigError, StorageError
 from runtime.json_text import parsed_json
 
-__all__ = ["SUFFIXES", "read_files", "row_value"]
+__all__ = ["SUFFIXES", "is_read", "read_files", "row_value"]
 
 SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson")
 """What can be read: Parquet, and JSON with one object a line."""
@@ -127,19 +127,22 @@ def _below(directory: Path) -> Iterator[Path]:
         raise error
 
     for parent, names, files in os.walk(directory, onerror=fail):
-        names[:] = filter(_is_read, names)
-        for path in (Path(parent, name) for name in filter(_is_read, names + files)):
+        names[:] = filter(is_read, names)
+        for path in (Path(parent, name) for name in filter(is_read, names + files)):
             if path.is_file():
                 yield path
             elif path.is_symlink() or not path.is_dir():
                 raise ConfigError(
                     "neither a file nor a directory lies there",
                     {"path": path},
-                    "A link to a directory is not followed: put what it names in its place.",
+                    "A link to a directory is not followed: put what it names in its place."
+                    if path.is_symlink()
+                    else "Compare what nobody writes to any more.",
                 )
 
 
-def _is_read(name: str) -> bool:
+def is_read(name: str) -> bool:
+    """Whether what has that name in a directory is no file of marks or of work under way."""
     return not name.startswith(".") and not (name.startswith("_") and "=" not in name)
 
 
@@ -169,14 +172,21 @@ def _parquet_rows(file: Path) -> Iterator[object]:
         schema = parquet.schema_arrow
         if len(set(schema.names)) < len(schema.names):  # a row would have the last one alone
             raise ValueError("two columns have one name")
-        if any(_NANOSECONDS in str(kind) for kind in schema.types):
-            raise _incomparable(file, f"there is a column of {_NANOSECONDS}")
+        wanted = pa.schema([_of_microseconds(each) for each in schema])
+        if any(_NANOSECONDS in str(kind) for kind in wanted.types):
+            raise _incomparable(file, f"there is a column with {_NANOSECONDS} in it")
         for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
             try:
-                rows = batch.to_pylist()
-            except OverflowError as err:
+                rows = (batch if wanted.equals(schema) else batch.cast(wanted)).to_pylist()
+            except (OverflowError, pa.ArrowInvalid) as err:
                 raise _incomparable(file, str(err)) from err
             yield from rows
+
+
+def _of_microseconds(column: pa.Field) -> pa.Field:
+    """Some write times of the day so, all of whole microseconds; a cast refuses others."""
+    is_finer = str(column.type) == _NANOSECONDS
+    return column.with_type(pa.time64("us")) if is_finer else column
 
 
 def _incomparable(file: Path, reason: str) -> ConfigError:

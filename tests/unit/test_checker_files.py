@@ -365,6 +365,16 @@ def test_a_time_that_python_cannot_hold_whole_is_refused_by_name(
         values_in(tmp_path)
 
 
+def test_times_of_the_day_that_some_write_in_nanoseconds_are_read(tmp_path: Path) -> None:
+    """All of whole microseconds they are what others write."""
+    for kind, at in (("us", 1_000_001), ("ns", 1_000_001_000)):
+        pq.write_table(
+            pa.table({"at": pa.array([at], pa.time64(kind))}), tmp_path / f"{kind}.parquet"
+        )
+    (first, second) = values_in(tmp_path)
+    assert first == second
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     """One of them would not be compared."""
     columns = [pa.array([1]), pa.array([2])]

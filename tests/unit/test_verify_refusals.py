@@ -30,6 +30,10 @@ def test_a_side_that_lies_in_the_other_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / "out").rename(tmp_path / "data" / "_out")
     result = CliRunner().invoke(app, ["--input", outer, "--output", f"{outer}/_out"])
     assert result.exit_code == 0, result.output
+    (tmp_path / "data" / "_out").rename(tmp_path / "data" / "_c0=1")
+    result = CliRunner().invoke(app, ["--input", outer, "--output", f"{outer}/_c0=1"])
+    assert "lies in the other" in str(result.exception), "a partition of Spark's"
+    (tmp_path / "data" / "_c0=1").rename(tmp_path / "elsewhere")
     beside = written(tmp_path / "data-2", ["a"])
     assert CliRunner().invoke(app, ["--input", outer, "--output", beside]).exit_code == 0
 
