@@ -71,8 +71,8 @@ lint: setup ## format, rules, types, import contracts
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
 
-check: lint ## lint, and what is quick of the tests that need no server; a minute and a half
-	@$(PYTEST) -q --numprocesses=2 $(FAST) -m 'not integration and not containers and not chaos and not extended'
+check: lint ## lint, unit and property tests; two minutes
+	@$(PYTEST) -q --numprocesses=2 tests/unit tests/property -m 'not extended'
 
 # What is marked `extended` is left to `test-more`.
 test: lint ## all that is quick, and of what is slow a proof of each rule; under 15 minutes on two cores

@@ -6,7 +6,8 @@ shut out by what, and what holds readers back.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -27,18 +28,26 @@ from tests.transaction_harness import (
 )
 
 LEVELS = (0, 1, 2)
-KINDS = [
-    *(pytest.param(("fake", level), id=f"fake-{level}") for level in LEVELS),
-    *(
-        pytest.param(("real", level), id=f"real-{level}", marks=pytest.mark.integration)
+
+
+def kinds(*, extended: Collection[int] = ()) -> list[Any]:
+    """Models and real brokers of each level, the latter of some in `make test-more` alone."""
+    fakes = [pytest.param(("fake", level), id=f"fake-{level}") for level in LEVELS]
+    marks = {
+        level: [pytest.mark.integration, *([pytest.mark.extended] if level in extended else [])]
         for level in LEVELS
-    ),
-]
+    }
+    reals = [
+        pytest.param(("real", level), id=f"real-{level}", marks=marks[level]) for level in LEVELS
+    ]
+    return fakes + reals
+
+
 _S = TransactionState
 _DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=kinds())
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
     kind, level = request.param
@@ -179,6 +188,7 @@ def test_rule_5_a_late_addpartitions_behind_a_native_end(harness: Harness, commi
     assert harness.visible() == (2 if commit else 0)
 
 
+@pytest.mark.parametrize("harness", kinds(extended={0, 1}), indirect=True)
 def test_rule_5_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abort(
     harness: Harness,
 ) -> None:
