@@ -106,10 +106,10 @@ def test_of_several_codecs_the_most_frequent_one_is_taken(
 @pytest.mark.parametrize(
     ("codec", "engine"),
     [
-        ("none", "continuous"),
+        pytest.param("none", "continuous", marks=pytest.mark.extended),
         ("gzip", "micro-batch"),
-        ("snappy", "continuous"),
-        ("lz4", "micro-batch"),
+        pytest.param("snappy", "continuous", marks=pytest.mark.extended),
+        pytest.param("lz4", "micro-batch", marks=pytest.mark.extended),
         ("zstd", "continuous"),
     ],
 )

@@ -145,6 +145,11 @@ def test_a_range_is_not_read_from_another_log(written: Log, hot_path: str) -> No
     assert values(rows(tolerant, ranges)) == _FIRST
 
 
+@pytest.mark.parametrize(
+    "hot_path",
+    ["native", pytest.param("plain", marks=pytest.mark.extended)],
+    indirect=True,
+)
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str, anew: bool) -> None:
     """And does not go on behind what is new; the driver judges where the next one begins. Nor where

@@ -63,6 +63,7 @@ def test_a_used_up_quota_is_not_waited_for(fs: FileSystem, hadoop_client: Any) -
     assert fs.read("file") == b"kept"
 
 
+@pytest.mark.extended
 def test_servers_that_are_gone_are_waited_for(fs: FileSystem, hdfs: EmbeddedHdfs) -> None:
     """A DataNode alone, and then both; what a look left without a DataNode is deleted again."""
     assert hdfs.data_node is not None

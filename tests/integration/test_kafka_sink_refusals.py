@@ -161,6 +161,11 @@ def test_a_timeout_beyond_the_maximum_is_named(kafka: EmbeddedKafka, topic: Topi
         region.write(rows(value=[b"a"]))
 
 
+@pytest.mark.parametrize(
+    "hot_path",
+    ["native", pytest.param("plain", marks=pytest.mark.extended)],
+    indirect=True,
+)
 def test_a_wrong_password_is_named_as_such(
     secure_kafka: SecureKafka, hot_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

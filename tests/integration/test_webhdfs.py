@@ -322,6 +322,7 @@ def test_session_tells_tasks_where_to_write(
     assert isinstance(session_task_files("file:///tmp"), LocalTaskFiles)
 
 
+@pytest.mark.extended
 def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
     hdfs: EmbeddedHdfs, session: SparkSession
 ) -> None:
