@@ -255,6 +255,13 @@ def test_what_a_source_of_files_has_planned_is_read_once_while_it_has_no_news() 
     assert PlannedFiles(FakeFileSystem(disk)).of("1", 9) == ()
 
 
+def test_lines_of_a_merged_entry_that_are_no_files_of_ours_are_passed_over() -> None:
+    """Torn, or of another shape: the digest is then another one, and a start refuses that."""
+    torn = ["{", "[8]", _file("a", 8)]
+    disk = Disk(files={"sources/1/9.compact": "\n".join(["v1", *torn]).encode()})
+    assert PlannedFiles(FakeFileSystem(disk)).of("1", 8) == (_file("a", 8),)
+
+
 def test_a_log_that_cannot_be_seen_for_a_moment_is_looked_at_again() -> None:
     """As on a mount that is away: a decision that goes by nothing could not be started from."""
     disk = Disk(files={})

@@ -1,0 +1,28 @@
+"""Half-made files: gone once nobody can be writing them, and no reason to stop."""
+
+import pytest
+
+from runtime.checkpoint.leftovers import Leftovers
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
+from tests.fakes import ManualClock
+
+HOUR_S = 3600.0
+
+
+def test_what_cannot_be_deleted_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A file of somebody else, or a file system that is away."""
+    disk = Disk(files={f"._seals.{'0' * 32}.tmp": b""})
+    clock, is_away = ManualClock(), True
+
+    def fault(_: str) -> Fault:
+        return Fault.REFUSED if is_away else Fault.NONE
+
+    leftovers = Leftovers(FakeFileSystem(disk, fault=fault), clock=clock)
+    for _ in range(2):
+        leftovers.look()
+        clock.advance(HOUR_S)
+    assert disk.files
+    assert "half-made files are left" in caplog.text
+    is_away = False
+    leftovers.look()
+    assert not disk.files
