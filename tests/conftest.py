@@ -1,7 +1,7 @@
 """Fixtures of all tests; each kind of server has its own module.
 
-What is marked ``extended`` is run by ``make test-more``, behind ``make test``, which has fifteen
-minutes on two cores; what is marked ``long`` runs on demand:
+What is marked ``extended`` is run by ``make test-more``, behind ``make test``, which shall
+take fifteen minutes on two cores; what is marked ``long`` runs on demand:
 ``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
 
 ``SLUICE_KILLS=1/3`` takes a third of the kills that are marked ``extended``, ``2/3`` and ``3/3``
