@@ -37,7 +37,7 @@ def connection_of(bootstrap: str | None, options: dict[str, str]) -> KafkaConnec
     for name in options:
         if not name.lower().startswith("kafka."):
             raise ConfigError(
-                "an option of Kafka's clients has the prefix kafka.",
+                "an option of Kafka's clients lacks its prefix",
                 {"option": name},
                 f"Write kafka.{name}.",
             )

@@ -20,7 +20,7 @@ def test_nothing_given_is_no_connection() -> None:
 
 def test_an_option_without_its_prefix_is_refused_by_name() -> None:
     """Otherwise it would count for nothing, without a word."""
-    with pytest.raises(ConfigError, match="has the prefix") as caught:
+    with pytest.raises(ConfigError, match="lacks its prefix") as caught:
         connection_of("given:9092", {"security.protocol": "SSL"})
     assert "kafka.security.protocol" in str(caught.value)
 
