@@ -2,7 +2,6 @@
 
 import abc
 import threading
-from types import TracebackType
 from typing import Self
 
 __all__ = ["SideThread"]
@@ -28,12 +27,7 @@ class SideThread(abc.ABC):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from runtime.checker.history import History, Lanes, Place
@@ -80,12 +79,7 @@ class SpilledPrefix:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _spill(self) -> None:

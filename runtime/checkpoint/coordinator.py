@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self, TypeVar
 
 from runtime.attended import AttendedClock
@@ -276,12 +275,7 @@ class BarrierCoordinator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- what the engine calls --------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The coordinator, as the engines see it."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol, Self
 
 from runtime.contracts.region_handle import RegionRegistration
@@ -74,9 +73,4 @@ class Coordinator(AttemptRegistry, Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...

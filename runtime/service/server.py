@@ -9,7 +9,6 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import anyio.to_thread
@@ -164,12 +163,7 @@ class CoordinatorService:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- endpoints --------------------------------------------------------------------------------

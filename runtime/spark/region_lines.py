@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self, TextIO
 
 from runtime.checkpoint.messages import Progress
@@ -42,12 +41,7 @@ class RegionLines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for region, attempts in self._attempts.items():
             self._write(f"region={region} attempts={attempts}")
         self._write(f"last_checkpoint={'none' if self._last_id is None else self._last_id}")

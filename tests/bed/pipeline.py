@@ -163,7 +163,7 @@ class Pipeline:
         finally:
             self.witness.close()
             if error is None:
-                self.feeder.stop()
+                self.feeder.close()
 
     @property
     def driver(self) -> Container:
@@ -258,7 +258,7 @@ class Pipeline:
 
     def finish(self, *, timeout_s: float) -> RoundVerdict:
         """Feed no more, wait for the rest, end the job in order, and judge what it left."""
-        self.feeder.stop()
+        self.feeder.close()
         self.wait(
             lambda: self.witness.seen_at(_last_of_each(self.feeder.sent)) is not None,
             timeout_s=timeout_s,

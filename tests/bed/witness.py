@@ -1,12 +1,9 @@
 """A read_committed reader that runs all along, and knows when each record became visible."""
 
-import threading
 import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
@@ -14,7 +11,7 @@ from connectors.kafka.history import reading_consumer, record_of
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import History
 from runtime.checker.payload import origin_of
-from tests.waiting import join
+from tests.joined_thread import JoinedThread
 
 __all__ = ["Witness"]
 
@@ -24,39 +21,24 @@ _STOP_S = 120.0
 _PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's documented code
 
 
-class Witness:
+class Witness(JoinedThread):
     """Reads a topic from its first record on, in a thread of its own, outside all that is broken.
 
     As a context manager; `seen` may be read once it is closed.
     """
 
     def __init__(self, connection: KafkaConnection, topic: str, *, partitions: int) -> None:
+        super().__init__("witness", stop_s=_STOP_S)
         self.seen = History()
         self._connection = connection
         self._topic = topic
         self._times_s = [array("d") for _ in range(partitions)]
         self._sequences = [array("q") for _ in range(partitions)]
-        self._stopping = threading.Event()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def total(self) -> int:
         """Records seen so far; raises what has ended the reader, if anything did."""
-        if self._error is not None:
-            raise self._error
+        self._require_sound()
         return sum(map(len, self._times_s))
 
     def seen_at(self, sequences: Sequence[int]) -> float | None:
@@ -67,8 +49,7 @@ class Witness:
         Returns:
             None: not yet.
         """
-        if self._error is not None:
-            raise self._error
+        self._require_sound()
         seen_s = []
         for times_s, shown, wanted in zip(self._times_s, self._sequences, sequences, strict=True):
             count = len(shown)  # the reader's thread goes on meanwhile
@@ -79,21 +60,13 @@ class Witness:
             seen_s.append(times_s[first])
         return max(seen_s)
 
-    def close(self) -> None:
-        """Stop reading. Safe to repeat."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            join(self._thread, timeout_s=_STOP_S)
-
-    def _run(self) -> None:
+    def _work(self) -> None:
         consumer = reading_consumer(self._connection, group="bed-witness")
         try:
             partitions = range(len(self._times_s))
             consumer.assign([TopicPartition(self._topic, p, OFFSET_BEGINNING) for p in partitions])
             while not self._stopping.is_set():
                 self._see(consumer.consume(_RECORDS, _WAIT_S))
-        except Exception as err:  # noqa: BLE001  handed over to whoever asks next
-            self._error = err
         finally:
             consumer.close()
 

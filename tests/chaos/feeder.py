@@ -3,12 +3,11 @@
 import contextlib
 import threading
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from runtime.checker import Payload, Record
+from tests.joined_thread import JoinedThread
 
 __all__ = ["Feeder"]
 
@@ -17,10 +16,10 @@ _PAUSE_S = 0.05
 _ACKNOWLEDGED_S = 300.0
 
 
-class Feeder:
+class Feeder(JoinedThread):
     """Sends the records of a `Payload` in a thread of its own, a chunk every 50 ms, until stopped.
 
-    Every record is acknowledged before `stop` returns, so `sent` is what the topic holds.
+    Every record is acknowledged before `close` returns, so `sent` is what the topic holds.
 
     Args:
         may_lose: the topic, by an unclean election, behind which an idempotent producer has a fatal
@@ -32,16 +31,15 @@ class Feeder:
     """
 
     def __init__(self, bootstrap: str, payload: Payload, *, may_lose: bool = False) -> None:
+        super().__init__("feeder", stop_s=_ACKNOWLEDGED_S)
         self.payload = payload
         self.sent = 0
         self.unacknowledged: list[bytes] = []
         self._bootstrap = bootstrap
         self._may_lose = may_lose
         self._producer = _make_producer(bootstrap)
-        self._errors: list[KafkaError | Exception] = []
-        self._stopping = threading.Event()
+        self._errors: list[KafkaError] = []
         self._sending = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
 
     def send(self, count: int) -> None:
         """Send the next ``count`` records; the caller's thread, while the feeder is not running."""
@@ -62,24 +60,9 @@ class Feeder:
         assert not left, f"{left} records were not acknowledged"
         assert not self._errors, self._errors[0]
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop feeding; everything sent is acknowledged."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_ACKNOWLEDGED_S)
-            assert not self._thread.is_alive(), "the feeder does not end"
+    def close(self) -> None:
+        """Feed no more; everything sent is acknowledged."""
+        super().close()
         self.flush()
 
     @contextlib.contextmanager
@@ -106,13 +89,10 @@ class Feeder:
         self._producer.flush(_ACKNOWLEDGED_S)
         self._producer = _make_producer(self._bootstrap)
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.wait(_PAUSE_S):
-                with self._sending:
-                    self.send(_CHUNK_RECORDS)
-        except Exception as err:  # noqa: BLE001  told by whoever stops this thread
-            self._errors.append(err)
+    def _work(self) -> None:
+        while not self._stopping.wait(_PAUSE_S):
+            with self._sending:
+                self.send(_CHUNK_RECORDS)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._may_lose:

@@ -4,14 +4,11 @@ import contextlib
 import io
 import itertools
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +16,7 @@ import pyarrow.parquet as pq
 from runtime.checker import Record
 from runtime.errors import StorageError
 from runtime.storage.file_system import FileSystem
-from tests.waiting import join
+from tests.joined_thread import JoinedThread
 
 __all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]
 
@@ -138,7 +135,7 @@ class PublishedFiles:
                 yield path, entry.length_bytes
 
 
-class DirectoryObserver:
+class DirectoryObserver(JoinedThread):
     """Lists again and again, and reads each file at first sight, in a thread of its own.
 
     It lives in the test's process, so it survives every kill. A file that cannot be read whole,
@@ -147,31 +144,12 @@ class DirectoryObserver:
     """
 
     def __init__(self, files: PublishedFiles) -> None:
+        super().__init__("directory observer", stop_s=_STOP_S)
         self._files = files
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="directory observer", daemon=True)
         self.faults: list[str] = []
         self.seen: dict[str, int] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Look once more, and stop. Safe to repeat."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            join(self._thread, timeout_s=_STOP_S)
-
-    def _run(self) -> None:
+    def _work(self) -> None:
         pause_s = _PAUSE_S
         while not self._stopping.wait(pause_s):
             began_s = time.thread_time()
@@ -179,7 +157,7 @@ class DirectoryObserver:
                 self._look()
             # Files become many, and each look lists them all: a fifth of a core at most.
             pause_s = max(_PAUSE_S, 4 * (time.thread_time() - began_s))
-        self._look()
+        self._look()  # once more: at what was published last
 
     def _look(self) -> None:
         present = self._files.lengths()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from connectors.kafka.embedded import EmbeddedKafka
@@ -140,14 +139,9 @@ class Scenario:
         self.files_observer.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
-            self.feeder.stop()
+            self.feeder.close()
             self.observer.close()
             self.files_observer.close()
         finally:
@@ -228,7 +222,7 @@ class Scenario:
 
     def finish(self, *, arguments: Sequence[str] = ()) -> None:
         """Feed no more, let the program run to the end, and judge what it left."""
-        self.feeder.stop()
+        self.feeder.close()
         program = self.start(until_end=True, arguments=arguments)
         exit_code = program.await_exit(timeout_s=_FINISH_S)
         assert exit_code == 0, f"exit code {exit_code} of a clean run:\n{program.log_tail()}"
@@ -241,7 +235,7 @@ class Scenario:
         For a program that writes a record for each one it reads; it must have lived all along. One
         that leaves something to a later run is given that run.
         """
-        self.feeder.stop()
+        self.feeder.close()
 
         def all_seen() -> bool:
             assert program.exit_code is None, program.log_tail()

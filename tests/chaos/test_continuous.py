@@ -156,7 +156,7 @@ def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
     ) as scenario:
         first = scenario.start(arguments=at)
         scenario.observer.await_total(1, timeout_s=START_S)
-        scenario.feeder.stop()
+        scenario.feeder.close()
         scenario.observer.await_total(scenario.feeder.sent, timeout_s=START_S)
         first.pause_driver()
         second = scenario.start(arguments=at)

@@ -50,7 +50,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         for kill in kills(("after-decision",)):
             scenario.kill_at(kill)
-        scenario.feeder.stop()
+        scenario.feeder.close()
         output = scenario.topics.output
         await_stable(kafka.bootstrap, output)  # the broker has aborted
         seen = scenario.observer.catch_up(timeout_s=PATIENCE_S)
@@ -76,7 +76,7 @@ def test_rule_11_nothing_is_written_again_from_a_topic_that_was_made_again(
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
         for kill in kills(("after-decision",)):
             scenario.kill_at(kill)
-        scenario.feeder.stop()
+        scenario.feeder.close()
         source, output = scenario.topics.source, scenario.topics.output
         await_stable(kafka.bootstrap, output)  # the broker has aborted
         seen = read(kafka.bootstrap, output)
@@ -129,7 +129,7 @@ def test_rule_11_a_job_goes_on_behind_a_loss_that_somebody_accepted(
         printed = {int(number) for number, _, _ in _RANGE.findall(told)}
         assert printed == {partition for partition, _ in lost}
 
-        scenario.feeder.stop()
+        scenario.feeder.close()
         program = scenario.start(until_end=True)
         assert program.await_exit(timeout_s=START_S) == 0, program.log_tail()
         assert program.await_gone(timeout_s=PATIENCE_S)
@@ -166,7 +166,7 @@ def test_rule_5_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(tmp_p
         Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path) as scenario,
     ):
         scenario.kill_at(Kill(failpoint="before-committed-mark", hit=2))
-        scenario.feeder.stop()
+        scenario.feeder.close()
         ids = decided_ids(scenario.checkpoint)
         assert ids
         wire = TransactionWire(scenario.topics.connection)
@@ -206,7 +206,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
         # The first hit in which each region has a transaction: the preload, or a later epoch.
         scenario.kill_at(Kill(failpoint="mid-commit"))
-        scenario.feeder.stop()
+        scenario.feeder.close()
         output = scenario.topics.output
         await_stable(kafka.bootstrap, output)  # the broker has aborted
         seen = scenario.observer.catch_up(timeout_s=PATIENCE_S)

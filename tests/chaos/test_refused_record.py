@@ -28,7 +28,7 @@ def test_a_record_too_large_shows_nothing_and_names_its_place(
         config={"max.message.bytes": str(LARGEST_BYTES)},
     )
     with Scenario(COPY, kafka.bootstrap, tmp_path, Setting(preload=0), output=output) as scenario:
-        scenario.feeder.stop()
+        scenario.feeder.close()
         source = scenario.topics.source
         small = [Record(value=b"small", partition=n % 2) for n in range(SMALL_RECORDS)]
         produce(kafka.bootstrap, source, [*small, Record(value=b"x" * 80_000, partition=1)])

@@ -233,7 +233,7 @@ def test_what_a_task_of_a_cluster_drops_is_on_record_and_nothing_else_is_missing
         (region,) = [found["region"] for found in status_of(scenario)["regions"]]
         doom.ask(region, WRITTEN)
         wait_for(lambda: on_record(scenario.checkpoint), timeout_s=START_S, what="a drop")
-        scenario.feeder.stop()
+        scenario.feeder.close()
 
         def all_seen() -> bool:
             assert program.exit_code is None, program.log_tail()

@@ -112,7 +112,7 @@ class _Absence(Scenario):
         told to repair, it ends with an exact output."""
         seen = self.visible()
         self.on_lost("fail")
-        self.feeder.stop()
+        self.feeder.close()
         program = self.start(until_end=True)
         exit_code = program.await_exit(timeout_s=START_S)
         assert program.await_gone(timeout_s=PATIENCE_S)
@@ -216,7 +216,7 @@ def test_rule_11_what_was_written_again_is_lost_again(
     opened.append(_Absence(kafka, tmp_path))
     with opened[-1] as scenario:
         scenario.kill_at(Kill(failpoint="after-decision", hit=2))
-        scenario.feeder.stop()
+        scenario.feeder.close()
         assert scenario.await_timeouts()
         scenario.on_lost("repair")
         scenario.kill_at(Kill(failpoint=failpoint))

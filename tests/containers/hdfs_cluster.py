@@ -7,7 +7,6 @@ chooses between ``local/hdfs:3.5.0`` (from ``docker/build.sh``) and ``apache/had
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from testcontainers.core.container import DockerContainer
@@ -79,12 +78,7 @@ class HdfsCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
     def _remove(self) -> None:

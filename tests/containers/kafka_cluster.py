@@ -7,7 +7,6 @@ alone chooses between ``local/kafka:4.3.1`` (from ``docker/build.sh``) and ``apa
 import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaException
@@ -101,12 +100,7 @@ class KafkaCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
     def _remove(self) -> None:
