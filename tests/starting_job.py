@@ -17,6 +17,7 @@ from runtime.model import (
     OperatorNode,
     RegionRecord,
     StateEntry,
+    StateSnapshot,
     Verdict,
 )
 from tests.core_driver import split
@@ -31,7 +32,7 @@ from tests.fakes import (
     transactional_id,
 )
 
-__all__ = ["GRAPH", "JOB_UID", "PLAN", "Job", "aborted", "record"]
+__all__ = ["GRAPH", "JOB_UID", "NEVER_WRITTEN", "PLAN", "Job", "aborted", "record"]
 
 JOB_UID = "7d9f"
 GRAPH = (
@@ -43,6 +44,14 @@ PLAN = JobPlan(
     regions=(RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",), chained=True),),
     graph=GRAPH,
 )
+NEVER_WRITTEN = StateSnapshot(
+    provider="rocksdb",
+    checkpoint_format_version=2,
+    state_version=8,
+    state_partitions=0,
+    location="spark/main/state-0/state",
+)
+"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has told."""
 
 
 def record(

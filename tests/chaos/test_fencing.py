@@ -67,6 +67,17 @@ def _await_fenced(program: Program) -> None:
     assert _FENCED.search(program.log()), program.log_tail()
 
 
+def _replaced(scenario: Scenario, first: Program) -> Program:
+    """The second one, which goes on while the first wakes up, and ends."""
+    second = scenario.start()
+    scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
+    first.resume_driver()
+    _await_fenced(first)
+    assert second.exit_code is None, second.log_tail()
+    scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
+    return second
+
+
 def _wake(scenario: Scenario, first: Program) -> None:
     """It goes on, with what others left half done, while one more starts: whoever's place is taken
     stops, and nothing is lost or doubled."""
@@ -93,13 +104,7 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         first = scenario.start(failpoints=f"{place}=pause@3")
         wait_for(first.is_driver_paused, what="the first coordinator paused")
-        second = scenario.start()
-        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
-        first.resume_driver()
-        _await_fenced(first)
-        assert second.exit_code is None, second.log_tail()
-        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
-        scenario.finish_running(second)
+        scenario.finish_running(_replaced(scenario, first))
 
 
 @pytest.mark.extended
@@ -107,13 +112,7 @@ def test_one_decision_when_a_paused_query_goes_on(kafka: EmbeddedKafka, tmp_path
     """The same of a drop-in query, whose batches are Spark's: that one was started again elsewhere
     Spark finds out no sooner than the sink does."""
     with Scenario(DROP_IN, kafka.bootstrap, tmp_path) as scenario:
-        first = _stand_still(scenario)
-        second = scenario.start()
-        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
-        first.resume_driver()
-        _await_fenced(first)
-        assert second.exit_code is None, second.log_tail()
-        scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
+        second = _replaced(scenario, _stand_still(scenario))
         second.kill()  # a plain Spark program has no other end
         scenario.finish()
 

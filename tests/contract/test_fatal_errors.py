@@ -20,21 +20,13 @@ from connectors.kafka.native.producing import NativeProducing
 from connectors.kafka.producing import PlainProducing
 from connectors.kafka.records import RecordColumns
 from connectors.kafka.sending import flush
-from runtime.contracts import TaskScope
 from runtime.errors import FencedError
-from runtime.model import BatchKey
 from tests.mock_cluster import MockCluster
+from tests.task_scopes import SCOPE
 from tests.waiting import PATIENCE_S
 
 _PRODUCE = 0
 _INVALID_PRODUCER_EPOCH = 47
-SCOPE = TaskScope(
-    job_uid="j",
-    operator_id="sink",
-    batch=BatchKey(region="r", generation=0, batch_id=0),
-    checkpoint_id=1,
-    committed_through=0,
-)
 
 
 @pytest.fixture

@@ -29,16 +29,15 @@ from connectors.kafka.records import RecordColumns
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.tuning import read_settings
-from runtime.contracts import TaskScope
 from runtime.errors import (
     ConfigError,
     DeliveryError,
     TransactionAbortedError,
     UnreachableError,
 )
-from runtime.model import BatchKey
 from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import require_native
+from tests.task_scopes import SCOPE
 from tests.waiting import wait_for
 
 SETTINGS = read_settings(TaskMemory(), {})
@@ -48,13 +47,6 @@ QUIET: Mapping[str, Any] = {
     "log_level": 0,
     "delivery.report.only.error": True,
 }
-SCOPE = TaskScope(
-    job_uid="j",
-    operator_id="sink",
-    batch=BatchKey(region="r", generation=0, batch_id=0),
-    checkpoint_id=1,
-    committed_through=0,
-)
 
 
 @pytest.fixture(autouse=True)

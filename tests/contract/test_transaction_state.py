@@ -24,23 +24,15 @@ from connectors.kafka.records import RecordColumns
 from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.transaction_status import TransactionStatus, read_status
 from connectors.kafka.transactional_producer import STATISTICS_INTERVAL_MS, TransactionalProducer
-from runtime.contracts import TaskScope
 from runtime.errors import FencedError, StreamError, TransactionAbortedError
-from runtime.model import BatchKey
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import unique
+from tests.task_scopes import SCOPE
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
 Make = Callable[..., TransactionalProducer]
-SCOPE = TaskScope(
-    job_uid="j",
-    operator_id="sink",
-    batch=BatchKey(region="r", generation=0, batch_id=0),
-    checkpoint_id=1,
-    committed_through=0,
-)
 
 
 class Watched:

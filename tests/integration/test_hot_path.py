@@ -24,9 +24,9 @@ from connectors.kafka.columns import schema_of
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.plain_producers import process_plain_producers
 from connectors.kafka.producers import process_pools
-from runtime.contracts import RegisteredAttempt, SinkWriter, TaskScope
+from runtime.contracts import RegisteredAttempt, SinkWriter
 from runtime.errors import ConfigError, DeliveryError
-from runtime.model import BatchKey, SplitRange
+from runtime.model import SplitRange
 from tests.kafka_fixture import require_native
 from tests.kafka_records import (
     Record,
@@ -37,6 +37,7 @@ from tests.kafka_records import (
     read,
     unique,
 )
+from tests.task_scopes import SCOPE
 
 pytestmark = pytest.mark.integration
 
@@ -220,13 +221,7 @@ def _written(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch])
         hot_path=path,
         options={"message.max.bytes": "4000000"},
     )
-    scope = TaskScope(
-        job_uid=str(uuid.uuid4()),
-        operator_id="sink",
-        batch=BatchKey(region="r", generation=0, batch_id=0),
-        checkpoint_id=1,
-        committed_through=0,
-    )
+    scope = replace(SCOPE, job_uid=str(uuid.uuid4()))
     writer = sink.writer_factory().open(scope, _Registry())
     for batch in batches:
         writer.write(batch)
@@ -351,13 +346,7 @@ def _refused(
         hot_path=path,
         options={"message.max.bytes": "4000000"},
     )
-    scope = TaskScope(
-        job_uid=str(uuid.uuid4()),
-        operator_id="sink",
-        batch=BatchKey(region="r", generation=0, batch_id=0),
-        checkpoint_id=1,
-        committed_through=0,
-    )
+    scope = replace(SCOPE, job_uid=str(uuid.uuid4()))
     writer = sink.writer_factory().open(scope, _Registry())
     with pytest.raises(DeliveryError) as caught:
         _write_and_pre_commit(writer, batches)

@@ -301,6 +301,19 @@ def test_added_partitions_are_read_from_the_first_record_and_a_topic_made_again_
     assert copy.settled() == [0, 1, 2, 3]
 
 
+def _copy_on(broker: EmbeddedKafka, session: SparkSession, directory: Path) -> Copy:
+    """Of a record that is there, on a broker that may go away."""
+    copy = Copy(
+        session=session,
+        kafka=broker,
+        directory=directory / "checkpoint",
+        source=create_topic(broker.bootstrap, unique("away")),
+        output=create_topic(broker.bootstrap, unique("away-out"), partitions=3),
+    )
+    produce(broker.bootstrap, copy.source, [b"0"])
+    return copy
+
+
 @pytest.mark.parametrize(
     "engine",
     ["continuous", pytest.param("micro-batch", marks=pytest.mark.extended)],
@@ -311,14 +324,7 @@ def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
     """It stays away until the job has looked in vain. The job lives on, and what was added then is
     read from its first record."""
     with EmbeddedKafka() as broker:
-        copy = Copy(
-            session=session,
-            kafka=broker,
-            directory=tmp_path / "checkpoint",
-            source=create_topic(broker.bootstrap, unique("away")),
-            output=create_topic(broker.bootstrap, unique("away-out"), partitions=3),
-        )
-        produce(broker.bootstrap, copy.source, [b"0"])
+        copy = _copy_on(broker, session, tmp_path)
         running = Running(by_job(engine), copy)
         running.await_output([0])
         broker.kill()
@@ -341,14 +347,7 @@ def test_a_query_whose_broker_stays_away_ends_and_goes_on_where_it_was(
     """Nobody is told of a barrier in vain there: the query ends with what it has waited for. What
     was added meanwhile is read from its first record."""
     with EmbeddedKafka() as broker:
-        copy = Copy(
-            session=session,
-            kafka=broker,
-            directory=tmp_path / "checkpoint",
-            source=create_topic(broker.bootstrap, unique("away")),
-            output=create_topic(broker.bootstrap, unique("away-out"), partitions=3),
-        )
-        produce(broker.bootstrap, copy.source, [b"0"])
+        copy = _copy_on(broker, session, tmp_path)
         running = Running(by_query, copy)
         running.await_output([0])
         broker.kill()

@@ -21,7 +21,6 @@ from runtime.model import (
     CheckpointRecord,
     SplitRange,
     StateEntry,
-    StateSnapshot,
     Verdict,
 )
 from tests.core_driver import split
@@ -30,7 +29,7 @@ from tests.fakes import (
     TransactionState,
     entry_of,
 )
-from tests.starting_job import PLAN, Job, aborted, record
+from tests.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
 
 # --- a new job ------------------------------------------------------------------------------------
 
@@ -403,17 +402,10 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
 
 def test_rule_17_what_a_region_has_open_since_it_became_stateless_is_aborted() -> None:
     """Its batch ids have begun anew: those below the last decided one are not decided."""
-    state = StateSnapshot(
-        provider="rocksdb",
-        checkpoint_format_version=2,
-        state_version=9,
-        state_partitions=0,
-        location="spark/main/state-0/state",
-    )
     kept = record(8)
-    regions = tuple(dataclasses.replace(each, state=state) for each in kept.regions)
+    regions = tuple(dataclasses.replace(each, state=NEVER_WRITTEN) for each in kept.regions)
     job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 8))
-    job.store.empty.add(state.location)
+    job.store.empty.add(NEVER_WRITTEN.location)
     work = OpenWork(
         batch=BatchKey(region="main", generation=9, batch_id=1),
         committables=(job.pre_commit("left", generation=9),),

@@ -20,10 +20,9 @@ from runtime.model import (
     Redistribution,
     RegionRecord,
     StateEntry,
-    StateSnapshot,
 )
 from tests.fake_store import FakeStore
-from tests.starting_job import PLAN, Job, aborted, record
+from tests.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
 
 # --- starting from an older checkpoint ------------------------------------------------------------
 
@@ -300,16 +299,6 @@ def test_a_directory_of_another_job_is_refused_before_anything_changes(
         job.start(plan=changed)
     assert not job.store.history
     assert job.sink.calls == ["check"]
-
-
-NEVER_WRITTEN = StateSnapshot(
-    provider="rocksdb",
-    checkpoint_format_version=2,
-    state_version=8,
-    state_partitions=0,
-    location="spark/main/state-0/state",
-)
-"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has told."""
 
 
 @pytest.mark.parametrize("operators", [(), ((0, "stateStoreSave"),)])

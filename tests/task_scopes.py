@@ -1,0 +1,15 @@
+"""What a task is told of its work, where a test asks nothing of it."""
+
+from runtime.contracts import TaskScope
+from runtime.model import BatchKey
+
+__all__ = ["SCOPE"]
+
+SCOPE = TaskScope(
+    job_uid="j",
+    operator_id="sink",
+    batch=BatchKey(region="r", generation=0, batch_id=0),
+    checkpoint_id=1,
+    committed_through=0,
+)
+"""The first batch of a region."""
