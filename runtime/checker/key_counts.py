@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtime.checker.record import Record
+from runtime.checker.record import Record, whole_number
 
 __all__ = ["KeyCountVerdict", "check_key_counts"]
 
 _MAX_EXAMPLES = 10
-_MAX_DIGITS = 20  # of 64 bits; Python refuses to read thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +105,8 @@ def _judge(
     record: Record, expected: Counter[bytes | None], last: dict[bytes | None, int], faults: _Faults
 ) -> None:
     where = f"{record.topic}-{record.partition}@{record.offset}"
-    count = _count(record.value)
-    if count is None or record.key not in expected:
+    count = whole_number(record.value)
+    if not count or record.key not in expected:
         faults.add("unexpected", f"{where}: key {record.key!r} value {record.value!r}")
         return
     before = last.get(record.key, 0)
@@ -117,9 +116,3 @@ def _judge(
         faults.add("regressed", f"{where}: key {record.key!r} back from {before} to {count}")
     # The newest emission stands, even a wrong one: it is what a reader of the topic believes.
     last[record.key] = count
-
-
-def _count(value: bytes | None) -> int | None:
-    if value is None or not value.isdigit() or len(value) > _MAX_DIGITS:
-        return None
-    return int(value) or None

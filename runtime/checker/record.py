@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Headers", "Identity", "Record"]
+__all__ = ["Headers", "Identity", "Record", "whole_number"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+_MAX_DIGITS = 20  # as those of 64 bits have; Python refuses to read thousands
 
 
 class Record(NamedTuple):
@@ -72,3 +74,10 @@ class Identity:
         if name is None:
             return 0
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") or 1
+
+
+def whole_number(content: bytes | None) -> int | None:
+    """The number that a key or a value spells; None: it spells none, or one beyond 64 bits."""
+    if content is None or not content.isdigit() or len(content) > _MAX_DIGITS:
+        return None
+    return int(content)

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtime.checker.record import Record
+from runtime.checker.record import Record, whole_number
 
 __all__ = ["WindowVerdict", "check_windows"]
 
 _MAX_EXAMPLES = 10
-_MAX_DIGITS = 20  # of 64 bits; Python refuses to read thousands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,7 @@ def check_windows(
     for record in emissions:
         emitted += 1
         del examples[_MAX_EXAMPLES:]
-        window, count = _number(record.key), _number(record.value)
+        window, count = whole_number(record.key), whole_number(record.value)
         if window is None or count is None or window not in expected:
             unexpected += 1
             examples.append(f"key {record.key!r} value {record.value!r}")
@@ -105,9 +104,3 @@ def check_windows(
         unexpected=unexpected,
         examples=tuple(examples[:_MAX_EXAMPLES]),
     )
-
-
-def _number(text: bytes | None) -> int | None:
-    if text is None or not text.isdigit() or len(text) > _MAX_DIGITS:
-        return None
-    return int(text)
