@@ -323,7 +323,7 @@ def _keys_now(
     ]
 
 
-# Of a user's own nothing is asked here: its type may be looked up somewhere, by the executors.
+# Not for its type: a user's own may look that up somewhere, as in a registry, which executors do.
 _DESERIALIZER = (("deserialize",), "JsonDeserializer(schema)")
 _OBJECTS = {
     "partitions": (("items",), "{'orders': [0, 1]}"),

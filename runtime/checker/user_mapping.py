@@ -37,7 +37,7 @@ def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
                 wanted.append(_as_read(one))
             except Stopped:
                 raise
-            except (Exception, SystemExit) as err:  # headers may be made by a generator of his
+            except (Exception, SystemExit) as err:  # headers may be a generator of the user's
                 raise ConfigError(
                     "the mapping gives what is no output record",
                     _where(name, record, err),
