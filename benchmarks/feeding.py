@@ -1,7 +1,7 @@
 """Records that keep coming while something else is measured."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from benchmarks.rig import Rig
 from connectors.kafka._client import Producer
@@ -16,7 +16,25 @@ _FLUSH_S = 60
 _POLL_S = 0.1
 
 
-class Feed(SideThread):
+class _Feed(SideThread):
+    """What all have: a producer, also of ``config``, whose records are sent at the end."""
+
+    def __init__(self, rig: Rig, topic: str, *, pause_s: float, config: Mapping[str, int]) -> None:
+        super().__init__("feed")
+        self._topic = topic
+        self._pause_s = pause_s
+        self._producer = Producer(
+            {"bootstrap.servers": rig.bootstrap, "enable.idempotence": True, **config}
+        )
+
+    def close(self) -> None:
+        """See `SideThread.close`: what was made is sent."""
+        super().close()
+        self._producer.flush(_FLUSH_S)
+        self._require_sound()
+
+
+class Feed(_Feed):
     """Produces in a thread, as long as it is entered.
 
     Args:
@@ -34,23 +52,8 @@ class Feed(SideThread):
         burst: Callable[[], Records],
         linger_ms: int = 0,
     ) -> None:
-        super().__init__("feed")
-        self._topic = topic
-        self._pause_s = pause_s
+        super().__init__(rig, topic, pause_s=pause_s, config={"linger.ms": linger_ms})
         self._burst = burst
-        self._producer = Producer(
-            {
-                "bootstrap.servers": rig.bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": linger_ms,
-            }
-        )
-
-    def close(self) -> None:
-        """See `SideThread.close`: what was made is sent."""
-        super().close()
-        self._producer.flush(_FLUSH_S)
-        self._require_sound()
 
     def _work(self) -> None:
         while not self._stopping.wait(self._pause_s):
@@ -68,7 +71,7 @@ class Feed(SideThread):
                 return
 
 
-class BatchFeed(SideThread):
+class BatchFeed(_Feed):
     """As `Feed`, for many records: equal ones of 100 bytes, spread evenly, at a steady pace.
 
     Args:
@@ -80,25 +83,10 @@ class BatchFeed(SideThread):
     def __init__(
         self, rig: Rig, topic: str, *, pause_s: float, partitions: int, per_s: float
     ) -> None:
-        super().__init__("feed")
-        self._topic = topic
-        self._pause_s = pause_s
+        config = {"linger.ms": 20, "queue.buffering.max.messages": 2_000_000}
+        super().__init__(rig, topic, pause_s=pause_s, config=config)
         self._partitions = partitions
         self._per_s = per_s / partitions
-        self._producer = Producer(
-            {
-                "bootstrap.servers": rig.bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "queue.buffering.max.messages": 2_000_000,
-            }
-        )
-
-    def close(self) -> None:
-        """See `SideThread.close`: what was made is sent."""
-        super().close()
-        self._producer.flush(_FLUSH_S)
-        self._require_sound()
 
     def _work(self) -> None:
         began_s, sent = time.monotonic(), 0
