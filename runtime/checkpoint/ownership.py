@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 _FRESH_INTERVALS = 2
 """A look is good for so long: who wants the name watches for three."""
 _PATIENCE_S = 15.0
-"""So long a decision waits for a look. Behind a pause a renewal may be under way that looks once
-more, 6 s later, and so does the one behind it."""
+"""So long a decision waits for looks, at all records. Behind a pause a renewal may be under way
+that looks once more, 6 s later, and so does the one behind it."""
 _STEP_S = 1.0
 _PAUSE_S = 2.0
 """Nobody is kept from a core for so long, but with the whole process, or its host."""
@@ -40,11 +40,20 @@ class OwnerWatch:
     def __init__(
         self, sinks: Mapping[str, SinkCoordinator], *, interval_s: float, age_clock: Clock
     ) -> None:
+        self._age_clock = age_clock
+        self._changed = threading.Condition()
         self._telling = threading.Lock()
         self._lost: FencedError | None = None
         self._tell: Callable[[FencedError], None] = lambda _: None
         self._records = [
-            _Record(name, sink, interval_s=interval_s, age_clock=age_clock, lose=self._lose)
+            _Record(
+                name,
+                sink,
+                interval_s=interval_s,
+                age_clock=age_clock,
+                changed=self._changed,
+                lose=self._lose,
+            )
             for name, sink in sinks.items()
         ]
 
@@ -70,19 +79,20 @@ class OwnerWatch:
             record.join(max(0.0, deadline_s - time.monotonic()))
 
     def require(self) -> None:
-        """Before a decision, or a sweep: a record not looked at for too long is looked at first.
+        """Before a decision, or a sweep: records not looked at for too long are looked at first.
 
         A process that was paused finds out here that another one has taken over. One that goes on
-        never waits, but for its first decision: the threads look in time. One that hangs is waited
-        for for a few seconds, and then what is known counts.
+        never waits, but for its first decision: the threads look in time. All are known at one
+        moment, for it may be paused while it waits for the last. One that hangs is waited for for a
+        few seconds, and then what is known counts.
 
         Raises:
             FencedError: another session is found in a record, now or before; or the run has ended,
                 and nobody looks any more.
         """
-        for record in self._records:
-            if self._lost is None:
-                record.await_look()
+        with self._changed:
+            if not self._is_told():
+                self._await_looks()
         if self._lost is not None:
             raise self._lost
 
@@ -95,8 +105,39 @@ class OwnerWatch:
     def look_next(self) -> None:
         """The next `require` looks, however young the last look is: another start may have read
         the record before ours was in it, and written its own since."""
+        with self._changed:
+            for record in self._records:
+                record.look_next()
+
+    def _is_told(self) -> bool:
+        return self._lost is not None or all(record.is_told() for record in self._records)
+
+    def _await_looks(self) -> None:
         for record in self._records:
-            record.look_next()
+            record.waiting += 1
+        self._changed.notify_all()
+        try:
+            silent = () if self._wait_for_looks() else self._records
+        finally:
+            for record in self._records:
+                record.waiting -= 1
+        for record in silent:
+            record.warn_of_silence()
+
+    def _wait_for_looks(self) -> bool:
+        """Whether there are such; False: for so long there were none.
+
+        Behind a pause of this process it waits from the beginning: the looks were paused, too."""
+        step_s = min(_STEP_S, _PATIENCE_S)
+        waited_s, pauses = 0.0, 0
+        while waited_s < _PATIENCE_S:
+            began_s = self._age_clock()
+            if self._changed.wait_for(self._is_told, step_s):
+                return True
+            waited_s += step_s
+            if self._age_clock() - began_s > step_s + _PAUSE_S and pauses < _MOST_PAUSES:
+                waited_s, pauses = 0.0, pauses + 1
+        return False
 
     def _lose(self, lost: FencedError) -> None:
         with self._telling:
@@ -108,7 +149,11 @@ class OwnerWatch:
 
 class _Record:
     """One sink's. Its thread alone looks: every few seconds, and at once where somebody waits, for
-    a look that hangs, as on a mount that is away, cannot be ended."""
+    a look that hangs, as on a mount that is away, cannot be ended.
+
+    Args:
+        changed: the lock of all, told of each look.
+    """
 
     def __init__(
         self,
@@ -117,6 +162,7 @@ class _Record:
         *,
         interval_s: float,
         age_clock: Clock,
+        changed: threading.Condition,
         lose: Callable[[FencedError], None],
     ) -> None:
         self._name = name
@@ -124,10 +170,10 @@ class _Record:
         self._interval_s = interval_s
         self._age_clock = age_clock
         self._lose = lose
-        self._changed = threading.Condition()
+        self._changed = changed
         self._looked_s = -math.inf  # when the last look that has ended began
         self._good_from_s = -math.inf  # one that began before is not enough
-        self._waiting = 0  # decisions and sweeps, for a look
+        self.waiting = 0  # decisions and sweeps, for a look
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name=f"sluice-owner-{name}", daemon=True)
 
@@ -147,26 +193,11 @@ class _Record:
             self._thread.join(timeout_s)
 
     def look_next(self) -> None:
-        """See `OwnerWatch.look_next`."""
-        with self._changed:
-            self._good_from_s = self._age_clock()
+        """See `OwnerWatch.look_next`. The lock is held."""
+        self._good_from_s = self._age_clock()
 
-    def await_look(self) -> None:
-        """See `OwnerWatch.require`."""
-        with self._changed:
-            if self._is_fresh():
-                return
-            self._waiting += 1
-            self._changed.notify_all()
-            try:
-                is_told = self._wait_for_look()
-            finally:
-                self._waiting -= 1
-        if not is_told:
-            # One that is not answered fences nobody.
-            log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
-
-    def _is_told(self) -> bool:
+    def is_told(self) -> bool:
+        """Whether it was looked at lately; FencedError: nobody looks any more. The lock is held."""
         if self._is_fresh():
             return True
         if self._is_over:
@@ -177,20 +208,10 @@ class _Record:
             )
         return False
 
-    def _wait_for_look(self) -> bool:
-        """Whether there is one; False: for so long there was none.
-
-        Behind a pause of this process it waits from the beginning: the look was paused, too."""
-        step_s = min(_STEP_S, _PATIENCE_S)
-        waited_s, pauses = 0.0, 0
-        while waited_s < _PATIENCE_S:
-            began_s = self._age_clock()
-            if self._changed.wait_for(self._is_told, step_s):
-                return True
-            waited_s += step_s
-            if self._age_clock() - began_s > step_s + _PAUSE_S and pauses < _MOST_PAUSES:
-                waited_s, pauses = 0.0, pauses + 1
-        return False
+    def warn_of_silence(self) -> None:
+        """Where it was not looked at in time. The lock is held."""
+        if not self._is_fresh():  # one that is not answered fences nobody
+            log.warning("owner record was not looked at, a renewal hangs: sink=%s", self._name)
 
     def _is_fresh(self) -> bool:
         """By the present moment: this process may have been paused since a look began."""
@@ -214,7 +235,7 @@ class _Record:
         """True once it is time to look; False: never again."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_over or (self._waiting > 0 and not self._is_fresh()),
+                lambda: self._is_over or (self.waiting > 0 and not self._is_fresh()),
                 self._interval_s,
             )
             return not self._is_over

@@ -3,14 +3,12 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from time import monotonic
 from typing import cast
 from unittest.mock import patch
 
 import pytest
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.messages import Publish, Published
 from runtime.checkpoint.ownership import _PATIENCE_S, OwnerWatch
 from runtime.checkpoint.serial import SerialSink
@@ -18,9 +16,7 @@ from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SinkCoordinator, SweepReport, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
-from tests.coordinated_job import QUICK, Job
 from tests.fake_store import FakeStore
-from tests.fakes import FakeSink
 from tests.run_hands import hands_of
 from tests.waiting import PATIENCE_S, join, wait_for
 
@@ -52,9 +48,10 @@ class Time:
 
 
 @contextlib.contextmanager
-def watch(sink: Sink, time: Time) -> Iterator[OwnerWatch]:
-    """Of one sink, that is renewed where somebody asks, and else too seldom for any test."""
-    sinks = cast(Mapping[str, SinkCoordinator], {"sink": sink})
+def watch(sink: Sink, time: Time, *others: Sink) -> Iterator[OwnerWatch]:
+    """Of sinks that are renewed where somebody asks, and else too seldom for any test."""
+    named = {f"sink{number}": each for number, each in enumerate([sink, *others])}
+    sinks = cast(Mapping[str, SinkCoordinator], named)
     owners = OwnerWatch(sinks, interval_s=INTERVAL_S, age_clock=time)
     owners.start()
     try:
@@ -88,17 +85,6 @@ def test_rule_22_a_run_looks_before_its_first_decision() -> None:
     sink.finds = FENCED
     with watch(sink, time) as owners, pytest.raises(FencedError):
         owners.require()
-
-
-def test_rule_22_what_a_start_has_found_is_not_enough_for_the_first_decision(job: Job) -> None:
-    """Its sweep came behind a look; the other start's claim may have come behind that."""
-    sink = OwnedSink(job.broker)
-    settings = replace(QUICK, interval_s=None, sweep_interval_s=600.0, renew_interval_s=600.0)
-    coordinator = job.coordinator(settings, sink=sink)
-    coordinator.start(PATIENCE_S)
-    sink.is_lost = True
-    with pytest.raises(FencedError):
-        coordinator._owners.require()  # noqa: SLF001
 
 
 def test_rule_22_a_renewal_that_is_not_answered_fences_nobody() -> None:
@@ -199,6 +185,36 @@ class HangingSink(Sink):
         assert self.is_back.wait(PATIENCE_S)
 
 
+def decided(owners: OwnerWatch) -> tuple[threading.Thread, list[FencedError]]:
+    """A decision that is under way, and what refuses it."""
+    refused = list[FencedError]()
+
+    def decide() -> None:
+        try:
+            owners.require()
+        except FencedError as err:
+            refused.append(err)
+
+    thread = threading.Thread(target=decide)
+    thread.start()
+    return thread, refused
+
+
+def test_rule_22_all_records_are_known_at_the_moment_of_a_decision() -> None:
+    """The process stopped while it waited for the second one: the first may be another's since."""
+    first, second, time = Sink(), HangingSink(), Time()
+    with watch(first, time, second) as owners:
+        try:
+            decision, refused = decided(owners)
+            assert second.is_waiting.wait(PATIENCE_S)
+            wait_for(lambda: first.renewals == 1)
+            time.now_s, first.finds = 6 * INTERVAL_S, FENCED
+        finally:
+            second.is_back.set()
+        join(decision)
+    assert refused == [FENCED]
+
+
 def test_rule_22_a_renewal_that_is_not_answered_holds_up_no_other_record() -> None:
     """Three renewals missed, and another job takes this one for dead. Nor may `tell` wait for it:
     a run begins with that."""
@@ -296,18 +312,9 @@ def test_rule_22_a_run_that_has_ended_decides_nothing_that_nobody_has_looked_for
 def test_rule_22_who_waits_for_a_look_is_told_of_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """At once, and not by a warning of a renewal that hangs."""
     away, time = HangingSink(), Time()
-    told = list[FencedError]()
-
-    def decide() -> None:
-        try:
-            owners.require()
-        except FencedError as err:
-            told.append(err)
-
     with watch(away, time) as owners:
         try:
-            decision = threading.Thread(target=decide)
-            decision.start()
+            decision, told = decided(owners)
             assert away.is_waiting.wait(PATIENCE_S)
             owners.stop(timeout_s=0.0)
             join(decision)
@@ -426,74 +433,3 @@ def test_rule_22_who_found_it_first_has_told_it() -> None:
         go_on.set()
         owners.stop(timeout_s=PATIENCE_S)
     assert told == [FENCED]
-
-
-class OwnedSink(FakeSink):
-    """Another run may have its record; it counts its sweeps."""
-
-    is_lost = False
-    sweeps = 0
-
-    def renew(self) -> None:
-        """See `SinkCoordinator.renew`."""
-        if self.is_lost:
-            raise FENCED
-        super().renew()
-
-    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """See `SinkCoordinator.sweep`."""
-        self.sweeps += 1
-        return super().sweep(view, timeout_s=timeout_s)
-
-
-def test_rule_22_a_run_that_was_replaced_sweeps_nothing_more(job: Job) -> None:
-    """What is below its generations may be decided by the other one, which goes on from a copy of
-    the checkpoint directory with lower numbers."""
-    sink = OwnedSink(job.broker)
-    settings = replace(QUICK, sweep_interval_s=0.02, renew_interval_s=0.02)
-    coordinator = job.coordinator(settings, sink=sink)
-    coordinator.start(PATIENCE_S)
-    wait_for(lambda: sink.sweeps >= 2, poll_s=0.005)
-    sink.is_lost = True
-    wait_for(lambda: coordinator.status().state == "fenced", poll_s=0.005)
-    sweep_soon(coordinator)
-    before = sink.sweeps
-    for _ in range(3):
-        sweep_soon(coordinator)
-    coordinator.stop()
-    assert sink.sweeps == before
-
-
-def test_rule_22_a_sweep_behind_a_pause_looks_first(job: Job) -> None:
-    """Its threads have slept with it: nobody has told the core yet."""
-    sink = OwnedSink(job.broker)
-    settings = replace(QUICK, sweep_interval_s=600.0, renew_interval_s=600.0)
-    coordinator = job.coordinator(settings, sink=sink)
-    coordinator.start(PATIENCE_S)
-    before = sink.sweeps
-    sink.is_lost = True
-    coordinator._slept = lambda: 3_600.0  # noqa: SLF001
-    sweep_soon(coordinator)
-    assert sink.sweeps == before
-    wait_for(lambda: coordinator.status().state == "fenced", poll_s=0.005)
-
-
-def test_rule_22_the_first_sweep_of_a_start_looks_too(job: Job) -> None:
-    """It may have waited for a broker since it had the record."""
-    sink = OwnedSink(job.broker)
-    coordinator = job.coordinator(sink=sink)
-
-    def claim(*_: object, **__: object) -> None:
-        sink.is_lost = True
-        coordinator._slept = lambda: 3_600.0  # noqa: SLF001
-
-    with patch.object(sink, "claim", claim), pytest.raises(FencedError):
-        coordinator.start(PATIENCE_S)
-    assert sink.sweeps == 0
-
-
-def sweep_soon(coordinator: BarrierCoordinator) -> None:
-    """One sweep, or what is left of it."""
-    threads = coordinator._threads  # noqa: SLF001
-    assert threads is not None
-    assert threads.sweep_soon().wait(PATIENCE_S)
