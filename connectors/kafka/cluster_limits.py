@@ -75,10 +75,8 @@ class LimitsLook:
             partitions=self.partitions,
         )
 
-    def after(self, known: "LimitsLook | None") -> "LimitsLook":
+    def after(self, known: "LimitsLook") -> "LimitsLook":
         """This look, and of what nobody has answered this time what was known before."""
-        if known is None:
-            return self
         is_counted = "partitions" not in self.unanswered and bool(self.timeouts_s)
         return LimitsLook(
             timeouts_s={**known.timeouts_s, **self.timeouts_s},
