@@ -103,17 +103,17 @@ def ordered_texts(value: object, name: str, *, of: str, example: str) -> tuple[s
 def check_kinds(
     of: str,
     *,
-    texts: Mapping[str, object],
+    texts: Mapping[str, object] | None = None,
     optional_texts: Mapping[str, object] | None = None,
     numbers: Mapping[str, object] | None = None,
     flags: Mapping[str, object] | None = None,
     objects: Mapping[str, tuple[object, Collection[str], str]] | None = None,
     options: object = None,
 ) -> None:
-    """What a source or a sink is given, before any of it is used.
+    """What a source, a sink or a step is given, before any of it is used.
 
     Args:
-        of: its class.
+        of: its class, or its call.
         texts: by argument; may be empty.
         optional_texts: the same; None: it was not given.
         numbers: by argument; None: it was not given.
@@ -124,7 +124,7 @@ def check_kinds(
     Raises:
         ConfigError: one of them is of another kind.
     """
-    for name, value in texts.items():
+    for name, value in (texts or {}).items():
         require_text(value, name, of=of, may_be_empty=True)
     for name, value in (optional_texts or {}).items():
         if value is not None:

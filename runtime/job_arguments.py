@@ -118,7 +118,6 @@ def check_step(kind: str, given: Mapping[str, object]) -> None:
     require_function(given["function"], "function", of=of)
     check_kinds(
         of,
-        texts={},
         optional_texts={name: given[name] for name in ("name", "uid")},
         flags={name: given[name] for name in ("deterministic", "force_rescale")},
     )

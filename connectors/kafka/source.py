@@ -343,7 +343,6 @@ def _require_kinds(given: Mapping[str, object]) -> None:
     objects = {name: (given[name], *able) for name, able in _OBJECTS.items()}
     check_kinds(
         "KafkaSource",
-        texts={},
         optional_texts=optional,
         flags=flags,
         objects=objects,
