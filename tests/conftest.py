@@ -10,7 +10,7 @@ the others: CI takes one of them, by the commit.
 
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pytest
 from hypothesis import settings
@@ -27,7 +27,7 @@ from tests.kafka_fixture import (
     topic,
 )
 from tests.scratch import close_scratch, open_scratch
-from tests.spark_fixture import spark
+from tests.spark_fixture import expect_jvm, spark
 
 __all__ = [
     "hadoop_client",
@@ -64,6 +64,13 @@ def _share_ports() -> None:
     if worker.startswith("gw"):
         workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         ports._RANGE = ports._RANGE[int(worker[2:]) :: workers]  # noqa: SLF001 - no setting
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Behind each test, and all that it has taken down."""
+    yield
+    expect_jvm()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,23 +1,27 @@
 """A Spark session for tests: one for each test process, small, without a web page."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from runtime.interpreter import use_this_interpreter
 from runtime.spark.fast_start import fast_start
 from runtime.spark.session import prepare
 
-__all__ = ["PATIENT", "quick_python", "spark"]
+__all__ = ["PATIENT", "expect_jvm", "quick_python", "spark"]
 
 PATIENT = {"spark.python.authenticate.socketTimeout": "600s"}
 """Spark's own bounds that only measure the machine: 15 s from a process to its first word."""
 
 _MASTER = "local[2,4]"
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for short queries and few records
+
+_jvms: list[subprocess.Popen[bytes]] = []  # that of the session, while it is needed
 
 
 def quick_python() -> str:
@@ -50,5 +54,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     prepare(session)
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
+    assert gateway is not None
+    _jvms.append(gateway.proc)
     yield session
-    session.stop()
+    if _jvms:  # else it has been told
+        _jvms.clear()
+        session.stop()
+
+
+def expect_jvm() -> None:
+    """Behind each test: one that ends the session's JVM, or sees it end, fails by that, and not the
+    last one of the process."""
+    codes = [jvm.poll() for jvm in _jvms]
+    if any(code is not None for code in codes):
+        _jvms.clear()
+        pytest.fail(f"Spark's JVM has ended by itself, with exit code {codes[0]}")
