@@ -274,6 +274,27 @@ def test_rule_22_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None
             owners.require()
 
 
+def test_rule_22_of_several_records_the_one_that_hangs_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    away = HangingSink()
+    with (
+        watch(Sink(), Time(), away) as owners,
+        patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01),
+    ):
+
+        def warned() -> str:
+            caplog.clear()
+            owners.require()
+            return caplog.text
+
+        try:
+            wait_for(lambda: "sink=sink0" not in warned())  # once it has been looked at
+            assert "a renewal hangs: sink=sink1" in warned()
+        finally:
+            away.is_back.set()
+
+
 def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
     """It was under way when the start was over: another start may have written behind it."""
     sink, time = Sink(), Time()
