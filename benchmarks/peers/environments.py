@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from connectors.kafka._client import librdkafka_path
 from runtime.embedded.cache import cache_dir, exclusive
 from runtime.embedded.ivy import (
     Artifact,
@@ -33,6 +34,7 @@ __all__ = [
     "SPARK",
     "SPARK_KAFKA",
     "compiled",
+    "compiled_c",
     "flink_jars",
     "jars",
     "python",
@@ -115,6 +117,29 @@ def compiled(program: str, class_path: Sequence[Path]) -> Path:
         javac = find_java().tool("javac")
         joined = os.pathsep.join(f"{directory}/*" for directory in class_path)
         _run([str(javac), "-cp", joined, "-d", str(target), str(source)], program)
+    return target
+
+
+@cache
+def compiled_c(program: str) -> Path:
+    """Executable of a C program of this package, with the librdkafka that confluent-kafka ships.
+
+    Raises:
+        MissingRequirementError: there is no C compiler or no such library, or it failed.
+    """
+    source, library = PROGRAMS / f"{program}.c", librdkafka_path()
+    if library is None:
+        raise MissingRequirementError(
+            f"{program} could not be made ready",
+            {"said": "confluent-kafka brings no librdkafka of its own"},
+            "Install confluent-kafka from its wheel.",
+        )
+    digest = hashlib.sha256(source.read_bytes() + bytes(library)).hexdigest()[:16]
+    target = cache_dir() / "peers" / f"{program}-{digest}"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        options = ["-O2", "-pthread", f"-Wl,-rpath,{library.parent}"]
+        _run(["cc", *options, "-o", str(target), str(source), str(library)], program)
     return target
 
 

@@ -121,6 +121,12 @@ def _by_hand(*settings: str) -> Callable[[Order], Sequence[str]]:
     return command
 
 
+def _in_c(order: Order) -> Sequence[str]:
+    topics = (order.bootstrap, order.source, order.output)
+    interval_ms = f"{order.interval_s * 1000:.0f}"
+    return [str(env.compiled_c("copy")), *topics, interval_ms, str(order.partitions), "2"]
+
+
 def _flink_sql(order: Order) -> Sequence[str]:
     libraries = [env.flink_jars(), env.jars(env.FLINK_CONNECTOR)]
     classes = env.compiled("FlinkSqlCopy", tuple(libraries))
@@ -237,6 +243,11 @@ CONTENDERS: Sequence[Contender] = (
         label="confluent-kafka by hand, tuned, 1 process",
         command=_by_hand("--processes", "1"),
         is_here=True,
+    ),
+    Contender(
+        name="in-c",
+        label="librdkafka in C, no more than a copy, 2 threads",
+        command=_in_c,
     ),
     Contender(
         name="by-hand-untuned",
