@@ -393,7 +393,6 @@ class KafkaSplitEnumerator:
     def _judge_gone(self, keys: KeySet) -> None:
         if not keys:
             return
-        self._gone |= keys
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         if self._options.fail_on_data_loss:
             raise SourceChangedError(
@@ -402,6 +401,7 @@ class KafkaSplitEnumerator:
                 "Start from a new checkpoint directory, or go on without them with "
                 "failOnDataLoss=false.",
             )
+        self._gone |= keys  # only now: a region that was parked and begins anew is refused, too
         log.warning("partitions are gone, going on without them: partitions=%s", names)
 
     def _settled_look(self, positions: Sequence[SplitRange], timeout_s: float) -> Look:

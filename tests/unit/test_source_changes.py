@@ -30,18 +30,6 @@ def test_recreated_topic_stops_with_both_ids() -> None:
         assert "another" in str(caught.value)
 
 
-@pytest.mark.parametrize("gone", ["topic", "partition"])
-def test_vanished_topic_or_partition_stops(gone: str) -> None:
-    bench = Bench()
-    position = bench.cut(bench.start())
-    if gone == "topic":
-        del bench.cluster.topics["orders"]
-    else:
-        del bench.cluster.topics["orders"][1][1]
-    with pytest.raises(SourceChangedError, match="orders-1"):
-        bench.cut(position)
-
-
 def test_absence_for_a_moment_is_looked_at_again() -> None:
     """A broker that has just started may not know every topic yet."""
     bench = Bench()
@@ -104,52 +92,6 @@ def test_a_loss_is_counted_once_however_often_it_is_seen() -> None:
     assert bench.enumerator.lost_records == 32
 
 
-@pytest.mark.parametrize("bounded", [False, True])
-def test_a_deleted_topic_is_gone_on_without_where_loss_is_allowed(bounded: bool) -> None:
-    """Also over a restart, whether it is still named or not, and without waiting at each cut."""
-    cluster = FakeSourceCluster()
-    cluster.create("orders", FakeLog(latest=4))
-    cluster.create("payments", FakeLog(latest=4))
-    lenient = {"failOnDataLoss": "false", "bounded": bounded}
-    bench = Bench(cluster, subscribe="orders,payments", **lenient)
-    position = bench.cut(bench.start())
-    del cluster.topics["payments"]
-    for named in ("orders,payments", "orders"):
-        again = Bench(cluster, subscribe=named, **lenient)
-        again.enumerator.check(timeout_s=TIMEOUT_S)
-        again.enumerator.restore(position, timeout_s=TIMEOUT_S)
-        assert again.discover() == ()
-        began_s = again.clock.now_s
-        assert bounds(again.cut(position)) == {"orders-0": (4, 4), "payments-0": (4, 4)}
-        assert again.clock.now_s == began_s
-    with pytest.raises(SourceChangedError, match="payments"):
-        Bench(cluster, subscribe="orders,payments", **lenient).start()
-
-
-def test_nothing_more_is_cut_of_a_topic_that_was_deleted_with_a_backlog() -> None:
-    """A task would ask for its records, and end the job that is to go on without them."""
-    cluster = FakeSourceCluster()
-    cluster.create("orders", FakeLog(latest=4))
-    cluster.create("payments", FakeLog(latest=40))
-    bench = Bench(
-        cluster, subscribe="orders,payments", failOnDataLoss="false", maxOffsetsPerTrigger="4"
-    )
-    position = bench.cut(bench.start())
-    del cluster.topics["payments"]
-    before = bounds(position)["payments-0"][1]
-    assert before < 40
-    for _ in range(3):
-        position = bench.cut(position)
-        assert bounds(position)["payments-0"] == (before, before)
-
-
-def test_a_bounded_run_does_not_wait_for_a_topic_that_is_deleted_under_it() -> None:
-    bench = Bench(bounded=True, failOnDataLoss="false")
-    start = bench.start()
-    bench.cluster.topics.clear()
-    assert bench.enumerator.is_finished(bench.cut(start))
-
-
 def test_a_recreated_topic_stops_also_where_its_deletion_did_not() -> None:
     bench = Bench(failOnDataLoss="false")
     position = bench.start()
@@ -168,32 +110,6 @@ def test_ranges_of_an_earlier_process_must_be_of_the_same_topic() -> None:
     bench.cluster.create("orders", FakeLog(latest=50), FakeLog(latest=50), topic_id="another")
     with pytest.raises(SourceChangedError, match="id-of-orders->another"):
         bench.enumerator.readable(logged, timeout_s=TIMEOUT_S)
-
-
-def test_ranges_of_a_deleted_topic_are_left_out_where_loss_is_allowed() -> None:
-    bench = Bench(failOnDataLoss="false")
-    logged = bench.cut(bench.start())
-    del bench.cluster.topics["orders"][1][1]
-    assert bench.enumerator.readable(logged, timeout_s=TIMEOUT_S) == logged[:1]
-
-
-def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
-    bench = Bench(failOnDataLoss="false")
-    position = bench.cut(bench.start())
-    del bench.cluster.topics["orders"][1][1]
-    assert bounds(bench.cut(position)) == {"orders-0": (10, 10), "orders-1": (20, 20)}
-
-
-def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> None:
-    bench = Bench(failOnDataLoss="false")
-    position = bench.cut(bench.start())
-    mine, others = position[1:], position[:1]
-    del bench.cluster.topics["orders"][1][1]
-    bench.cut(mine)
-    bench.cut(others)
-    began_s = bench.clock()
-    bench.cut(mine)
-    assert bench.clock() == began_s, "it is not waited for again"
 
 
 def test_log_that_stays_shorter_than_the_position_has_lost_records() -> None:

@@ -1,0 +1,124 @@
+"""Topics and partitions that a source reads, or is to read, and that do not exist any more."""
+
+import pytest
+
+from runtime.errors import SourceChangedError
+from tests.fake_source_cluster import FakeLog, FakeSourceCluster
+from tests.source_bench import TIMEOUT_S, Bench, bounds
+
+
+@pytest.mark.parametrize("gone", ["topic", "partition"])
+def test_vanished_topic_or_partition_stops(gone: str) -> None:
+    bench = Bench()
+    position = bench.cut(bench.start())
+    if gone == "topic":
+        del bench.cluster.topics["orders"]
+    else:
+        del bench.cluster.topics["orders"][1][1]
+    with pytest.raises(SourceChangedError, match="orders-1"):
+        bench.cut(position)
+
+
+def test_what_has_vanished_is_refused_each_time() -> None:
+    """A region that was parked for it is restarted by command, and asks for a cut again."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    for _ in range(3):
+        with pytest.raises(SourceChangedError, match="orders-1"):
+            bench.cut(position)
+        with pytest.raises(SourceChangedError, match="orders-1"):
+            bench.enumerator.readable(position, timeout_s=TIMEOUT_S)
+
+
+def test_a_bounded_run_is_never_finished_without_what_has_vanished() -> None:
+    """Whoever asks again hears of it again: of what is read, and of what nobody reads yet."""
+    bench = Bench(bounded=True)
+    start = bench.start()
+    read, _ = bench.cut(start)
+    del bench.cluster.topics["orders"][1][1]
+    for _ in range(2):
+        with pytest.raises(SourceChangedError, match="orders-1"):
+            bench.cut(start)
+        assert not bench.enumerator.is_finished((read, start[1]))
+
+    again = Bench(bounded=True)
+    done = again.cut(again.start())
+    again.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    del again.cluster.topics["orders"][1][2]
+    for _ in range(2):
+        with pytest.raises(SourceChangedError, match="orders-2"):
+            again.discover()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_deleted_topic_is_gone_on_without_where_loss_is_allowed(bounded: bool) -> None:
+    """Also over a restart, whether it is still named or not, and without waiting at each cut."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=4))
+    cluster.create("payments", FakeLog(latest=4))
+    lenient = {"failOnDataLoss": "false", "bounded": bounded}
+    bench = Bench(cluster, subscribe="orders,payments", **lenient)
+    position = bench.cut(bench.start())
+    del cluster.topics["payments"]
+    for named in ("orders,payments", "orders"):
+        again = Bench(cluster, subscribe=named, **lenient)
+        again.enumerator.check(timeout_s=TIMEOUT_S)
+        again.enumerator.restore(position, timeout_s=TIMEOUT_S)
+        assert again.discover() == ()
+        began_s = again.clock.now_s
+        assert bounds(again.cut(position)) == {"orders-0": (4, 4), "payments-0": (4, 4)}
+        assert again.clock.now_s == began_s
+    with pytest.raises(SourceChangedError, match="payments"):
+        Bench(cluster, subscribe="orders,payments", **lenient).start()
+
+
+def test_nothing_more_is_cut_of_a_topic_that_was_deleted_with_a_backlog() -> None:
+    """A task would ask for its records, and end the job that is to go on without them."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=4))
+    cluster.create("payments", FakeLog(latest=40))
+    bench = Bench(
+        cluster, subscribe="orders,payments", failOnDataLoss="false", maxOffsetsPerTrigger="4"
+    )
+    position = bench.cut(bench.start())
+    del cluster.topics["payments"]
+    before = bounds(position)["payments-0"][1]
+    assert before < 40
+    for _ in range(3):
+        position = bench.cut(position)
+        assert bounds(position)["payments-0"] == (before, before)
+
+
+def test_a_bounded_run_does_not_wait_for_a_topic_that_is_deleted_under_it() -> None:
+    bench = Bench(bounded=True, failOnDataLoss="false")
+    start = bench.start()
+    bench.cluster.topics.clear()
+    assert bench.enumerator.is_finished(bench.cut(start))
+
+
+def test_ranges_of_a_deleted_topic_are_left_out_where_loss_is_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    logged = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    assert bench.enumerator.readable(logged, timeout_s=TIMEOUT_S) == logged[:1]
+
+
+def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    assert bounds(bench.cut(position)) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> None:
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    mine, others = position[1:], position[:1]
+    del bench.cluster.topics["orders"][1][1]
+    bench.cut(mine)
+    bench.cut(others)
+    began_s = bench.clock()
+    bench.cut(mine)
+    assert bench.clock() == began_s, "it is not waited for again"
