@@ -269,11 +269,21 @@ class Reading:
         """
         for slot, row in last_rows(fetched.slots, wanted).items():
             epoch = fetched.leader_epoch(row)
-            self._read[slot] = RecordsRead(int(fetched.offsets[row]) + 1, epoch)
+            first = self._first_epoch(fetched, wanted, slot)
+            self._read[slot] = RecordsRead(int(fetched.offsets[row]) + 1, epoch, first)
             latest = None if self._follows else self._splits[slot].leader_epoch
             if epoch is not None and latest is not None and epoch > latest:
                 wanted = self._without_later(fetched, wanted, slot, latest)
         return wanted
+
+    def _first_epoch(self, fetched: Fetched, wanted: BoolArray | None, slot: int) -> int | None:
+        """See `RecordsRead`. Once a record's leader is known, librdkafka asks each later one."""
+        read = self._read.get(slot)
+        if not self._follows or (read is not None and read.leader_epoch is not None):
+            return None if read is None else read.first_epoch
+        of_slot = fetched.slots == slot
+        rows = np.flatnonzero(of_slot if wanted is None else of_slot & wanted)
+        return fetched.leader_epoch(int(rows[0]))
 
     def _without_later(
         self, fetched: Fetched, wanted: BoolArray | None, slot: int, latest: int

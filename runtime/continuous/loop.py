@@ -261,6 +261,7 @@ class TaskLoop:
     def _end(self, barrier: Barrier) -> None:
         epoch, at, now_s = self._epoch, self._follower.positions(), self._clock()
         read_to = self._follower.records_read()
+        _require_judged(barrier, read_to)
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
@@ -301,6 +302,27 @@ def _is_small(batch: pa.RecordBatch) -> bool:
     return bool(batch.num_rows < _FEW_RECORDS and batch.nbytes < _FEW_BYTES)
 
 
+def _require_judged(barrier: Barrier, read_to: Mapping[SplitKey, RecordsRead]) -> None:
+    """What is read must follow on what was read before.
+
+    Where a life begins the driver asks for that, of the leader that a barrier is cut under. One
+    that was elected behind the cut may lack what lies before the first record that the life has
+    read of it, and have others in its place. It would never be asked: the position would be its.
+
+    Raises:
+        UnreachableError: the life ends; the next one's first barrier is cut under that leader.
+    """
+    for split in barrier.splits:
+        read = read_to.get(split.key)
+        first, judged = None if read is None else read.first_epoch, split.leader_epoch
+        if first is not None and judged is not None and first > judged:
+            raise UnreachableError(
+                "records are of a later leader than their barrier, which may lack earlier ones",
+                {"split": split.name, "leader_epoch": first, "barrier_leader_epoch": judged},
+                "Nothing of them is decided; they are read again once that leader was asked.",
+            )
+
+
 def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) -> SplitRange:
     """What was read, and which leader is told of it.
 
@@ -320,7 +342,7 @@ def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) ->
     known_end, epoch = split.leader_epoch_end, split.leader_epoch
     known_end = start if known_end is None else known_end
     if read is not None and read.end_offset > start:
-        known_end, epoch = read
+        known_end, epoch, _ = read
         if epoch is None and end <= split.end_offset:
             known_end, epoch = end, split.leader_epoch  # a later one may have written what follows
     return replace(

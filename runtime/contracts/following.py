@@ -30,10 +30,13 @@ class RecordsRead(NamedTuple):
     Attributes:
         end_offset: behind the last one.
         leader_epoch: of the leader that wrote it, if known.
+        first_epoch: of the leader that wrote the first record of this life, as long as the reader
+            itself has asked no leader whether its log has what lies before that; None: not known.
     """
 
     end_offset: int
     leader_epoch: int | None
+    first_epoch: int | None = None
 
 
 class Follower(Protocol):

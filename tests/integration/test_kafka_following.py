@@ -91,7 +91,7 @@ def test_rule_25_open_and_aborted_transactions_give_nothing_and_markers_are_pass
         held_open = abandon_transaction(kafka.bootstrap, name, [b"z"])
         assert follower.poll() is None
         held_open.abort_transaction(PATIENCE_S)
-        read = {whole.key: (whole.end_offset - 1, whole.leader_epoch)}
+        read = {whole.key: (whole.end_offset - 1, whole.leader_epoch, whole.leader_epoch)}
         assert follower.records_read() == read
         follower.restart_at([whole.at_end()])
         assert follower.records_read() == read

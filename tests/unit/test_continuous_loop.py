@@ -157,6 +157,26 @@ def test_a_position_is_of_the_leader_that_wrote_the_last_record(
     assert (found.leader_epoch, found.leader_epoch_end) == expected
 
 
+@pytest.mark.parametrize(("barrier_of", "ends"), [(6, False), (7, True), (None, True)])
+def test_what_a_leader_wrote_that_was_elected_behind_the_cut_is_in_no_decision(
+    barrier_of: int | None, ends: bool
+) -> None:
+    """It may lack records before the place where the life began, and have others there: whoever
+    cuts under it asks, and nobody would once its epoch was that of the position."""
+    bench = Bench({0: 10})
+    bench.follower.read[0] = RecordsRead(10, 7, first_epoch=7)
+    bench.step()
+    bench.give(4, replace(split(0, 0, 5), leader_epoch=barrier_of))
+    if ends:
+        bench.step()
+        (ended,) = bench.courier.ended
+        assert ended.pre_commit().ranges[0].leader_epoch == 7
+        return
+    with pytest.raises(UnreachableError, match="barrier_leader_epoch=6"):
+        bench.step()
+    assert bench.courier.ended == []
+
+
 def test_rule_18_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
     """Else records of one partition would change places."""
     bench = Bench({0: 100})

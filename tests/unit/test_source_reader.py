@@ -286,6 +286,26 @@ def test_a_follower_that_begins_anew_asks_whether_the_log_is_the_one_it_has_read
     assert (consumer.places, consumer.checked) == ([(0, None)], [])
 
 
+def test_a_follower_tells_whose_its_first_record_is_where_nobody_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what follows librdkafka asks each later leader, also behind a new beginning."""
+    answers = [
+        [message(n, leader_epoch=at) for n, at in some] for some in ([(0, 4), (1, 5)], [(2, 6)])
+    ]
+    consumer = FakeConsumer(*answers, [], watermarks=(0, 3))
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow([split(leader_epoch=3)], None)
+    assert follower.records_read() == {}
+    for read in ((2, 5, 4), (3, 6, 4)):
+        follower.poll()
+        assert follower.records_read() == {split().key: read}
+    follower.restart_at([replace(split(), start_offset=3)])
+    assert follower.records_read() == {split().key: (3, 6, 4)}
+    follower.restart_at([split()])
+    assert follower.records_read() == {}
+
+
 # --- log-ins that are refused -----------------------------------------------------------------
 
 
