@@ -162,6 +162,7 @@ class KafkaSplitEnumerator:
         starts = {key: fact.offset for key in keys if (fact := found.get(key)) is not None}
         if self._ends is not None:  # else one that is still being made is asked for next time
             require_located(keys, starts)
+        self._short_logs.tell_silent(key for key in keys if key not in starts)
         starts |= {key: 0 for key in starts if self._is_certainly_new(key)}
         self._known |= set(starts)
         log.info("partitions discovered: partitions=%s", ",".join(f"{t}-{n}" for t, n in starts))
@@ -250,7 +251,7 @@ class KafkaSplitEnumerator:
         left_s = max(_LEAST_S, until_s - self._clock())
         starts = self._losses.starts(positions, look, patience_s=patience_s, timeout_s=left_s)
         ends = self._visible_ends(starts, look)
-        self._short_logs.tell(look.latest, self._ends or {}, gone=self._gone)
+        self._short_logs.tell(look.latest, self._ends or {}, asked=starts, gone=self._gone)
         if not at_once and self._ends is None and self._least.is_too_early(starts, ends):
             ends = starts
         limit = smallest_limit(max_records, self._options.max_offsets)

@@ -1,7 +1,7 @@
-"""Logs that end before the end that a bounded source is to read up to: told while it waits."""
+"""What a source waits for without an error: told while it lasts."""
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from connectors.kafka.discovery import OffsetFact
 from connectors.kafka.positions import PartitionKey
@@ -15,8 +15,9 @@ _PATIENCE_S = 30.0  # how often one is named
 
 
 class ShortLogs:
-    """A bounded source waits for such a log. It may grow, but it may have been cut off, too, where
-    nobody had read yet. Driver; one thread at a time.
+    """Partitions of which no leader tells an end, and logs that end before the end that a bounded
+    source is to read up to. Such a log may grow, but it may have been cut off, too, where nobody
+    had read yet. Driver; one thread at a time.
 
     Args:
         clock: monotonic seconds.
@@ -31,21 +32,22 @@ class ShortLogs:
         latest: Mapping[PartitionKey, OffsetFact],
         ends: Mapping[PartitionKey, int],
         *,
+        asked: Iterable[PartitionKey] = (),
         gone: Container[PartitionKey],
     ) -> None:
-        """Name those that have been short for a while.
+        """Name those that have been short, or silent, for a while.
 
         Args:
             latest: as of a look.
             ends: that are asked for.
+            asked: the look was for these.
             gone: what is gone on without.
         """
-        now_s = self._clock()
+        self.tell_silent(key for key in asked if key not in latest and key not in gone)
         for key, fact in latest.items():
             if key in gone or fact.offset >= ends.get(key, 0):
                 self._since_s.pop(key, None)
-            elif now_s - self._since_s.setdefault(key, now_s) >= _PATIENCE_S:
-                self._since_s[key] = now_s
+            elif self._lasts(key):
                 log.warning(
                     "a log ends before the end that is asked for, more records are waited for: "
                     "partition=%s-%d log_end=%d end=%d; if it was cut off (an unclean leader "
@@ -54,3 +56,24 @@ class ShortLogs:
                     fact.offset,
                     ends[key],
                 )
+
+    def tell_silent(self, keys: Iterable[PartitionKey]) -> None:
+        """Name those of which no leader has told an end for a while.
+
+        Of some partitions without a leader beside others with one librdkafka makes an error, of
+        those alone an answer that leaves them out.
+        """
+        for key in keys:
+            if self._lasts(key):
+                log.warning(
+                    "no leader tells where a partition ends, its records are waited for: "
+                    "partition=%s-%d; are all brokers up?",
+                    *key,
+                )
+
+    def _lasts(self, key: PartitionKey) -> bool:
+        now_s = self._clock()
+        is_due = now_s - self._since_s.setdefault(key, now_s) >= _PATIENCE_S
+        if is_due:
+            self._since_s[key] = now_s
+        return is_due

@@ -1,4 +1,5 @@
-"""Topics and partitions that a source reads, or is to read, and that do not exist any more."""
+"""Topics and partitions that a source reads, or is to read, and that do not exist any more, or have
+no leader."""
 
 import pytest
 
@@ -122,3 +123,38 @@ def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> N
     began_s = bench.clock()
     bench.cut(mine)
     assert bench.clock() == began_s, "it is not waited for again"
+
+
+def test_a_partition_that_no_leader_tells_of_is_named_while_that_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where none has one librdkafka answers without an error, and nothing is cut: a source of one
+    partition would stand still for ever without a word."""
+    bench = Bench()
+    position = bench.start()
+    bench.cluster.leaderless.add(("orders", 1))
+    for _ in range(7):
+        position = bench.cut(position)
+        bench.clock.pass_time(10)
+    assert caplog.text.count("partition=orders-1; are all brokers up?") == 2
+    assert "orders-0" not in caplog.text
+    bench.cluster.leaderless.clear()
+    bench.cut(position)
+    bench.cluster.leaderless.add(("orders", 1))
+    bench.cut(position)
+    assert caplog.text.count("are all brokers up?") == 2, "it had one meanwhile"
+
+
+def test_a_new_partition_that_no_leader_tells_of_is_named_while_that_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.start()
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    bench.cluster.leaderless.add(("orders", 2))
+    for _ in range(5):
+        assert bench.discover() == ()
+        bench.clock.pass_time(10)
+    assert caplog.text.count("partition=orders-2; are all brokers up?") == 1
+    bench.cluster.leaderless.clear()
+    assert bounds(bench.discover()) == {"orders-2": (0, 0)}
