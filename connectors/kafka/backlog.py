@@ -35,8 +35,14 @@ def measured(
     return {
         split.key: _backlog(split, look, ends)
         for split in positions
-        if key_of(split) in look.latest and look.topics[split.topic].topic_id == split.topic_id
+        if key_of(split) in look.latest and _is_same(split, look)
     }
+
+
+def _is_same(split: SplitRange, look: Look) -> bool:
+    """Whether the topic is the one that was read; an end may have come just before its deletion."""
+    found = look.topics.get(split.topic)
+    return found is not None and found.topic_id == split.topic_id
 
 
 def _backlog(split: SplitRange, look: Look, ends: Mapping[PartitionKey, int] | None) -> Backlog:

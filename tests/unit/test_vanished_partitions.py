@@ -1,8 +1,12 @@
 """Topics and partitions that a source reads, or is to read, and that do not exist any more, or have
 no leader."""
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import pytest
 
+from connectors.kafka.splits import key_of
 from runtime.errors import SourceChangedError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
@@ -158,3 +162,12 @@ def test_a_new_partition_that_no_leader_tells_of_is_named_while_that_lasts(
     assert caplog.text.count("partition=orders-2; are all brokers up?") == 1
     bench.cluster.leaderless.clear()
     assert bounds(bench.discover()) == {"orders-2": (0, 0)}
+
+
+def test_a_topic_that_is_deleted_under_a_look_has_no_number() -> None:
+    """Its end came in time, and what it is did not: both are asked for at once."""
+    bench = Bench()
+    position = bench.start()
+    look = bench.cluster.look(list(map(key_of, position)), timeout_s=TIMEOUT_S)
+    with patch.object(bench.cluster, "look", lambda *_, **__: replace(look, topics={})):
+        assert bench.enumerator.measure(position, timeout_s=TIMEOUT_S) == {}
