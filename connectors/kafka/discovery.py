@@ -1,7 +1,7 @@
 """What the brokers say about topics, offsets and groups: the driver's I/O for a Kafka source.
 
-Every question about many partitions is one request per broker, and questions that belong together
-are on their way at the same time.
+Every question about many partitions is one request per broker. Topics are described first: offsets
+are asked of leaders that the client knows (`connectors.kafka.described`), all at the same time.
 """
 
 import logging
@@ -19,18 +19,26 @@ from connectors.kafka._client import (
     IsolationLevel,
     KafkaException,
     OffsetSpec,
-    TopicCollection,
     TopicPartition,
     make_admin,
     translate,
 )
 from connectors.kafka.client_options import Role
+from connectors.kafka.described import (
+    Descriptions,
+    KnownLeaders,
+    described,
+    facts,
+    is_absence,
+    result,
+    until_s_for,
+)
 from connectors.kafka.group_offsets import GroupOffsets
 from connectors.kafka.log_ins import Refusals
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.splits import TopicFacts
-from runtime.errors import AuthenticationError, SourceChangedError, StreamError, UnreachableError
+from runtime.errors import AuthenticationError, StreamError, UnreachableError
 
 __all__ = [
     "EpochQuestion",
@@ -46,9 +54,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RETRY_PAUSE_S = 0.1
-_MARGIN_S = 5.0
 # Shorter than most callers' patience, so that a refused log-in is told before that ends.
 _ATTEMPT_S = 5.0
+_LEAST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +116,7 @@ class SourceCluster(Protocol):
         ...
 
     def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
-        """Topics and both ends of the partitions, asked at the same time."""
+        """Topics, then both ends of those of the partitions that exist, at the same time."""
         ...
 
     def offsets(
@@ -163,6 +171,7 @@ class KafkaCluster:
         )
         self._pause = pause
         self._client: AdminClient | None = None
+        self._leaders = KnownLeaders()
         self._groups: dict[str, GroupOffsets] = {}
         self._refusals = Refusals(self._where())
         self._lookup_refusals = Refusals(self._where())  # each of those is a client of its own
@@ -179,20 +188,19 @@ class KafkaCluster:
 
     def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
         """See `SourceCluster`."""
-        return self._asked(
-            lambda left_s: _topics(self._describing(names, left_s), left_s), timeout_s
-        )
+        return self._asked(lambda left_s: facts(self._described(names, left_s)), timeout_s)
 
     def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
         """See `SourceCluster`."""
-        names = {topic for topic, _ in keys}
 
         def ask(left_s: float) -> Look:
-            topics = self._describing(names, left_s)
-            earliest = self._listing(dict.fromkeys(keys, Edge.EARLIEST), left_s)
-            latest = self._listing(dict.fromkeys(keys, Edge.LATEST), left_s)
+            until_s = time.monotonic() + left_s
+            topics = self._described({topic for topic, _ in keys}, left_s)
+            there, left_s = self._leaders.located(keys), _left_s(until_s)
+            earliest = self._listing(dict.fromkeys(there, Edge.EARLIEST), left_s)
+            latest = self._listing(dict.fromkeys(there, Edge.LATEST), left_s)
             return Look(
-                topics=_topics(topics, left_s),
+                topics=facts(topics),
                 earliest=_existing(_offsets(earliest, left_s)),
                 latest=_existing(_offsets(latest, left_s)),
             )
@@ -203,12 +211,13 @@ class KafkaCluster:
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
         """See `SourceCluster`."""
-        edges = {key: what for key, what in wanted.items() if isinstance(what, Edge)}
-        times = {key: what for key, what in wanted.items() if key not in edges}
         # A broker finds no committed record behind an open transaction, as if there were none.
         every = IsolationLevel.READ_UNCOMMITTED
 
         def ask(left_s: float) -> dict[PartitionKey, OffsetFact | None]:
+            there, left_s = self._located(wanted, left_s)
+            edges = {key: wanted[key] for key in there if isinstance(wanted[key], Edge)}
+            times = {key: wanted[key] for key in there if key not in edges}
             at_edges, at_times = self._listing(edges, left_s), self._listing(times, left_s, every)
             return {**_offsets(at_edges, left_s), **_offsets(at_times, left_s)}
 
@@ -218,12 +227,14 @@ class KafkaCluster:
         self, keys: Collection[PartitionKey], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact]:
         """See `SourceCluster`."""
-        wanted = dict.fromkeys(keys, Edge.LATEST)
         every = IsolationLevel.READ_UNCOMMITTED
-        return self._asked(
-            lambda left_s: _existing(_offsets(self._listing(wanted, left_s, every), left_s)),
-            timeout_s,
-        )
+
+        def ask(left_s: float) -> dict[PartitionKey, OffsetFact]:
+            there, left_s = self._located(keys, left_s)
+            ends = self._listing(dict.fromkeys(there, Edge.LATEST), left_s, every)
+            return _existing(_offsets(ends, left_s))
+
+        return self._asked(ask, timeout_s)
 
     def epoch_ends(
         self, questions: Mapping[PartitionKey, EpochQuestion], *, timeout_s: float
@@ -259,6 +270,7 @@ class KafkaCluster:
         """See `SourceCluster`."""
         with self._lock:
             self._client = None
+            self._leaders.forget()
             groups, self._groups = self._groups, {}
         for group in groups.values():
             group.close()
@@ -292,15 +304,21 @@ class KafkaCluster:
         return self._where() | {key: said for key, said in why.items() if said is not None}
 
     def _listed(self, timeout_s: float) -> ClusterMetadata:
+        self._leaders.forget()
         return self._admin().list_topics(timeout=timeout_s)
 
-    def _describing(self, names: Collection[str], timeout_s: float) -> Mapping[str, "Future[Any]"]:
-        if not names:
-            return {}
-        found: Mapping[str, Future[Any]] = self._admin().describe_topics(
-            TopicCollection(sorted(names)), request_timeout=timeout_s
-        )
+    def _described(self, names: Collection[str], timeout_s: float) -> Descriptions:
+        found = described(self._admin(), names, timeout_s=timeout_s)
+        self._leaders.learn(names, found)
         return found
+
+    def _located(
+        self, keys: Collection[PartitionKey], timeout_s: float
+    ) -> tuple[list[PartitionKey], float]:
+        """Those that may be asked for offsets, and the time that is left."""
+        until_s = time.monotonic() + timeout_s
+        self._described(self._leaders.untold(keys), timeout_s)
+        return self._leaders.located(keys), _left_s(until_s)
 
     def _listing(
         self,
@@ -325,10 +343,11 @@ class KafkaCluster:
             # A call may end with its first try, and the next one must not ask the same broker.
             self._relearn(timeout_s / 2)
         while True:
-            left_s = max(0.1, min(deadline_s - time.monotonic(), _ATTEMPT_S))
+            left_s = min(_left_s(deadline_s), _ATTEMPT_S)
             try:
                 answer = ask(left_s)
             except (KafkaException, FutureTimeoutError) as err:
+                self._leaders.forget()
                 self._admin().poll(0)  # serves `Refusals.note`
                 is_over = time.monotonic() + _RETRY_PAUSE_S >= deadline_s
                 failure = self._refused(is_over=is_over) or _failure(err, self._where_and_why())
@@ -363,7 +382,7 @@ class KafkaCluster:
         of a core spent on trying, but at once after a request for metadata.
         """
         try:
-            self._listed(max(0.1, min(left_s, _ATTEMPT_S)))
+            self._listed(max(_LEAST_S, min(left_s, _ATTEMPT_S)))
         except KafkaException as err:
             log.debug("no broker tells of the others: reason=%s", err)
         else:
@@ -380,6 +399,10 @@ def _failure(err: KafkaException | FutureTimeoutError, where: Mapping[str, objec
     )
 
 
+def _left_s(until_s: float) -> float:
+    return max(_LEAST_S, until_s - time.monotonic())
+
+
 def _spec(what: Edge | int) -> OffsetSpec:
     spec: OffsetSpec
     if what is Edge.EARLIEST:
@@ -391,43 +414,16 @@ def _spec(what: Edge | int) -> OffsetSpec:
     return spec
 
 
-def _until_s(timeout_s: float) -> float:
-    """For all answers of one question together. librdkafka ends its requests by itself; the margin
-    only guards against lost futures."""
-    return time.monotonic() + timeout_s + _MARGIN_S
-
-
-def _result(future: "Future[T]", until_s: float) -> T:
-    return future.result(max(0.0, until_s - time.monotonic()))
-
-
-def _topics(asked: Mapping[str, "Future[Any]"], timeout_s: float) -> dict[str, TopicFacts]:
-    found: dict[str, TopicFacts] = {}
-    until_s = _until_s(timeout_s)
-    for name, future in asked.items():
-        try:
-            answer = _result(future, until_s)
-        except KafkaException as err:
-            if not _is_absence(err):
-                raise
-            continue
-        found[name] = TopicFacts(
-            topic_id=str(answer.topic_id),
-            partitions=frozenset(partition.id for partition in answer.partitions),
-        )
-    return found
-
-
 def _offsets(
     asked: Mapping[TopicPartition, "Future[Any]"], timeout_s: float
 ) -> dict[PartitionKey, OffsetFact | None]:
     found: dict[PartitionKey, OffsetFact | None] = {}
-    until_s = _until_s(timeout_s)
+    until_s = until_s_for(timeout_s)
     for partition, future in asked.items():
         try:
-            answer = _result(future, until_s)
+            answer = result(future, until_s)
         except KafkaException as err:
-            if not _is_absence(err):
+            if not is_absence(err):
                 raise
             continue
         found[partition.topic, partition.partition] = (
@@ -436,11 +432,6 @@ def _offsets(
             else OffsetFact(offset=answer.offset, leader_epoch=answer.leader_epoch)
         )
     return found
-
-
-def _is_absence(err: KafkaException) -> bool:
-    # "No leaders found" is what a request about deleted partitions alone is answered with.
-    return isinstance(translate(err), SourceChangedError) or "No leaders found" in str(err)
 
 
 def _existing(found: Mapping[PartitionKey, OffsetFact | None]) -> dict[PartitionKey, OffsetFact]:

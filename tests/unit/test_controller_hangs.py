@@ -32,7 +32,8 @@ class _Admin:
         """See confluent-kafka."""
         answer: Future[Any] = Future()
         if self._knows:
-            answer.set_result(SimpleNamespace(topic_id="id", partitions=[SimpleNamespace(id=0)]))
+            partition = SimpleNamespace(id=0, leader=SimpleNamespace(id=1))
+            answer.set_result(SimpleNamespace(topic_id="id", partitions=[partition]))
         else:
             self.now_s += request_timeout
             answer.set_exception(KafkaException(kafka_error("_TIMED_OUT")))
