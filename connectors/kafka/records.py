@@ -231,8 +231,21 @@ class HeaderParts:
     values: pa.Array
 
     def lists(self) -> list[list[Header] | None]:
-        """Per row; None: it has none."""
-        pairs = iter(list(zip(self.names.to_pylist(), _bytes(self.values), strict=True)))
+        """Per row; None: it has none.
+
+        Raises:
+            ConfigError: of a name confluent-kafka would send what stands before its null character.
+        """
+        names = self.names.to_pylist()
+        cut = next((entry for entry, name in enumerate(names) if "\0" in name), None)
+        if cut is not None:
+            ends = np.cumsum(self.lengths.to_numpy(zero_copy_only=False))
+            raise ConfigError(
+                "a header's name with a null character is present in the data",
+                {"column": "headers", "row": int(np.searchsorted(ends, cut, side="right"))},
+                "The plain path would cut it off there: set hotPath=native, or leave it out.",
+            )
+        pairs = iter(list(zip(names, _bytes(self.values), strict=True)))
         return [list(itertools.islice(pairs, n)) or None for n in self.lengths.to_pylist()]
 
 

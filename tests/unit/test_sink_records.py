@@ -129,6 +129,16 @@ def test_a_header_without_a_key_is_refused() -> None:
         listed(rows(headers=headers), "headers")
 
 
+def test_a_header_whose_name_would_be_cut_off_is_refused_by_its_row() -> None:
+    """confluent-kafka takes a name for a C string; the native path writes it as it is."""
+    headers = pa.array(
+        [[{"key": "a", "value": None}], None, [{"key": "b\0c", "value": b""}]], HEADERS
+    )
+    batch = pa.record_batch({"value": [b"v"] * 3, "headers": headers})
+    with pytest.raises(ConfigError, match=r"null character .*column=headers row=2"):
+        listed(batch, "headers")
+
+
 def test_a_null_topic_is_refused() -> None:
     """In Spark's words, with the row."""
     with pytest.raises(ConfigError, match=r"null topic present in the data.*row=1"):
