@@ -1,6 +1,7 @@
 """Clients of our own over librdkafka: when they are made, what they report, how they end.
 
-No broker answers here; what a broker has a part in is in ``tests/integration/test_hot_path.py``.
+No broker answers here, but for librdkafka's own mock; what a real one has a part in is in
+``tests/integration/test_hot_path.py``.
 """
 
 import gc
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.kafka._client import KafkaError, KafkaException, make_producer
+from connectors.kafka._client import KafkaError, KafkaException, TopicPartition, make_producer
 from connectors.kafka.consumers import ConsumerPool
 from connectors.kafka.credentials import UnsecuredToken
 from connectors.kafka.delivery import DeliveryLog
@@ -37,6 +38,7 @@ from runtime.errors import (
 )
 from runtime.task_memory import TaskMemory
 from tests.kafka_fixture import require_native
+from tests.mock_cluster import MockCluster
 from tests.task_scopes import SCOPE
 from tests.waiting import wait_for
 
@@ -195,6 +197,49 @@ def test_a_closed_consumer_says_so_and_closing_twice_is_nothing(library: NativeL
         consumer.unassign()
     with pytest.raises(RuntimeError, match="closed"):
         consumer.take(1, 0)
+
+
+class _Interrupted:
+    """The compiled loops, of which one raises behind what it did."""
+
+    def __init__(self, loops: Any) -> None:
+        self._loops = loops
+        self.taken = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loops, name)
+
+    def sluice_consume(self, *arguments: object) -> int:
+        """See ``_hot_path.c``."""
+        self.taken = self._loops.sluice_consume(*arguments)
+        if self.taken > 0:
+            raise KeyboardInterrupt
+        return self.taken
+
+
+def test_what_an_interrupted_call_has_taken_comes_back(
+    library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt comes up behind the call. A consumer whose messages are lost waits for them for
+    ever when it is closed, or when Python ends."""
+    with MockCluster.running() as mock:
+        mock.make_topic("t")
+        producer = make_producer({**QUIET, "bootstrap.servers": mock.bootstrap})
+        for _ in range(20):
+            producer.produce("t", b"v")
+        assert producer.flush(300) == 0
+        consumer = NativeConsumer(
+            library, {"bootstrap.servers": mock.bootstrap, "group.id": "g", "log_level": 0}
+        )
+        consumer.assign([TopicPartition("t", 0, 0)])
+        loops = _Interrupted(library.call)
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "call", loops)
+            with pytest.raises(KeyboardInterrupt):
+                wait_for(lambda: len(consumer.take(20, 0.1)), what="records")
+        assert loops.taken > 0
+        assert consumer.is_sound
+        consumer.close()
 
 
 def test_clients_end_with_their_last_reference(library: NativeLibrary) -> None:

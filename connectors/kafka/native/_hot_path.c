@@ -112,14 +112,20 @@ EXPORT int64_t sluice_partitions(rd_kafka_t *client, const char *name, int timeo
 
 /* --- reading --------------------------------------------------------------------------------- */
 
+/* `held` counts the messages that have not come back; here, for the caller may be interrupted
+ * before it sees what was returned. */
 EXPORT int64_t sluice_consume(rd_kafka_queue_t *queue, int timeout_ms, message_t **messages,
-                              int64_t most) {
-    return consume_batch_queue_(queue, timeout_ms, messages, (size_t)most);
+                              int64_t most, int64_t *held) {
+    int64_t count = consume_batch_queue_(queue, timeout_ms, messages, (size_t)most);
+    if (count > 0)
+        *held += count;
+    return count;
 }
 
-EXPORT void sluice_destroy(message_t **messages, int64_t count) {
+EXPORT void sluice_destroy(message_t **messages, int64_t count, int64_t *held) {
     for (int64_t i = 0; i < count; i++)
         message_destroy_(messages[i]);
+    *held -= count;
 }
 
 /* The slots by topic and partition: that of partition p of topic t is slot_of[bases[t] + p], for

@@ -38,7 +38,7 @@ class NativeConsumer(NativeClient):
     def __init__(self, library: NativeLibrary, config: Mapping[str, Any]) -> None:
         super().__init__(library, CONSUMER, config)
         self._queue: int = self._kafka.rd_kafka_queue_get_consumer(self.address)
-        self._out = 0
+        self._held = ctypes.c_int64(0)
 
     @property
     def library(self) -> NativeLibrary:
@@ -47,27 +47,31 @@ class NativeConsumer(NativeClient):
 
     def take(self, most: int, timeout_s: float) -> Addresses:
         """Messages, by their addresses; each must go back by `give_back`, before `close`."""
-        address = self.address
+        address, before = self.address, self._held.value
         found = np.empty(most, np.uint64)
-        count = self._library.call.sluice_consume(
-            self._queue, to_ms(timeout_s), found.ctypes.data, most
-        )
+        try:
+            count = self._library.call.sluice_consume(
+                self._queue, to_ms(timeout_s), found.ctypes.data, most, ctypes.byref(self._held)
+            )
+        except BaseException:  # an interrupt, which comes up behind the call
+            self.give_back(found[: self._held.value - before])
+            raise
         if count < 0 or not address:
             raise KafkaException(KafkaError(_FAIL))
-        self._out += count
         return found[:count]
 
     def give_back(self, messages: Addresses) -> None:
         """Free messages."""
         if len(messages):
             messages = np.ascontiguousarray(messages)
-            self._library.call.sluice_destroy(messages.ctypes.data, len(messages))
-            self._out -= len(messages)
+            self._library.call.sluice_destroy(
+                messages.ctypes.data, len(messages), ctypes.byref(self._held)
+            )
 
     @property
     def is_sound(self) -> bool:
         """Whether all messages have come back."""
-        return not self._out
+        return not self._held.value
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """These, from their offsets on, in place of those before."""
@@ -120,9 +124,10 @@ class NativeConsumer(NativeClient):
     def close(self) -> None:
         """End it; whatever is called afterwards raises RuntimeError."""
         if self._address is not None and self._pid == self._getpid():
-            if self._out:
-                # A bug in a caller: librdkafka would wait for them for ever.
-                log.error("a consumer is left open: messages=%d name=%s", self._out, self.name)
+            held = self._held.value
+            if held:
+                # A bug in a caller, or an interrupt: librdkafka would wait for them for ever.
+                log.error("a consumer is left open: messages=%d name=%s", held, self.name)
                 self._address = None
                 return
             self._kafka.rd_kafka_consumer_close(self._address)

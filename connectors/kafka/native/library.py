@@ -126,8 +126,8 @@ _Signatures = Mapping[str, tuple[Any, list[Any]]]
 _LOOPS: _Signatures = {
     "sluice_bind": (_TEXT, [_TEXT]),
     "sluice_partitions": (_I64, [_P, _TEXT, _INT, _P]),
-    "sluice_consume": (_I64, [_P, _INT, _P, _I64]),
-    "sluice_destroy": (None, [_P, _I64]),
+    "sluice_consume": (_I64, [_P, _INT, _P, _I64, _P]),
+    "sluice_destroy": (None, [_P, _I64, _P]),
     "sluice_describe": (None, [_P, _I64, _P, _P]),
     "sluice_errstr": (_TEXT, [_P]),
     "sluice_copy": (None, [_P, _I64, _INT, _P, _P, _P]),
