@@ -47,6 +47,8 @@ class EpochBook:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _told: Acknowledgement | None = None
     _committed_batch: int = -1
+    _given: int = -1
+    _told_through: int = -1
     _open: tuple[OpenWork, ...] = ()
 
     def stop(self) -> None:
@@ -71,8 +73,17 @@ class EpochBook:
         with self.pulse.question():
             self.commits.answered(self.region, self.generation, committed)
             answer = self._next(coordinator, wait_s=wait_s, has_read=has_read)
-            self.pulse.owes = answer.barrier is not None
+            if answer.barrier is not None:
+                self._note(given=answer.barrier.checkpoint_id)
         return answer
+
+    def _note(self, *, given: int = -1, told: int = -1) -> None:
+        """Whether the task owes an epoch, by the newest barrier and the newest epoch: of questions
+        that are asked again, the answers may overtake one another."""
+        with self._lock:
+            self._given = max(self._given, given)
+            self._told_through = max(self._told_through, told)
+            self.pulse.owes = self._given > self._told_through
 
     def _next(self, coordinator: Coordinator, *, wait_s: float, has_read: bool) -> NextBarrier:
         until_s = time.monotonic() + wait_s
@@ -122,7 +133,7 @@ class EpochBook:
         """
         with self.pulse.question():
             self._acknowledge(coordinator, result)
-            self.pulse.owes = False
+            self._note(told=result.checkpoint_id)
 
     def _acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
         with self._lock:

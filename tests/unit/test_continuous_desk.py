@@ -253,3 +253,20 @@ def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:
     with book.pulse.question():
         clock.advance(9.0)
         assert book.pulse.silent_s() == 0.0, "a question that takes long is one that was asked"
+
+
+def test_a_question_whose_answer_comes_behind_its_epoch_owes_nothing() -> None:
+    """The task had asked again meanwhile, and was given the same barrier: what it owed is told."""
+    coordinator, clock = PlayedCoordinator(), ManualClock()
+    book = EpochBook(region="main", generation=7, functions=(_FUNCTION,), pulse=TaskPulse(clock))
+    desk = _desk(coordinator, book)
+    barrier = Barrier(checkpoint_id=4, region="main", generation=7, splits=(split(0, 0, 10),))
+
+    def late(region: str, generation: int, **_: object) -> Barrier:
+        desk.acknowledge(_result(0))
+        return barrier
+
+    coordinator.poll_barrier = late  # type: ignore[method-assign]
+    desk.next_barrier("main", 7, wait_s=0.0, has_read=True)
+    clock.advance(5.0)
+    assert book.pulse.silent_s() == 5.0
