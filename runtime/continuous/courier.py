@@ -263,9 +263,9 @@ class Courier:
         self._committed += (CommittedEpoch(batch_id=batch_id, operators=operators),)
 
     def _forget(self, committed_batch: int) -> None:
-        self._committed_batch = committed_batch
         for batch_id in [each for each in self._held if each <= committed_batch]:
             self._held.pop(batch_id).release()  # it was finished by hand
+        self._committed_batch = committed_batch  # behind that: its ids may be used again (rule 4)
 
     def _end_epoch(self) -> bool:
         """Wait for the epoch that the barrier ends, and acknowledge it."""

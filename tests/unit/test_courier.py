@@ -283,6 +283,24 @@ def test_rule_5_what_the_driver_has_finished_is_let_go_and_not_committed_again()
     assert epoch.events == ["pre-commit", "release"]
 
 
+def test_rule_4_an_epoch_is_let_go_before_its_ids_may_be_used_again() -> None:
+    """The task begins its next epoch beside the courier, with what that says is committed."""
+    link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
+    courier = _courier(link, ManualClock())
+    known: list[int] = []
+
+    class Held(PlayedEpoch):
+        def release(self) -> None:
+            known.append(courier.committed_batch)
+
+    courier.start()
+    _taken(courier)
+    courier.hand_over(Held(4))
+    wait_for(lambda: courier.is_over)
+    assert known == [2]
+    assert courier.committed_batch == 4
+
+
 def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
     """And ends nothing of it: whether it is decided, its coordinator knows."""
     link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
