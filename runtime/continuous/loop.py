@@ -169,8 +169,10 @@ class TaskLoop:
                 if not self.step():  # a batch of few records costs what one of many does
                     self._courier.wait(self._pause_s)
         finally:
-            self._epoch.writers.abort()
-            self._courier.close()
+            try:
+                self._epoch.writers.abort()
+            finally:
+                self._courier.close()
 
     def step(self) -> bool:
         """Look for a barrier, read and write what has come, and end the epoch if it is asked for.

@@ -342,6 +342,21 @@ def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ende
     assert bench.courier.is_closed
 
 
+def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
+    """It would ask on in its worker, as if the life went on."""
+    bench = Bench({0: 100})
+    bench.step()
+    bench.courier.error = FencedError("over", {}, "")
+
+    def broken() -> None:
+        raise MemoryError
+
+    bench.writers[0].abort = broken  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
+        bench.loop.run()
+    assert bench.courier.is_closed
+
+
 def test_rule_1_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> None:
     """The task ends with the error."""
     bench = Bench({0: 100})
