@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from runtime.continuous.messages import CommittedEpoch
 from runtime.contracts import (
@@ -67,6 +68,7 @@ class NativeCommits:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._lives: dict[str, _Life] = {}
+        self._tried: dict[str, frozenset[StateEntry]] = {}  # by region; also of lives that are over
         self._wake: Callable[[], None] = lambda: None
 
     def wakes(self, wake: Callable[[], None]) -> None:
@@ -135,9 +137,13 @@ class NativeCommits:
                 if named:
                     lives[region] = life.generation
                     mine |= named
+                if life.asked:
+                    told = (life.told.get(batch_id, ()) for batch_id in life.asked)
+                    self._tried[region] = frozenset(chain.from_iterable(told))
+            tried = decided.intersection(chain.from_iterable(self._tried.values()))
         if lives:
             self._wake()
-        return AskedCommits(self, lives, frozenset(mine))
+        return AskedCommits(self, lives, frozenset(mine), tried)
 
     def await_answers(self, lives: Mapping[str, int], *, timeout_s: float) -> frozenset[StateEntry]:
         """What these lives say was acknowledged, once all have answered or are over, or time is up;
@@ -169,11 +175,14 @@ class AskedCommits:
     Attributes:
         lives: generation by region.
         entries: of the decision; none: no task that lives has written any of it.
+        tried: of the decision, what a task was asked for, now or along with another sink's before:
+            it may have committed that, whether it lives or not.
     """
 
     _commits: NativeCommits
     lives: Mapping[str, int]
     entries: frozenset[StateEntry]
+    tried: frozenset[StateEntry]
 
     def acknowledged(self, *, timeout_s: float) -> frozenset[StateEntry]:
         """Those of the entries whose commit was; see `NativeCommits.await_answers`."""
@@ -212,8 +221,9 @@ class TasksFirst:
             return self._by_hand().commit(committables, timeout_s=timeout_s, after_crash=True)
         deadline_s = self._clock() + timeout_s
         asked = self._commits.ask(committables)
+        theirs, done = asked.entries | asked.tried, frozenset[StateEntry]()
         reports = self._finished(
-            [entry for entry in committables if entry not in asked.entries],
+            [entry for entry in committables if entry not in theirs],
             deadline_s,
             after_crash=False,
         )
@@ -222,11 +232,11 @@ class TasksFirst:
             limit_s = max(0.0, min(self._answer_s, deadline_s - self._clock()))
             done = asked.acknowledged(timeout_s=limit_s)
             failpoint("after-tasks-answered")
-            left = [entry for entry in committables if entry in asked.entries - done]
-            if left:
-                log.info("epochs that no task has committed: transactions=%d", len(left))
-            reports |= dict.fromkeys(done, _BY_TASK)
-            reports |= self._finished(left, deadline_s, after_crash=True)
+        left = [entry for entry in committables if entry in theirs - done]
+        if left:
+            log.info("epochs that no task has committed: transactions=%d", len(left))
+        reports |= dict.fromkeys(done, _BY_TASK)
+        reports |= self._finished(left, deadline_s, after_crash=True)
         return [reports[entry] for entry in committables]
 
     def _finished(

@@ -166,6 +166,18 @@ def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
     assert rig.handed == []
 
 
+def test_rule_5_what_a_task_may_have_committed_before_it_died_is_settled_by_the_verdict() -> None:
+    """It was asked for both sinks at once, and is over before the second one's turn."""
+    rig = Rig()
+    other = replace(committable("other"), operator_id="other")
+    batch = BatchKey(region="main", generation=7, batch_id=4)
+    rig.commits.told(batch, (rig.entries["main"], other))
+    rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
+    rig.commits.begin("main", 9)
+    rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
+    assert rig.handed == [(["other"], True)]
+
+
 def test_an_answer_is_forgotten_once_its_epoch_is_committed_on_record() -> None:
     """Nothing is kept for the life of a task."""
     rig = Rig()
