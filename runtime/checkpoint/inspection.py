@@ -56,10 +56,8 @@ class Place:
 
 
 def survey(store: CheckpointStore) -> list[Place]:
-    """Every place, ascending; damaged ones included."""
-    found = [(each, *_read(store, each)) for each in store.places()]
-    # One that a running job has retired meanwhile is no place any more.
-    seen = [place for place in found if place[1] is not None or place[2]]
+    """Every place at one moment, ascending; damaged ones included."""
+    seen = [(each, *found) for each, found in _read_all(store).items()]
     facts = [
         facts_of(
             record,
@@ -74,6 +72,21 @@ def survey(store: CheckpointStore) -> list[Place]:
         _place(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
         for checkpoint_id, record, error in seen
     ]
+
+
+def _read_all(store: CheckpointStore) -> dict[int, tuple[CheckpointRecord | None, str]]:
+    """Of every place the record, or why there is none.
+
+    A running job retires places, each behind newer ones: where one was listed and is gone, those
+    are looked for. They may name what it has named.
+    """
+    known: dict[int, tuple[CheckpointRecord | None, str]] = {}
+    while True:
+        listed = store.places()
+        found = {each: known.get(each) or _read(store, each) for each in listed}
+        known = {each: read for each, read in found.items() if read != (None, "")}
+        if len(known) == len(listed):
+            return known
 
 
 def _place(

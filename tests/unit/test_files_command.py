@@ -1,6 +1,7 @@
 """``sluice files`` from a checkpoint directory alone: what it shows, and what it never deletes."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from connectors.hdfs.held_files import HeldFile, HeldFiles, encode_held_files
 from connectors.hdfs.staging import StagingAttempt, staging_root
 from runtime.checkpoint.store import CheckpointStore, open_store, place_name
 from runtime.errors import DamagedCheckpointError
-from runtime.model import BatchKey, OperatorNode, RegionRecord, StateEntry
+from runtime.model import BatchKey, CheckpointRecord, OperatorNode, RegionRecord, StateEntry
 from tests.checkpoint_records import JOB_UID, record
 
 SINK = OperatorNode(operator_id="op", name="files-orders", kind="sink", upstream=())
@@ -152,6 +153,28 @@ def test_what_a_checkpoint_holds_is_shown_and_never_an_orphan(job: Ended) -> Non
     (job.directory / "checkpoint" / place_name(0) / "_metadata").unlink()
     (found,) = job.run("orphans")["orphans"]
     assert found["uri"].endswith(held.path)
+
+
+def test_rule_29_what_newer_checkpoints_hold_is_safe_while_older_ones_are_retired_meanwhile(
+    job: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job runs, and goes on faster than the command reads: the last checkpoint that was listed
+    is gone when its turn comes, and others hold the same."""
+    held, _ = job.stage(1)
+    job.decide(0)
+    job.decide(3)
+    job.decide(4, states=(job.hold(held),))
+    read = CheckpointStore.read
+
+    def late(store: CheckpointStore, checkpoint_id: int) -> CheckpointRecord | None:
+        place = job.directory / "checkpoint" / place_name(checkpoint_id)
+        if checkpoint_id == 4 and place.exists():
+            shutil.rmtree(place)
+            job.decide(5, states=(job.hold(held),))
+        return read(store, checkpoint_id)
+
+    monkeypatch.setattr(CheckpointStore, "read", late)
+    assert job.run("clean", "--delete")["orphans"] == []
 
 
 def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job: Ended) -> None:
