@@ -98,6 +98,7 @@ class Job:
         self.settings = CheckpointSettings()
         self.repairer: Repairer | None = None
         self.require_known: Callable[[CheckpointRecord], None] = lambda _: None
+        self.require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
         self.points: list[str] = []
 
     def pre_commit(self, name: str, *, generation: int = 0) -> StateEntry:
@@ -131,6 +132,7 @@ class Job:
             wall_ms=lambda: 0,
             repairer=self.repairer,
             require_known=self.require_known,
+            require_restorable=self.require_restorable,
             told=told,
         )
 

@@ -77,7 +77,7 @@ class BarrierCoordinator:
         clock: monotonic seconds: for waits, which the host's sleep does not prolong.
         slept: what these leave out, and ages do not; see `runtime.host_clock`.
         repairer: writes lost work again, for ``on_lost="repair"``.
-        require_known: see `runtime.checkpoint.startup.StartSequence`.
+        require_known, require_restorable: see `runtime.checkpoint.startup.StartSequence`.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class BarrierCoordinator:
         slept: Clock = slept_s,
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
+        require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
     ) -> None:
         self.session = str(uuid.uuid4())
         self._job = job
@@ -106,6 +107,7 @@ class BarrierCoordinator:
         self._slept = slept
         self._repairer = repairer
         self._require_known = require_known
+        self._require_restorable = require_restorable
         self._listeners = ListenerThread(listeners)
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
@@ -154,6 +156,7 @@ class BarrierCoordinator:
             wall_ms=wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
+            require_restorable=self._require_restorable,
             require_owned=self._owners.require_anew,
             told=told,
         )

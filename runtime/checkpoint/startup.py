@@ -89,6 +89,8 @@ class StartSequence:
         repairer: for ``on_lost="repair"``.
         require_known: raises for a record that nobody here can restore; asked of what the run
             restores or settles.
+        require_restorable: raises where what belongs to a record is not there any more; asked of
+            one that somebody wants to go back to.
         require_owned: raises where another run has the sinks by now; asked before the sweep.
         told: by lives of earlier runs that still go on elsewhere; the caller stops them.
     """
@@ -107,6 +109,7 @@ class StartSequence:
         wall_ms: Callable[[], int],
         repairer: Repairer | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
+        require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
         require_owned: Callable[[], None] = lambda: None,
         told: Sequence[RegionRegistration] = (),
     ) -> None:
@@ -121,6 +124,7 @@ class StartSequence:
         self._wall_ms = wall_ms
         self._repairer = repairer
         self._require_known = require_known
+        self._require_restorable = require_restorable
         self._require_owned = require_owned
         self._told = told
         self._began_s = clock()
@@ -131,7 +135,7 @@ class StartSequence:
 
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: before
-                anything was changed.
+                anything was changed; what the sources raise, too, for one to be restored.
             FencedError: another job, or another run, owns it.
             TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
             UnreachableError, StorageError: no answer in time.
@@ -340,7 +344,12 @@ class StartSequence:
         """
         while True:
             history, resume_id = self._resume_point(restore_from)
-            self._verify(self._record_at(history, resume_id), recovery.to_settle(history))
+            record = self._record_at(history, resume_id)
+            self._verify(record, recovery.to_settle(history))
+            if resume_id == restore_from:
+                # Behind a seal that names it every start would go back there, and fail likewise.
+                self._require_restorable(record)
+                self._restore(record)
             seal = recovery.seal_record(
                 history,
                 self._plan,

@@ -32,7 +32,7 @@ from runtime.spark.job_graph import Region, job_plan, require_chained
 from runtime.spark.launcher import ContinuousRegions, RegionLauncher
 from runtime.spark.layout import Layout, between_barriers_s, lay_out
 from runtime.spark.lives import RegionLives
-from runtime.spark.region_start import batches_to_retain, delete_vanished
+from runtime.spark.region_start import batches_to_retain, delete_vanished, require_rewindable
 from runtime.spark.repair import ChainRepairer
 from runtime.spark.session import is_fair, prepare, require_task_retries
 from runtime.spark.web_hdfs import checkpoint_web_address
@@ -155,6 +155,7 @@ def _coordinator(
                 job_name=job.name,
             ),
             require_known=installed_kinds().require_known,
+            require_restorable=partial(require_rewindable, store.fs, regions),
         )
         opened.pop_all()  # they are the coordinator's now
     return coordinator, sources

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from runtime import offsets
@@ -26,6 +26,7 @@ __all__ = [
     "initial_offset",
     "location_of",
     "make_ready",
+    "require_rewindable",
 ]
 
 log = logging.getLogger(__name__)
@@ -73,9 +74,30 @@ def make_ready(
     if restored.batch_id is None:  # never decided
         delete_lives(fs, region.name, generation=generation)
         return
-    logged = query_logs.read_offset(fs, location, restored.batch_id, region.source_name)
-    query_logs.require_ends(offsets.decode(logged).splits, restored)
+    _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
     query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
+
+
+def require_rewindable(fs: FileSystem, regions: Iterable[Region], record: CheckpointRecord) -> None:
+    """Spark's logs reach back to a checkpoint, for each region that keeps state.
+
+    Raises:
+        DamagedCheckpointError: they do not: a start from an older one has removed what lay behind
+            that, and begun to write other batches there.
+    """
+    stateful = {region.name: region for region in regions if region.stateful}
+    for restored in record.regions:
+        region = stateful.get(restored.region)
+        if region is not None and restored.state is not None and restored.batch_id is not None:
+            location = location_of(region, restored, generation=restored.generation)
+            _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
+
+
+def _require_logged(
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord, *, batch_id: int
+) -> None:
+    logged = query_logs.read_offset(fs, location, batch_id, region.source_name)
+    query_logs.require_ends(offsets.decode(logged).splits, restored)
 
 
 def delete_lives(fs: FileSystem, region: str, *, generation: int) -> None:

@@ -7,16 +7,23 @@ from typing import cast
 import pytest
 
 from runtime import offsets
-from runtime.errors import FencedError
+from runtime.errors import DamagedCheckpointError, FencedError
 from runtime.job import Pipeline
 from runtime.model import (
     Barrier,
+    CheckpointRecord,
     RegionRecord,
     StateSnapshot,
 )
 from runtime.spark.job_graph import Region
-from runtime.spark.region_start import delete_vanished, location_of, make_ready
+from runtime.spark.region_start import (
+    delete_vanished,
+    location_of,
+    make_ready,
+    require_rewindable,
+)
 from runtime.storage.file_system import Entry
+from tests.checkpoint_records import record
 from tests.fake_file_system import Disk, FakeFileSystem
 
 LOCATION = "spark/main/3"
@@ -61,6 +68,24 @@ def test_rule_9_a_stateful_regions_logs_are_rewound_to_the_decision() -> None:
     disk.files |= logs(8, 9, 10, 11)
     location = "spark/main/state"
     make_ready(FakeFileSystem(disk), region(stateful=True), location, restored(9), generation=3)
+    assert disk.files == logs(8, 9)
+
+
+def test_rule_9_a_checkpoint_whose_batch_is_not_in_sparks_log_any_more_cannot_be_restored() -> None:
+    """An earlier restore has removed it; of regions without state the record alone says all."""
+    disk = Disk()
+    disk.files |= logs(8, 9)
+    fs, made = FakeFileSystem(disk), region(stateful=True)
+
+    def of_batch(batch_id: int | None) -> CheckpointRecord:
+        state = None if batch_id is None else state_at("spark/main/state")
+        return record(regions=(replace(restored(batch_id), state=state),))
+
+    for batch_id in (9, None):
+        require_rewindable(fs, [made], of_batch(batch_id))
+    require_rewindable(fs, [region(stateful=False)], of_batch(11))
+    with pytest.raises(DamagedCheckpointError, match="does not hold the offset"):
+        require_rewindable(fs, [made], of_batch(11))
     assert disk.files == logs(8, 9)
 
 

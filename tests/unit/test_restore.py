@@ -11,6 +11,7 @@ from runtime.checkpoint.recovery import History, Place
 from runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
+    SourceChangedError,
     StorageError,
     UnsupportedFormatError,
     WrongJobError,
@@ -138,6 +139,27 @@ def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> N
     with pytest.raises(ConfigError, match=f"restore_from={wish}"):
         job.start(restore_from=wish)
     assert not job.store.history
+
+
+@pytest.mark.parametrize("what", ["source", "state"])
+def test_a_wish_whose_records_or_state_are_gone_changes_nothing(what: str) -> None:
+    """Behind a seal that names it the job would go back there at each start, and fail each time."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    gone = SourceChangedError("gone", {}, "Go back less far.")
+
+    def require_restorable(found: CheckpointRecord) -> None:
+        if found.checkpoint_id == 1:
+            raise gone
+
+    if what == "state":
+        job.require_restorable = require_restorable
+    else:
+        job.source.changed = gone
+    with pytest.raises(SourceChangedError):
+        job.start(restore_from=1)
+    assert not job.store.history
+    job.source.changed = None
+    assert job.start().record.checkpoint_id == 2
 
 
 def test_a_directory_without_a_decision_is_no_job_to_go_on_with() -> None:
