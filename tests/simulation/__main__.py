@@ -63,7 +63,8 @@ def _run_chunk(seeds: range) -> Tally:
         tally.counts.update(f"checkpoints by {record.asked_by}" for record in world.history)
         tally.counts.update(world.faults)
         tally.counts["repairs"] += world.repairs
-        tally.counts["records read"] += sum(world.watch.read.values())
+        tally.counts["restores"] += world.watch.lineages.turns
+        tally.counts["records read"] += sum(map(len, world.watch.seen.values()))
     return tally
 
 

@@ -54,7 +54,7 @@ class Ending:
         self._starts += 1
         is_few = world.people.are_told_losses or self._starts <= _MOST_STARTS
         world.require(is_few, "the job is started again and again, and is not whole")
-        return world.start_process()
+        return world.start_again()
 
     def _is_complete(self) -> bool:
         world = self._world
@@ -62,8 +62,17 @@ class Ending:
             return not self._missing() and not self._missing_in_files()
         # A fenced coordinator's task may open a transaction behind the last sweep of the one that
         # finished: it holds readers back, not records, until somebody starts the job again.
-        finished = any(process.finished and process.is_stuck() for process in world.processes)
+        finished = any(
+            process.finished and process.is_stuck() and self._is_in_force(process)
+            for process in world.processes
+        )
         return (finished or self._is_told_lost()) and not world.broker.ongoing()
+
+    def _is_in_force(self, process: "Process") -> bool:
+        """Whether nobody has gone back behind its run, whose end is then not the job's."""
+        world = self._world
+        newest = world.history[-1].leader_session_id
+        return not world.watch.lineages.turns or process.session == newest
 
     def _is_told_lost(self) -> bool:
         """Whether somebody stopped with what is lost: as good as whole where it was asked for."""
@@ -87,7 +96,7 @@ class Ending:
     def check_readers(self) -> None:
         """What the watch saw step by step is what a reader sees who begins now."""
         for partition, offsets in self._visible().items():
-            due = self._world.watch.seen_of(partition)
+            due = self._world.watch.seen.get(partition, [])
             self._world.require(offsets == due, f"partition {partition} is not a prefix: {offsets}")
 
     def _check_complete(self) -> None:
@@ -102,7 +111,7 @@ class Ending:
         world.require(not missing_rows, f"not every row is in a file in the end: {missing_rows}")
         world.require(self._is_complete(), "a transaction stays open, or nobody finishes")
 
-    def _missing(self) -> dict[int, tuple[int, int]]:
+    def _missing(self) -> dict[int, tuple[int, int, int]]:
         """By input partition what a reader sees next of it, and what there is."""
         world = self._world
         return {} if world.profile.only_files else world.watch.missing(world.ends)

@@ -3,6 +3,7 @@ whole, and by what stands in the checkpoint directory."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from connectors.hdfs.committables import COMMITTABLE_KIND, FileSet, StagedFile, 
 from connectors.hdfs.held_files import HELD_KIND, decode_held_files
 from runtime.model import CheckpointRecord, SplitRange, StateEntry
 from tests.fake_file_system import Disk
+from tests.simulation.lineage import Lineages
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -68,9 +70,12 @@ class FileWatch:
         late: how many were staged in a directory that had been deleted.
     """
 
-    def __init__(self, world: "World", require: Callable[[object, str], None]) -> None:
+    def __init__(
+        self, world: "World", require: Callable[[object, str], None], lineages: Lineages
+    ) -> None:
         self._world = world
         self._require = require
+        self._lineages = lineages
         self.published = 0
         self.held = 0
         self.merged = 0
@@ -80,8 +85,10 @@ class FileWatch:
         self._due: dict[str, str] = {}  # staged path to final path, until it is published
         self._held: dict[str, int] = {}  # lengths of what the last decision holds, by path
         self._held_rows: Counter[str] = Counter()
-        self._seen: set[str] = set()
-        self._read: dict[str, int] = {}  # next offset that a reader will see, by input partition
+        self._held_after: dict[int, tuple[dict[str, int], Counter[str]]] = {}  # by decision
+        self._due_again: Counter[str] = Counter()  # rows that were held where a run went back to
+        self._seen: list[set[str]] = [set()]  # by lineage
+        self._read: dict[tuple[int, int], int] = {}  # by lineage and input partition: next offset
 
     # --- the checkpoint directory -----------------------------------------------------------------
 
@@ -107,9 +114,21 @@ class FileWatch:
             for entry in region.operator_states:
                 if entry.kind == HELD_KIND:
                     self._hold(entry)
+        self._held_after[record.checkpoint_id] = dict(self._held), Counter(self._held_rows)
         self.held += bool(self._held)
         found += self._held_rows
         self._require(found == rows, "a decision loses or doubles rows of files")
+
+    def goes_back(self, at: int) -> None:
+        """A run begins at an older decision, with what that one holds: all of it is there."""
+        if not self._world.profile.files:
+            return
+        self._held, self._held_rows = map(copy, self._held_after[at])
+        self._due_again = Counter(self._held_rows)
+        self._seen.append(set())
+        files = self._world.shelf.files
+        are_there = all(len(files.get(path, b"")) == n for path, n in self._held.items())
+        self._require(are_there, "a run goes back to files that are gone")
 
     def _name(self, at: int, files: FileSet, file: StagedFile) -> list[str]:
         staged, final = files.staged_path(file), files.final_path(file)
@@ -152,18 +171,19 @@ class FileWatch:
         self._due.pop(source, None)
         self.published += 1
         self._world.note(f"publishes {path}")
-        self._read_on(data.decode().split())
+        self._read_on(data.decode().split(), self._lineages.of(decided.at))
 
-    def _read_on(self, rows: list[str]) -> None:
+    def _read_on(self, rows: list[str], lineage: int) -> None:
         for row in rows:
-            self._require(row not in self._seen, f"a row is in two files: {row}")
-            self._seen.add(row)
+            self._require(row not in self._seen[lineage], f"a row is in two files: {row}")
+            self._seen[lineage].add(row)
             if self._world.profile.roll:
                 continue  # a directory's large files are not kept waiting for its small ones
-            partition, _, offset = row.partition("-")
-            due = self._read.get(partition, 0)
-            self._require(int(offset) == due, f"files are published out of order: {row}")
-            self._read[partition] = due + 1
+            partition, offset = map(int, row.split("-"))
+            key = lineage, partition
+            due = self._read.get(key, self._lineages.start(*key))
+            self._require(offset == due, f"files are published out of order: {row}")
+            self._read[key] = due + 1
 
     def written(self, path: str) -> None:
         """A file gets new content."""
@@ -186,10 +206,14 @@ class FileWatch:
     # --- in the end -------------------------------------------------------------------------------
 
     def missing(self) -> list[str]:
-        """Rows of the input that no reader of the files can see."""
-        return [
-            row
+        """Rows of the input that no reader of the files can see; of those that a run read once
+        more, as it has written them."""
+        last = self._lineages.number
+        again, ever = self._seen[last], set[str]().union(*self._seen)
+        due = [
+            (f"{partition}-{offset}", offset >= self._lineages.start(last, partition))
             for partition, end in self._world.ends.items()
-            for row in (f"{partition}-{offset}" for offset in range(end))
-            if row not in self._seen
+            for offset in range(end)
         ]
+        due += [(row, True) for row in self._due_again]
+        return [row for row, is_again in due if row not in (again if is_again else ever)]

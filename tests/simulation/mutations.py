@@ -39,6 +39,7 @@ from tests.fake_kafka import FakeBroker
 from tests.fake_store import FakeStore
 from tests.simulation.loss_mutations import LOSS_MUTATIONS
 from tests.simulation.people_mutations import PEOPLE_MUTATIONS
+from tests.simulation.restore_mutations import RESTORE_MUTATIONS
 from tests.simulation.run_mutations import RUN_MUTATIONS
 from tests.simulation.split_mutations import SPLIT_MUTATIONS
 from tests.simulation.torn_mutations import TORN_MUTATIONS
@@ -355,6 +356,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     **RUN_MUTATIONS,
     **TORN_MUTATIONS,
     **PEOPLE_MUTATIONS,
+    **RESTORE_MUTATIONS,
     "sweep before the seal": (sweep_before_the_seal, _STARTS, _ABORTED),
     "no seal": (no_seal, _STARTS, "a place is published before the one below"),
     "overwrite a place": (overwrite_a_place, _STARTS, _TWO_RECORDS),

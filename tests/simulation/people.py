@@ -45,7 +45,6 @@ from tests.simulation.rewriting import RewriteFailedError
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
-    from tests.simulation.stores import MemoryStore
     from tests.simulation.world import World
 
 __all__ = ["People", "RegionBrokenError"]
@@ -92,6 +91,9 @@ class People:
             tolerated += (RewriteFailedError,)
         if profile.forget:
             tolerated += (TransactionUnknownError,)
+        if process.wish is not None and isinstance(error, ConfigError):
+            self._world.wish = None  # what they wanted to go back to has been retired since
+            tolerated += (ConfigError,)
         is_loss = isinstance(error, TransactionLostError) and profile.accepted
         if is_loss or isinstance(error, TransactionUnknownError):
             assert error is not None
@@ -102,7 +104,7 @@ class People:
     def _accept(self, error: BaseException) -> None:
         """A person reads the error, and gives the command with what is on record by then."""
         place = error.args[1]["checkpoint_id"]
-        store = self._store()
+        store = self._world.store_without_faults()
         record = store.read(place)
         if record is None or store.is_committed(place):
             return  # others have settled it since
@@ -121,7 +123,7 @@ class People:
             return
         self.words.update(word.accepted_as for word in said)
         self._world.note(f"a person accepts what is told of place {place}: {len(said)}")
-        self._world.watch.accepts(standing, [work for work in works if work.digest in lost])
+        self._world.watch.accepts(place, standing, [work for work in works if work.digest in lost])
 
     def _require_unknown(self, standing: tuple[StateEntry, ...]) -> None:
         """A job stops for what nobody can tell only where a broker has forgotten it."""
@@ -137,11 +139,6 @@ class People:
             return AcceptedAs.LOST
         self._world.watch.tells_committed(identity)
         return AcceptedAs.COMMITTED
-
-    def _store(self) -> "CheckpointStore | MemoryStore":
-        """Where people look, without faults."""
-        world = self._world
-        return CheckpointStore(FakeFileSystem(world.disk)) if world.profile.disk else world.memory
 
     # --- `sluice txn` -----------------------------------------------------------------------------
 

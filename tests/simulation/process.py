@@ -84,11 +84,16 @@ class _Source(FakeSource):
 
 
 class Process:
-    """One driver process: a coordinator with its regions, from its start to its kill."""
+    """One driver process: a coordinator with its regions, from its start to its kill.
 
-    def __init__(self, world: "World", number: int) -> None:
+    ``wish``: the checkpoint that it was asked to go back to.
+    """
+
+    def __init__(self, world: "World", number: int, wish: int | None = None) -> None:
         self.world = world
         self.number = number
+        self.wish = wish
+        self.session = f"session-{number}"
         self._plan = plan_of(world.profile, world.random)
         self.paused = False
         self.dead = False
@@ -127,7 +132,6 @@ class Process:
         self._sweeps_asked: list[Callable[[], object]] = []  # called behind the next sweep
         self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
-        self._session = f"session-{number}"
         # Threads that have something to do whenever they like.
         self._seldom = (self._tick, self._tick, self._tick, self._tick, self._sweep, self._renew)
         self._begin = self._start()
@@ -143,14 +147,14 @@ class Process:
             store=self._store,
             sinks=self._sinks,
             sources=self._sources,
-            session=self._session,
+            session=self.session,
             clock=self.world.clock,
             pause=self.world.nap,
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
         )
         timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
-        steps = sequence.run(timeout_s=timeout_s, restore_from=None)
+        steps = sequence.run(timeout_s=timeout_s, restore_from=self.wish)
         while True:
             yield
             try:
@@ -158,6 +162,7 @@ class Process:
             except StopIteration as end:
                 self.found = end.value
                 break
+        self.world.watch.started(self.found.record.checkpoint_id, self.found.generation)
         records = self.found.regions
         self.core = CoordinatorCore(
             self._settings,
@@ -175,7 +180,7 @@ class Process:
             identity=RunIdentity(
                 plan=self._plan,
                 job_uid=self.found.record.job_uid,
-                session=self._session,
+                session=self.session,
                 generation=self.found.generation,
                 run_attempt=self.found.run_attempt,
                 restored_from=self.found.record.checkpoint_id,
@@ -292,7 +297,7 @@ class Process:
         """What the code calls its own bug is one, in a life that goes on under nobody's seal; in
         one that is over, somebody may have swept what it still writes."""
         if isinstance(error, IllegalTransitionError):
-            is_newest = self.world.history[-1].leader_session_id == self._session
+            is_newest = self.world.history[-1].leader_session_id == self.session
             is_ours = is_newest and self.core.is_live(life.region, life.generation)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
 

@@ -53,6 +53,8 @@ class Profile:
         forget: a transactional id expires at the broker; of what it carried nobody can tell then,
             so a person looks, says it, and starts the job again.
         txn: somebody gives a command of ``sluice txn``, or it goes on.
+        restore: somebody starts the job from an older checkpoint, and is started again, at times
+            with the same wish.
     """
 
     kill: float = 0.01
@@ -104,3 +106,4 @@ class Profile:
     broken_repairs: float = 0.0
     forget: float = 0.0
     txn: float = 0.0
+    restore: float = 0.0

@@ -16,6 +16,7 @@ _FILES: dict[str, Any] = {"files": True, "only_files": True}
 _SEVERAL: dict[str, Any] = {"tasks": 3, "partitions": 6}  # transactions in a batch
 _TORN: dict[str, Any] = {**_SEVERAL, "torn": 0.1, "meanwhile": 0.2}
 _PEOPLE: dict[str, Any] = {"disk": True, "txn": 0.2}
+_RESTORES: dict[str, Any] = {"restore": 0.08, "kill": 0.02, "start": 0.05, "processes": 12}
 
 _REPAIRED_BY_SOME = Profile(
     expire=0.1,
@@ -377,6 +378,48 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "people end transactions on an old broker": Profile(
         **_PEOPLE, **_TORN, level=0, late=0.1, kill=0.05, processes=10
+    ),
+    "restores": Profile(**_RESTORES),
+    "restores beside paused coordinators": Profile(**_RESTORES, pause=0.05, resume=0.03),
+    "restores, answers are lost on a file system": Profile(
+        **_RESTORES, disk=True, late=0.1, lost_answer=0.1, refused=0.1, pause=0.03
+    ),
+    "restores, looks fail on a file system": Profile(
+        **_RESTORES, disk=True, unread=0.05, pause=0.03
+    ),
+    "restores, few checkpoints are kept": Profile(
+        **_RESTORES, disk=True, short=True, pause=0.03, asked=0.01
+    ),
+    "restores of regions with state": Profile(**_RESTORES, stateful=True, pause=0.02),
+    "restores of regions that are carried": Profile(
+        **_RESTORES, regions=3, regional=True, fail_region=0.03, fail_task=0.1
+    ),
+    "restores, partitions are added and splits move": Profile(
+        **_RESTORES, regions=3, partitions=2, add=0.1, move=0.5, regional=True, fail_region=0.02
+    ),
+    "restores with other numbers of regions": Profile(
+        **_RESTORES, rescale=4, partitions=5, shared_output=True, pause=0.02
+    ),
+    "restores, three checkpoints at once": Profile(
+        **_RESTORES, max_concurrent=3, pause=0.03, lost_answer=0.1
+    ),
+    "restores, transactions expire and are repaired": Profile(**_RESTORES, expire=0.05),
+    "restores, what expires is told and accepted": Profile(
+        **_RESTORES, expire=0.05, lost_stops=True, accepted=True, disk=True
+    ),
+    "restores, commits are torn and ids expire": Profile(
+        **_RESTORES, **_TORN, forget=0.1, unreached=0.1, unanswered=0.1
+    ),
+    "restores, people end transactions": Profile(**_RESTORES, **_PEOPLE, pause=0.02),
+    "restores on an old broker, requests come late": Profile(**_RESTORES, level=0, late=0.15),
+    "restores of continuous tasks": Profile(**_RESTORES, **_TASKS, max_concurrent=2, pause=0.03),
+    "restores with either engine and other numbers of regions": Profile(
+        **_RESTORES, **_TASKS, engines=True, rescale=3, partitions=4
+    ),
+    "restores of files": Profile(**_RESTORES, **_FILES, late=0.1, lost_answer=0.1, pause=0.03),
+    "restores of held files": Profile(**_RESTORES, **_FILES, roll=True, late=0.05, pause=0.02),
+    "restores of held files, few checkpoints are kept, other numbers of regions": Profile(
+        **_RESTORES, files=True, roll=True, short=True, rescale=3, partitions=4, disk=True
     ),
 }
 

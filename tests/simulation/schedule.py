@@ -33,6 +33,7 @@ class Kind:
     MARKERS = "markers"
     FORGET = "forget"
     TXN = "txn"
+    RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ _SENTENCES: dict[str, Callable[[Move], str]] = {
     Kind.MARKERS: lambda move: "the broker writes its markers",
     Kind.FORGET: lambda move: "a transactional id expires",
     Kind.TXN: lambda move: "somebody uses `sluice txn`",
+    Kind.RESTORE: lambda move: "somebody starts the job from an older checkpoint",
 }
 
 
@@ -98,6 +100,7 @@ class Dice:
             (Kind.FORGET, profile.forget),
             (Kind.TXN, profile.txn),
             (Kind.START, profile.start),
+            (Kind.RESTORE, profile.restore),
             (Kind.KILL, 2 * profile.kill),
             (Kind.PAUSE, 2 * profile.pause),
         )
@@ -120,6 +123,8 @@ class Dice:
         if not awake:
             if self._profile.txn and random_.random() < 0.5:  # the job is gone
                 return Move(Kind.TXN, random_.randrange(8), seed=seed)
+            if may_start and self._profile.restore and random_.random() < 0.5:
+                return Move(Kind.RESTORE, random_.randrange(8), seed=seed)
             if may_start:
                 return Move(Kind.START, seed=seed)
             return Move(Kind.RESUME, random_.choice(paused) if paused else 0, seed=seed)
@@ -127,7 +132,7 @@ class Dice:
         if drawn < self._total:
             kind = next(kind for chance, kind in self._others if drawn < chance)
             move = self._other(kind, world, awake, seed)
-            if move is not None and (kind != Kind.START or may_start):
+            if move is not None and (kind not in (Kind.START, Kind.RESTORE) or may_start):
                 return move
         count = random_.choice((1, 2, 4, 8, 16))
         return Move(Kind.GO, random_.choice(awake), count, seed)

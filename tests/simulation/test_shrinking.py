@@ -23,7 +23,7 @@ from tests.simulation.world import World
 for seed in range(20):
     world = World(seed, profile_of(seed)[1])
     world.run()
-    print(seed, hash(tuple(move.seed for move in world.made)), world.clock(), world.watch.read,
+    print(seed, hash(tuple(move.seed for move in world.made)), world.clock(), world.watch.seen,
           [(r.checkpoint_id, r.verdict.value, r.asked_by) for r in world.history])
 """
 

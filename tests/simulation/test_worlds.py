@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from runtime.contracts import AcceptedAs, FailureReason
-from runtime.errors import RegionsParkedError, TransactionUnknownError
+from runtime.errors import ConfigError, RegionsParkedError, TransactionUnknownError
 from runtime.model import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
@@ -153,6 +153,21 @@ def test_rule_13_worlds_have_people_who_end_transactions() -> None:
     assert done["aborted"] > 2
     assert done["FencedError"] > 5, "the job runs"
     assert done["ConfigError"] > 5, "a decision names it, or none does"
+
+
+def test_worlds_go_back_to_older_checkpoints() -> None:
+    """Starts do go back, also to what a start before had left behind, beside others that live and
+    again by the same program; or those worlds prove little."""
+    worlds = [World(s, PROFILES["restores, few checkpoints are kept"]) for s in range(30)]
+    for world in worlds:
+        world.run()
+    processes = [process for world in worlds for process in world.processes]
+    assert sum(world.watch.lineages.turns for world in worlds) > 30
+    assert sum(world.watch.lineages.turns > 1 for world in worlds) > 5
+    assert sum(isinstance(process.error, ConfigError) for process in processes) > 0, "retired"
+    assert sum(len(offsets) for w in worlds for offsets in w.watch.seen.values()) > sum(
+        end for world in worlds for end in world.ends.values()
+    ), "some are read once more"
 
 
 def test_the_end_of_a_run_is_of_partitions_that_nobody_has_found_yet() -> None:

@@ -21,6 +21,7 @@ from runtime.model import (
 from tests.fake_kafka import Written
 from tests.simulation.file_watch import FileWatch
 from tests.simulation.kafka import identities_of, identity_of
+from tests.simulation.lineage import Lineages, Standing
 from tests.simulation.moves import owners
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Watch:
 
     Attributes:
         history: every record that was ever put in its place.
-        read: next offset that a read_committed reader will see, by input partition.
+        seen: offsets that a read_committed reader has seen, in order, by input partition.
+        lineages: which decision follows which.
         accepted: transactions that a person has accepted as lost.
         moves, rescales: how often decisions moved splits, or dealt them anew.
     """
@@ -55,14 +57,16 @@ class Watch:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.history: list[CheckpointRecord] = []
-        self.read: dict[int, int] = {}
+        self.seen: dict[int, list[int]] = {}
+        self.lineages = Lineages(self.require)
         self.moves = 0
         self.rescales = 0
-        self.files = FileWatch(world, self.require)
+        self.files = FileWatch(world, self.require, self.lineages)
         self._places: set[int] = set()
         self._marked: set[int] = set()
         self.accepted: set[TransactionIdentity] = set()
-        self._given_up: set[tuple[int, int]] = set()
+        self._given_up: set[tuple[int, int, int]] = set()  # lineage, input partition, offset
+        self._read: dict[int, tuple[int, int]] = {}  # by input partition: lineage, next offset
         self._named: dict[TransactionIdentity, int] = {}
         self._replaced: set[TransactionIdentity] = set()
         self._expired: set[TransactionIdentity] = set()
@@ -154,34 +158,37 @@ class Watch:
             if written.state is _S.COMPLETE_COMMIT:
                 assert isinstance(value, tuple)
                 source, offset = value
-                due = self._next(source)
+                lineage, due = self._next(source)
                 self.require(offset >= due, f"doubled: {source}-{offset}, seen up to {due}")
                 self.require(offset == due, f"lost or reordered: {source}-{offset} before {due}")
-                self.read[source] = due + 1
+                self._read[source] = lineage, due + 1
+                self.seen.setdefault(source, []).append(offset)
         self._seen[partition] = at
 
-    def _next(self, source: int) -> int:
-        """The next offset that a reader must see: what was accepted as lost he never does."""
-        due = self.read.get(source, 0)
-        while (source, due) in self._given_up:
-            due += 1
-        return due
+    def _next(self, source: int) -> tuple[int, int]:
+        """The next offset that a reader must see, and in which lineage: what was accepted as lost
+        he never does, and once he has seen all of a lineage that is over, he sees the next one."""
+        lineage, due = self._read.get(source, (0, 0))
+        while True:
+            if (lineage, source, due) in self._given_up:
+                due += 1
+            elif self.lineages.is_over(lineage, source, due):
+                lineage += 1
+                due = self.lineages.start(lineage, source)
+            else:
+                return lineage, due
 
-    def seen_of(self, source: int) -> list[int]:
-        """Offsets of an input partition that a reader has seen."""
-        return [
-            offset
-            for offset in range(self.read.get(source, 0))
-            if (source, offset) not in self._given_up
-        ]
+    def missing(self, ends: Mapping[int, int]) -> dict[int, tuple[int, int, int]]:
+        """By input partition what a reader sees next, in which lineage, and its end, if that is
+        not the same."""
+        found = {source: (*self._next(source), end) for source, end in ends.items()}
+        whole = {source: (self.lineages.number, end, end) for source, end in ends.items()}
+        return {source: each for source, each in found.items() if each != whole[source]}
 
-    def missing(self, ends: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """By input partition what a reader sees next, and its end, if that is not the same."""
-        found = {source: (self._next(source), end) for source, end in ends.items()}
-        return {source: both for source, both in found.items() if both[0] != both[1]}
-
-    def accepts(self, standing: Iterable[StateEntry], works: Iterable[UnsettledWork]) -> None:
-        """A person has seen these ranges, and accepts that they are missing."""
+    def accepts(
+        self, at: int, standing: Iterable[StateEntry], works: Iterable[UnsettledWork]
+    ) -> None:
+        """A person has seen these ranges of a decision, and accepts that they are missing."""
         entries = {digest_of(entry): entry for entry in standing}
         for work in works:
             identity = identity_of(entries[work.digest])
@@ -193,7 +200,7 @@ class Watch:
             self.require(work.ranges == tuple(map(str, sources)), "other ranges are told")
             self.accepted.add(identity)
             self._given_up |= {
-                (each.partition, offset)
+                (self.lineages.of(at), each.partition, offset)
                 for each in sources
                 for offset in range(each.start_offset, each.end_offset)
             }
@@ -230,11 +237,34 @@ class Watch:
         self.require(not at or at - 1 in self._places, "a place is published before the one below")
         self._places.add(at)
         self.history.append(record)
+        if record.asked_by == SEAL:
+            self._sealed(record)
+        elif not at:
+            self.lineages.begins(self._world.wish_of(record.leader_session_id))
         if record.verdict is Verdict.DECIDED:
             self._name(at, record.committables)
             self.files.decided(record, self._new_ranges(record))
             self._check_ranges(record)
             self._check_assignment(record)
+            standing = Standing(ends=dict(self._ends), assignment=self._assignment)
+            self.lineages.decided(at, standing)
+
+    def _sealed(self, record: CheckpointRecord) -> None:
+        """A run goes on where the last one has stopped, or where somebody wants it to."""
+        wish = self._world.wish_of(record.leader_session_id)
+        standing = self.lineages.sealed(record.restored_from, wish)
+        if standing is not None:
+            assert record.restored_from is not None
+            self._world.note(f"it goes back to place {record.restored_from}")
+            self._ends, self._assignment = dict(standing.ends), standing.assignment
+            self.files.goes_back(record.restored_from)
+
+    def started(self, restored_from: int, generation: int) -> None:
+        """A start is over: what it has left behind is marked, wherever it stands in the way."""
+        store = self._world.store_without_faults()
+        left = [at for at in self.lineages.decisions() if restored_from < at < generation]
+        unmarked = [at for at in left if store.read(at) and not store.is_superseded(at)]
+        self.require(not unmarked, "a decision that was left behind is not marked")
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
         for identity in identities_of(entries):
@@ -282,6 +312,8 @@ class Watch:
         self.require(not is_seal, "a seal is deleted")
         is_open = record.verdict is Verdict.DECIDED and not is_marked
         self.require(not is_open, "a decision is deleted that is not committed on record")
+        is_needed = self.lineages.is_needed(record.checkpoint_id)
+        self.require(not is_needed, "what a run goes on from is deleted")
 
     def _new_ranges(self, record: CheckpointRecord) -> list[SplitRange]:
         return [

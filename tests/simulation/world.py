@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
+from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import MetadataStore
 from runtime.model import CheckpointRecord, SplitRange
 from runtime.owner_record import OwnerRecord
+from tests.fake_file_system import FakeFileSystem
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
 from tests.simulation.continuous import ContinuousLife, Task
@@ -74,6 +76,7 @@ class World:
         self.zombies: list[Writer | FileTask | Task] = []
         self.calm = False
         self.repairs = 0
+        self.wish: int | None = None  # the last one
         self.processes: list[Process] = []
         self.deadly: list[str] = []
         self.made: list[Move] = []
@@ -147,6 +150,10 @@ class World:
             return make_disk_store(self, self.disk)
         return memory_store_of(self, self.memory)
 
+    def store_without_faults(self) -> CheckpointStore | MemoryStore:
+        """Where people look."""
+        return CheckpointStore(FakeFileSystem(self.disk)) if self.profile.disk else self.memory
+
     @property
     def history(self) -> list[CheckpointRecord]:
         """Every record that was ever put in its place."""
@@ -184,11 +191,31 @@ class World:
 
     # --- moving -----------------------------------------------------------------------------------
 
-    def start_process(self) -> Process:
-        """Somebody starts the job (again)."""
-        process = Process(self, len(self.processes) + 1)
+    def start_process(self, wish: int | None = None) -> Process:
+        """Somebody starts the job (again), at times from an older checkpoint."""
+        process = Process(self, len(self.processes) + 1, wish)
         self.processes.append(process)
         return process
+
+    def start_again(self) -> Process:
+        """A cluster manager starts the program that ran last, with its wish, or somebody without;
+        in the calm a wish that was never carried out is given up."""
+        is_ours = self.wish is not None and (not self.calm or self.wish == self.watch.lineages.wish)
+        again = is_ours and self.random.random() < 0.5
+        return self.start_process(self.wish if again else None)
+
+    def _restore(self, number: int) -> None:
+        """To any decision that is still there, or to the first one, that may not be."""
+        store = self.store_without_faults()
+        there = [at for at in self.watch.lineages.decisions() if store.read(at) is not None]
+        self.wish = there[number % len(there)] if there else 0
+        self.note(f"to place {self.wish}")
+        self.start_process(self.wish)
+
+    def wish_of(self, session: str) -> int | None:
+        """What the run of a session was asked to go back to."""
+        (process,) = [each for each in self.processes if each.session == session]
+        return process.wish
 
     def run(self) -> None:
         """The rough time, then the calm, then the verdict."""
@@ -220,7 +247,9 @@ class World:
     def _make_of_the_world(self, move: Move) -> None:
         match move.kind:
             case Kind.START:
-                self.start_process()
+                self.start_again()
+            case Kind.RESTORE:
+                self._restore(move.number)
             case Kind.RECORDS:
                 if move.number in self.ends:
                     self.ends[move.number] += move.count

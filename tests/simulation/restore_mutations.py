@@ -1,0 +1,135 @@
+"""Starts from an older checkpoint, broken one rule at a time; see `tests.simulation.mutations`."""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runtime.checkpoint import recovery, retention
+from runtime.checkpoint.kept_states import KeptStates
+from runtime.checkpoint.messages import Retire
+from runtime.checkpoint.recovery import History
+from runtime.checkpoint.startup import StartSequence
+from runtime.checkpoint.steps import Hands
+from runtime.model import CheckpointRecord
+
+__all__ = ["RESTORE_MUTATIONS"]
+
+
+def restore_again_in_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """A wish is carried out once: what the restored run has written stands."""
+    patch.setattr(recovery, "is_carried_out", lambda history, *, restore_from: False)
+
+
+def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:
+    """A seal says where its run begins, also where that run has decided nothing."""
+    resume_point = recovery.resume_point
+
+    def broken(history: History, *, restore_from: int | None) -> int:
+        decided = [place.checkpoint_id for place in history.places if place.is_decided]
+        return (
+            decided[0] if restore_from is None else resume_point(history, restore_from=restore_from)
+        )
+
+    patch.setattr(recovery, "resume_point", broken)
+
+
+def leave_behind_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    """Section 4: what is decided is committed, also where a start leaves it behind."""
+    seal = StartSequence._seal  # noqa: SLF001 - broken on purpose
+
+    def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
+        history, found = yield from seal(self, restore_from)
+        places = tuple(
+            replace(place, is_committed=place.is_committed or is_left)
+            for place in history.places
+            for is_left in (place.checkpoint_id > found.restored_from,)
+        )
+        return replace(history, places=places), found
+
+    patch.setattr(StartSequence, "_seal", broken)
+
+
+def mark_nothing_as_left_behind(patch: pytest.MonkeyPatch) -> None:
+    """People and retention know by a mark what a start from an older checkpoint has left behind."""
+    patch.setattr(recovery, "superseded_by_restore", lambda history, resume_id: [])
+
+
+def go_back_with_the_newest_positions(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: where a run begins is what the decision says that it goes on from."""
+
+    def broken(self: Any, history: History, checkpoint_id: int) -> CheckpointRecord:
+        decided = [place.record for place in history.places if place.is_decided]
+        return replace(decided[0], checkpoint_id=checkpoint_id)
+
+    patch.setattr(StartSequence, "_record_at", broken)
+
+
+def retire_what_a_run_goes_on_from(patch: pytest.MonkeyPatch) -> None:
+    """Rule 29: an older run that still retires leaves the record alone that a newer one began
+    with."""
+    indispensable = retention.indispensable
+
+    def without(places: Any) -> frozenset[int]:
+        return indispensable(replace(place, restored_from=None) for place in places)
+
+    def broken(self: Any, action: Retire) -> None:
+        self._store.retire(self._store.retirable(retain=action.retained))
+
+    patch.setattr(retention, "indispensable", without)
+    patch.setattr(Hands, "_retire", broken)
+
+
+def keep_what_the_newest_holds(patch: pytest.MonkeyPatch) -> None:
+    """Rule 29: what any record holds that can be started from is nobody's orphan."""
+    note = KeptStates.note
+
+    def broken(self: Any, record: CheckpointRecord) -> None:
+        self.forget(list(self._by_id))
+        note(self, record)
+
+    patch.setattr(KeptStates, "note", broken)
+
+
+_RESTORES: Mapping[str, Any] = {"restore": 0.1, "kill": 0.03, "start": 0.1, "processes": 12}
+
+RESTORE_MUTATIONS: Mapping[
+    str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
+] = {
+    "restore again in a restart": (
+        restore_again_in_a_restart,
+        _RESTORES,
+        "a restore is carried out twice",
+    ),
+    "forget a restore that crashed": (
+        forget_a_restore_that_crashed,
+        _RESTORES,
+        "a start goes on elsewhere",
+    ),
+    "leave behind what is not committed": (
+        leave_behind_what_is_not_committed,
+        _RESTORES,
+        "a decided transaction is aborted",
+    ),
+    "mark nothing as left behind": (
+        mark_nothing_as_left_behind,
+        _RESTORES,
+        "a decision that was left behind is not marked",
+    ),
+    "go back with the newest positions": (
+        go_back_with_the_newest_positions,
+        _RESTORES,
+        "a decided range does not go on",
+    ),
+    "retire what a run goes on from": (
+        retire_what_a_run_goes_on_from,
+        {**_RESTORES, "pause": 0.05, "short": True},
+        "what a run goes on from is deleted",
+    ),
+    "keep what the newest holds": (
+        keep_what_the_newest_holds,
+        {**_RESTORES, "files": True, "only_files": True, "roll": True},
+        "a run goes back to files that are gone",
+    ),
+}
