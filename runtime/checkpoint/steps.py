@@ -283,6 +283,7 @@ class Hands:
             is_taken_over=self._is_taken_over,
         )
         self._record: CheckpointRecord | None = None
+        self._keeps_state = any(region.stateful for region in identity.plan.regions)
         self._last = identity.generation  # of our records that stand
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
@@ -347,7 +348,7 @@ class Hands:
         try:
             return PublishOutcome.TAKEN if self._is_taken_over() else outcome
         except (StorageError, UnreachableError) as err:
-            log.warning("publish is asked for again: checkpoint_id=%d error=%s", self._last, err)
+            log.warning("nobody tells who runs the job: checkpoint_id=%d error=%s", self._last, err)
             return PublishOutcome.UNKNOWN
 
     def _commit(self, action: Commit) -> Steps[CoreEvent]:
@@ -413,6 +414,12 @@ class Hands:
             )
             durable = False
         yield "after-mark"
+        if durable and self._keeps_state:
+            # What returns now Spark logs, where a newer run may have gone back, and logs others.
+            found = self._unless_followed(PublishOutcome.OURS)
+            if found is PublishOutcome.TAKEN:
+                raise taken_over(action.checkpoint_id)
+            durable = found is PublishOutcome.OURS
         return Marked(checkpoint_id=action.checkpoint_id, durable=durable)
 
     def _abort(self, action: AbortWork) -> CoreEvent:

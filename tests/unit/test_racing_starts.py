@@ -1,15 +1,17 @@
 """A start beside a coordinator that lives: found by the simulator, told again without it."""
 
+import dataclasses
+
 import pytest
 
-from runtime.checkpoint.messages import Commit, CommitReported
+from runtime.checkpoint.messages import Commit, CommitReported, MarkCommitted, Marked
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import Steps, drive
 from runtime.checkpoint.store import CheckpointStore, place_name
 from runtime.contracts import CommitOutcome, SinkCoordinator
 from runtime.errors import FencedError, StorageError
-from runtime.model import SEAL, Verdict
+from runtime.model import SEAL, CheckpointRecord, Verdict
 from tests.core_driver import committable
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.fake_store import FakeStore
@@ -72,6 +74,40 @@ def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_unknown() -> None
     job.broker.init(identity_of(entry)[0])
 
     assert drive(steps).record.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("looks", ["at once", "when the store answers again"])
+def test_rule_12_no_batch_of_a_run_returns_behind_one_that_went_back_with_state(looks: str) -> None:
+    """Else Spark logs it where the newer run has rewound its logs, and the next life there would
+    take the older run's state for that of the newer one's batch of this number."""
+    stateful = dataclasses.replace(PLAN.regions[0], stateful=True)
+    plan = dataclasses.replace(PLAN, regions=(stateful,))
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    older = job.hands(session="old", generation=1, plan=plan)
+    older_stateless = job.hands(session="old", generation=1)
+    mark = MarkCommitted(checkpoint_id=2, regions=record(2).regions)
+    assert drive(older.perform(mark)) == Marked(checkpoint_id=2, durable=True)
+
+    job.start(restore_from=1)
+
+    if looks == "when the store answers again":
+        job.store = _Unreadable(records=job.store.records, committed=job.store.committed)
+        older = job.hands(session="old", generation=1, plan=plan)
+        assert drive(older.perform(mark)) == Marked(checkpoint_id=2, durable=False)
+    with pytest.raises(FencedError):
+        drive(older.perform(mark))
+    assert drive(older_stateless.perform(mark)) == Marked(checkpoint_id=2, durable=True)
+
+
+class _Unreadable(FakeStore):
+    """It does not answer the first look."""
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """See `MetadataStore.read`."""
+        if not self.retired:
+            self.retired.append(-1)
+            raise StorageError("no answer", {}, "Ask again.")
+        return super().read(checkpoint_id)
 
 
 def test_rule_5_what_the_older_run_has_marked_meanwhile_is_not_lost() -> None:
