@@ -4,6 +4,7 @@ Spark's trigger is the barrier here, and Spark's offset log the checkpoint of th
 offset is self-contained (`runtime.offsets`): a replay reads exactly what the first try read.
 """
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.splits import split_evenly
 from connectors.kafka.tuning import ReadSettings, claimed_by_reader, read_settings
 from runtime import offsets
+from runtime.errors import ConfigError
 from runtime.failpoints import failpoint
 from runtime.lasting_objects import freeze_once
 from runtime.model import Barrier, SplitRange
@@ -44,6 +46,7 @@ _TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 15.0  # what cannot be reached is said well within 30 s
 _DISCOVERY_INTERVAL_S = 10.0
 _REGION = "query"
+_SHOWN = 2000  # characters of an offset
 _SOURCE_ID = "sluice-kafka"
 # Given as the default limit, so that a limit of "all" can only come from trigger(once=True).
 _NO_LIMIT = (1 << 63) - 1
@@ -103,6 +106,24 @@ def _enumerator(options: SourceOptions, *, bounded: bool) -> KafkaSplitEnumerato
         source_id=_SOURCE_ID,
         group_id=options.group_name(f"spark-{options.subscription}"),
         bounded=bounded,
+    )
+
+
+def _require_ours(logged: Mapping[str, Any], read_to: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint location of a query whose source was Spark's own before.
+
+    Args:
+        read_to: the end of the last batch that is done, as Spark's source has it.
+    Raises:
+        ConfigError: it is one; says where to begin instead.
+    """
+    if "format" in logged or not logged or not all(isinstance(n, dict) for n in logged.values()):
+        return  # ours, or nobody knows whose
+    raise ConfigError(
+        "the checkpoint location is that of a query with Spark's own Kafka source",
+        {"read_to": json.dumps(read_to)[:_SHOWN]},
+        "Its offsets cannot be gone on with. Give the query a new checkpointLocation, and its "
+        "source these as startingOffsets; Spark's log has them in full, in offsets/.",
     )
 
 
@@ -226,6 +247,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.encode(barrier)
 
     def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
+        _require_ours(start, start)
         positions = offsets.decode(start).splits
         if not self._restored and start.get("run") != self._run:
             self._enumerator.restore(positions, timeout_s=_START_TIMEOUT_S)
@@ -239,6 +261,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if offsets.is_initial(end) or start == end:
             return []
+        _require_ours(end, start)
         ranges = offsets.decode(end).splits
         if not self._cut_here:
             # A batch from the log, which an earlier process cut: it is read again as it was.

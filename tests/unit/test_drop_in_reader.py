@@ -1,5 +1,6 @@
 """The drop-in's streaming source as Spark calls it, on a cluster in memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from connectors.kafka import _spark_source
 from connectors.kafka._spark_source import KafkaStreamReader
 from connectors.kafka.columns import columns_with
 from connectors.kafka.options import SourceOptions
+from runtime.errors import ConfigError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 
 NO_LIMIT = ReadMaxRows((1 << 63) - 1)
@@ -96,3 +98,33 @@ def test_rule_16_once_reads_everything_in_its_one_batch() -> None:
     source = reader(startingOffsets="earliest")
     start = source.initialOffset()
     assert ranges(source, start, source.latestOffset(start, ReadAllAvailable())) == [(0, 10)]
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda source, read_to: source.latestOffset(read_to, NO_LIMIT),
+        lambda source, read_to: source.partitions(read_to, {"orders": {"0": 7}}),
+    ],
+    ids=["behind a batch that is done", "with one that is not"],
+)
+def test_a_log_of_sparks_own_source_is_told_with_the_offsets_to_begin_at(
+    go_on: Callable[[KafkaStreamReader, dict[str, Any]], object],
+) -> None:
+    """Who changes the format of a query that there is keeps its checkpoint location."""
+    read_to = {"orders": {"0": 4}}
+    source = reader()
+    assert source.partitions(read_to, read_to) == [], "as Spark asks first, whatever is logged"
+    with pytest.raises(ConfigError, match="Spark's own Kafka source") as refused:
+        go_on(source, read_to)
+    assert 'read_to={"orders": {"0": 4}}' in str(refused.value)
+    assert "startingOffsets" in str(refused.value)
+    assert ranges(*begun_at('{"orders": {"0": 4}}')) == [(4, 10)]
+
+
+def begun_at(offsets: str) -> tuple[KafkaStreamReader, dict[str, Any], dict[str, Any]]:
+    """A query that begins there, and its first batch with records."""
+    source = reader(startingOffsets=offsets)
+    start = source.latestOffset(source.initialOffset(), NO_LIMIT)
+    return source, start, source.latestOffset(start, NO_LIMIT)
