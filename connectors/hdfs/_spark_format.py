@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -28,6 +28,23 @@ class FilesFormat(DataSource):
     def name(cls) -> str:
         """Spark's name of the format."""
         return FORMAT
+
+    def schema(self) -> StructType | str:
+        """Asked for by who reads."""
+        raise ConfigError(
+            "this format is written, and not read",
+            {"format": FORMAT},
+            "Read the files by Spark's own format for them, spark.read.parquet(…) for example.",
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a frame that is no stream, as in ``foreachBatch``: nobody would decide it."""
+        raise ConfigError(
+            "frames that are no streams are not written in this format",
+            {"format": FORMAT},
+            "Write the stream itself, df.writeStream.format(…), and not in foreachBatch, where a "
+            "batch that is tried again is written again; a frame by Spark's own formats.",
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The sink; see `DropInStreamWriter`."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
     DataType,
     DayTimeIntervalType,
@@ -13,6 +14,7 @@ from pyspark.sql.types import (
 )
 
 from connectors.hdfs._spark_format import FilesFormat
+from connectors.kafka._spark import KafkaFormat
 from runtime.errors import ConfigError, FencedError, IllegalTransitionError
 from runtime.model import StateEntry
 from runtime.service.client import CoordinatorAddress
@@ -119,6 +121,19 @@ def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
     queries.close()
     with pytest.raises(FencedError, match="being stopped"):
         queries.call("begin", {"format": "any", "location": "/at", "options": {}})
+
+
+@pytest.mark.parametrize("named", [KafkaFormat, FilesFormat])
+def test_a_frame_that_is_no_stream_is_refused_with_what_to_do(named: type[DataSource]) -> None:
+    """As within foreachBatch, where Spark itself says no more than that there is no such method."""
+    with pytest.raises(ConfigError, match="no streams") as refused:
+        named({}).writer(StructType(), overwrite=False)
+    assert "df.writeStream" in str(refused.value)
+
+
+def test_who_reads_the_format_of_files_is_told_how() -> None:
+    with pytest.raises(ConfigError, match=r"not read .*spark\.read\.parquet"):
+        FilesFormat({"path": "/lake/orders"}).schema()
 
 
 def test_files_of_whole_results_are_refused() -> None:
