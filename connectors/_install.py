@@ -11,7 +11,7 @@ from connectors.kafka import _spark as kafka
 from runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from runtime.service.server import CoordinatorService
 from runtime.spark.drop_in import DropInQueries
-from runtime.spark.session import active_session, prepare
+from runtime.spark.session import active_session, prepare, require_running
 
 __all__ = ["Installation", "install"]
 
@@ -46,8 +46,9 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         host: address of this process as the executors reach it; loopback for ``local[…]``, and
             beyond that see docs/monitoring.md.
     Raises:
-        ConfigError: the session has a setting that breaks exactly-once.
+        ConfigError: the session has been stopped, or has a setting that breaks exactly-once.
     """
+    require_running(spark)
     application = spark.sparkContext.applicationId
     found = _installed.get(application)
     if found is None or found.queries.is_closed:

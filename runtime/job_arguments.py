@@ -47,6 +47,7 @@ _ABLE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "load_balancer": (("choose",), "LoadBalancer()"),
 }
 _LISTENERS = "[MyListener()]"
+_CONNECT = "pyspark.sql.connect."
 
 
 def check_job(given: Mapping[str, object]) -> str:
@@ -136,6 +137,13 @@ def check_session(spark: object, *, pipelines: int) -> None:
             "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
         )
     context = getattr(spark, "sparkContext", None)
+    if context is None and type(spark).__module__.startswith(_CONNECT):
+        raise ConfigError(
+            "a job runs in the process of Spark's driver, and this session is a client of another",
+            {"argument": "spark", "given": "a session of Spark Connect"},
+            "Make it without .remote(…), and without SPARK_REMOTE in the environment: "
+            "SparkSession.builder.master('local[2]').getOrCreate().",
+        )
     if context is None:
         raise ConfigError(
             "a job runs in a SparkSession, and was given something else",

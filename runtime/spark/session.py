@@ -147,9 +147,9 @@ def require_running(spark: SparkSession) -> None:
     context = spark.sparkContext._jsc  # noqa: SLF001 - Python's own has no word for it
     if context is None or context.sc().isStopped():
         raise ConfigError(
-            "the Spark session of the job has been stopped",
+            "the Spark session has been stopped",
             {"application": spark.sparkContext.appName},
-            "Whoever stopped it also ended the job: make a session, and start the job again.",
+            "Whoever stopped it also ended what ran in it: make a session, and start that again.",
         )
 
 

@@ -249,6 +249,14 @@ def test_a_run_without_a_session_is_one_clear_sentence(spark: Any) -> None:
         job.run()
 
 
+def test_a_run_in_a_session_of_spark_connect_is_one_clear_sentence() -> None:
+    """It is a SparkSession by name, so that must not be what is asked for."""
+    job = _job(spark=type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})())
+    job.source(_source()).sink(_sink())
+    with pytest.raises(ConfigError, match=r"Spark Connect.* without \.remote"):
+        job.run()
+
+
 def test_a_run_in_a_session_that_has_been_stopped_is_one_clear_sentence() -> None:
     """Py4J would speak of None."""
     job = _job(spark=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))

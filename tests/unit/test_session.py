@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+import connectors
 from runtime.checkpoint.failures import PERMANENT_ERRORS
 from runtime.errors import ConfigError
 from runtime.spark.session import own_workers, prepare, quick_python, require_running
@@ -76,6 +77,13 @@ def test_nothing_is_begun_in_a_session_that_was_stopped(context: object, is_refu
     with pytest.raises(ConfigError, match="application=shop") as refused:
         require_running(session)
     assert isinstance(refused.value, PERMANENT_ERRORS)
+
+
+def test_formats_are_not_installed_in_a_session_that_was_stopped() -> None:
+    """Py4J would speak of None."""
+    known = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None, appName="shop"))
+    with pytest.raises(ConfigError, match=r"has been stopped .*application=shop"):
+        connectors.install(cast(SparkSession, known))
 
 
 def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None:
