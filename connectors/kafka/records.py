@@ -275,6 +275,7 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 
 
 def _check(columns: Mapping[str, str], topic: str | None) -> None:
+    _require_no_other_case(columns, topic)
     if topic is None and "topic" not in columns:
         raise ConfigError(
             "a topic is required when there is no topic column",
@@ -296,6 +297,19 @@ def _check(columns: Mapping[str, str], topic: str | None) -> None:
                 f"column {name} must be of type {kinds}",
                 {"column": name, "type": columns[name]},
                 f"Cast it to {kinds}.",
+            )
+
+
+def _require_no_other_case(columns: Mapping[str, str], topic: str | None) -> None:
+    """Spark takes ``Key`` for ``key``, and its sink leaves it out: records would have no key."""
+    for name in columns:
+        meant = name.lower()
+        is_used = meant in _TYPES and not (meant == "topic" and topic is not None)
+        if is_used and name != meant and meant not in columns:
+            raise ConfigError(
+                "a column has the name of one of the sink's, but for its case",
+                {"column": name, "the_sinks": meant},
+                f"Call it {meant}, as in {name} AS {meant}; or otherwise, to have it left out.",
             )
 
 

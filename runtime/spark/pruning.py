@@ -105,10 +105,12 @@ def kept_by(frame: DataFrame, sinks: Sequence[Sink]) -> DataFrame:
 
 
 def _chosen(names: Sequence[str], used: Collection[str]) -> list[str]:
-    """Those that are used; none: leave the frame as it is."""
+    """Those that are used, or would be but for their case, of which the sink says what it thinks;
+    none: leave the frame as it is."""
     if len({name.lower() for name in names}) < len(names):
         return []  # Spark could not tell which one is meant
-    kept = [name for name in names if name in used]
+    wanted = {name.lower() for name in used}
+    kept = [name for name in names if name.lower() in wanted]
     return kept if len(kept) < len(names) else []
 
 

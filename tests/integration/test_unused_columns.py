@@ -47,6 +47,10 @@ def constant(records: DataFrame) -> DataFrame:
     return records.selectExpr("'x' AS value")
 
 
+def respelt(records: DataFrame) -> DataFrame:
+    return records.selectExpr("key AS Key", "value", "offset")
+
+
 def by_python(records: DataFrame) -> DataFrame:
     return records.mapInArrow(lambda batches: batches, records.schema)
 
@@ -65,6 +69,7 @@ def test_the_optimizer_tells_what_a_transform_reads(spark: SparkSession) -> None
         filtered: {"key", "value", "offset"},
         counted: {"key"},
         dropped: ALL - {"headers", "timestampType"},
+        respelt: {"key", "value"},  # the sink refuses it
         by_python: None,
         beside: {"key", "value"},
         constant: set(),

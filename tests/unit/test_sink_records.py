@@ -203,6 +203,29 @@ def test_wrong_columns_are_named(schema: dict[str, pa.DataType], words: str) -> 
         RecordColumns.of(pa.schema(schema), None)
 
 
+@pytest.mark.parametrize(
+    ("schema", "topic", "words"),
+    [
+        ({"value": "string", "Key": "string"}, "out", r"column=Key .*the_sinks=key.* Key AS key"),
+        ({"VALUE": "string"}, "out", "the_sinks=value"),
+        ({"value": "string", "Topic": "string"}, None, "the_sinks=topic"),
+    ],
+)
+def test_a_column_in_another_case_is_not_left_out_without_a_word(
+    schema: dict[str, str], topic: str | None, words: str
+) -> None:
+    """Spark calls it the same name. Without their keys, records of one key have no order."""
+    with pytest.raises(ConfigError, match=words):
+        check_spark_columns(schema, topic)
+
+
+def test_a_column_in_another_case_that_means_nothing_to_the_sink_may_stay() -> None:
+    """A topic beside the sink's own, a time, which Spark's sink knows no column for, and one that
+    is there as it should be."""
+    others = {"Topic": "string", "Timestamp": "string", "KEY": "bigint", "key": "string"}
+    check_spark_columns({"value": "string", **others}, "out")
+
+
 def test_spark_columns_are_checked_before_the_query_runs() -> None:
     """The drop-in knows the frame's schema; no task has to fail."""
     good = {"key": "binary", "value": "string", "partition": "int", "offset": "bigint"}
