@@ -12,7 +12,7 @@ from runtime import offsets
 from runtime.errors import FencedError, UnreachableError
 from runtime.model import Barrier, RegionRecord, SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
-from runtime.spark.job_source import JobStreamReader, SourcePlan
+from runtime.spark.job_source import JobStreamReader, SourcePlan, probe_for
 from runtime.spark.region_start import initial_offset
 
 GENERATION = 3
@@ -172,3 +172,11 @@ def test_a_fenced_region_is_told_so() -> None:
     made = reader(Client(FencedError("another one leads", {}, "Stop.")))
     with pytest.raises(FencedError):
         made.latestOffset(made.initialOffset(), LIMIT)
+
+
+def test_jobs_that_start_at_once_do_not_look_at_each_others_columns() -> None:
+    """A session knows a data source by its name, and the last one that has it: a frame was made
+    over what the other job had registered in between, and missed its columns."""
+    named = {ddl: probe_for(ddl).name() for ddl in ("value binary", "key binary, value binary")}
+    assert len(set(named.values())) == 2
+    assert all(probe_for(ddl).name() == name for ddl, name in named.items()), "and grow no list"
