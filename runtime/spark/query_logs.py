@@ -55,7 +55,8 @@ def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) 
     raise DamagedCheckpointError(
         "Spark's offset log does not hold the offset of this batch",
         {"path": path, "source": source_name, "version": lines[:1]},
-        "Restore the job from its last checkpoint into a new checkpoint directory.",
+        "Put the file back; or let the job go back to a checkpoint before it, with restore_from= "
+        "and an id that 'sluice checkpoint list' shows.",
     )
 
 

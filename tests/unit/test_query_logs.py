@@ -160,7 +160,7 @@ def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> N
         else:
             with pytest.raises(DamagedCheckpointError, match="logged_end=12"):
                 make_ready(fs, region, "at", record, generation=1)
-    with pytest.raises(DamagedCheckpointError):
+    with pytest.raises(DamagedCheckpointError, match="restore_from"):
         make_ready(FakeFileSystem(Disk()), region, "at", record, generation=1)
 
 
