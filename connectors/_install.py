@@ -11,7 +11,12 @@ from connectors.kafka import _spark as kafka
 from runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from runtime.service.server import CoordinatorService
 from runtime.spark.drop_in import DropInQueries
-from runtime.spark.session import active_session, prepare, require_running
+from runtime.spark.session import (
+    active_session,
+    prepare,
+    require_running,
+    warn_of_unbounded_rows,
+)
 
 __all__ = ["Installation", "install"]
 
@@ -62,6 +67,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         atexit.register(installation.close)
         _installed[application] = installation
     installation = _installed[application]
+    warn_of_unbounded_rows(spark)
     installation.queries.watch(spark)
     client = DropInClient(address=installation.service.coordinator_address)
     with active_session(spark):

@@ -1,6 +1,7 @@
 """Settings of the user's Spark session that Sluice needs, sets, or refuses by name."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -29,7 +30,10 @@ __all__ = [
     "scheduler_pool",
     "task_attempts",
     "task_slots",
+    "warn_of_unbounded_rows",
 ]
+
+log = logging.getLogger(__name__)
 
 SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
 """Whether Spark fails a batch of which some tasks have read other rows of a shuffle than others."""
@@ -59,6 +63,8 @@ _WORKERS = "SLUICE_WORKERS"
 _PYTHON_PATH = "PYTHONPATH"
 _QUICK_PYTHON = Path(__file__).with_name("quick_python")
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_MOST_ROWS = str((1 << 31) - 1)
 _POOL = "spark.scheduler.pool"
 _EXECUTORS_S = 60.0
 _LOOK_S = 0.2
@@ -215,12 +221,33 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
     with _settings_lock:
         asked = int(spark.conf.get(_BATCHES, None) or 0)
         settings = {**QUERY_SETTINGS, _BATCHES: str(max(batches_to_retain, asked))}
+        if _is_unbounded(spark.conf.get(_ROWS, None)):
+            settings[_ROWS] = _MOST_ROWS
         before = {key: spark.conf.get(key, None) for key in settings}
         try:
             _set(spark, settings)
             yield
         finally:
             _set(spark, before)
+
+
+def _is_unbounded(rows: str | None) -> bool:
+    """Whether the rows of an Arrow batch have no bound, with which Spark reads everything but
+    Python data sources: there it asserts that there is one; pure."""
+    return rows is not None and int(rows) < 1
+
+
+def warn_of_unbounded_rows(spark: SparkSession) -> None:
+    """Say what a query will fail of that has a source of ours, and is not a Job's."""
+    rows = spark.conf.get(_ROWS, None)
+    if _is_unbounded(rows):
+        log.warning(
+            "Spark cannot read Python data sources, such as sluice-kafka, in this session: set "
+            "%s=%s, for example, in place of %s",
+            _ROWS,
+            _MOST_ROWS,
+            rows,
+        )
 
 
 def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:

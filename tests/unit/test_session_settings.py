@@ -8,7 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigError
-from runtime.spark.session import query_settings, require_task_retries, task_attempts
+from runtime.spark.session import (
+    query_settings,
+    require_task_retries,
+    task_attempts,
+    warn_of_unbounded_rows,
+)
 
 BATCHES = "spark.sql.streaming.minBatchesToRetain"
 STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
@@ -16,6 +21,8 @@ STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+MOST_ROWS = str(2**31 - 1)
 FULL_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
 USERS = {
     STOP_TIMEOUT: "5",
@@ -78,6 +85,27 @@ def test_a_query_is_made_under_the_settings_that_the_rules_need(users: dict[str,
 def test_spark_keeps_the_larger_number_of_batches(users: dict[str, str], kept: str) -> None:
     """What a record needs is never deleted, and what the user wants to keep is not either."""
     assert inside(users, batches_to_retain=150)[BATCHES] == kept
+
+
+@pytest.mark.parametrize(
+    ("users", "found"),
+    [({}, None), ({ROWS: "5000"}, "5000"), ({ROWS: "0"}, MOST_ROWS), ({ROWS: "-1"}, MOST_ROWS)],
+)
+def test_arrow_batches_without_a_bound_have_the_largest_that_there_is(
+    users: dict[str, str], found: str | None
+) -> None:
+    """Spark plans no read of a Python data source without one: an assertion of its own fails."""
+    assert inside(users).get(ROWS) == found
+
+
+@pytest.mark.parametrize(("users", "warned"), [({}, 0), ({ROWS: "5000"}, 0), ({ROWS: "0"}, 1)])
+def test_whoever_installs_the_formats_is_told_that_there_is_no_bound(
+    caplog: pytest.LogCaptureFixture, users: dict[str, str], warned: int
+) -> None:
+    """A drop-in query runs in the session as it is, and Spark does not name the setting."""
+    warn_of_unbounded_rows(cast(SparkSession, Session(Conf(users))))
+    assert len(caplog.messages) == warned
+    assert all(f"{ROWS}={MOST_ROWS}" in said for said in caplog.messages)
 
 
 @pytest.mark.parametrize("fails", [False, True])
