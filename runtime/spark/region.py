@@ -40,6 +40,7 @@ from runtime.spark import query_logs
 from runtime.spark.event_times import EventTimes
 from runtime.spark.next_batch import repeats_its_result, wants_another, without_rows
 from runtime.spark.passing import Passing
+from runtime.spark.query_stop import stop_query
 from runtime.spark.replays import ReplayTold, tasks_done
 from runtime.spark.session import own_workers
 from runtime.spark.state import StateDescriber
@@ -62,6 +63,7 @@ __all__ = ["RegionQuery", "RegionSpec"]
 log = logging.getLogger(__name__)
 
 _LOG_TIMEOUT_S = 5.0
+_STOP_S = 60.0
 _POLL_S = 0.01
 _RESULT = StructType([StructField("result", BinaryType())])  # as text it is parsed in every epoch
 
@@ -164,11 +166,15 @@ class RegionQuery:
 
     def stop(self) -> None:
         """Stop the query, and release what its writers hold; the caller wakes its callback, or it
-        may take long (rule 12)."""
+        may take long (rule 12).
+
+        Raises:
+            WaitedTooLongError: the callback goes on: the region gets no next life.
+        """
         try:
             if self._query is not None:
                 self._let_spark_log()
-                self._query.stop()
+                stop_query(self._query, region=self.name, timeout_s=_STOP_S)
         finally:
             self._close_writers()
 

@@ -47,8 +47,6 @@ QUERY_SETTINGS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A stop that does not join raises, and its region gets no next life (rule 12); milliseconds.
-    "spark.sql.streaming.stopTimeout": "60000",
     # A late attempt cannot replace a state version (rule 21).
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # What a shuffle's lost output is made of again is compared with what tasks have read already;

@@ -16,7 +16,6 @@ from runtime.spark.session import (
 )
 
 BATCHES = "spark.sql.streaming.minBatchesToRetain"
-STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -25,7 +24,6 @@ ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 MOST_ROWS = str(2**31 - 1)
 FULL_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
 USERS = {
-    STOP_TIMEOUT: "5",
     STATE_FORMAT: "1",
     NO_DATA: "true",
     EVOLUTION: "false",
@@ -68,13 +66,12 @@ def inside(users: dict[str, str], *, batches_to_retain: int = 100) -> dict[str, 
 
 @pytest.mark.parametrize("users", [{}, USERS])
 def test_a_query_is_made_under_the_settings_that_the_rules_need(users: dict[str, str]) -> None:
-    """Whatever the user has set: no batch of Spark's own (rule 8), sources by name, a stop that is
-    waited for (rule 12), state versions that no late attempt replaces (rule 21), no shuffle of
-    which some tasks have read other rows than the rest (rule 21)."""
+    """Whatever the user has set: no batch of Spark's own (rule 8), sources by name, state versions
+    that no late attempt replaces (rule 21), no shuffle of which some tasks have read other rows
+    than the rest (rule 21)."""
     found = inside(users)
     assert found[NO_DATA] == "false"
     assert found[EVOLUTION] == "true"
-    assert found[STOP_TIMEOUT] == "60000"
     assert found[STATE_FORMAT] == "2"
     assert (found[CHECKSUM], found[FULL_RETRY]) == ("true", "true")
 
