@@ -50,7 +50,7 @@ _DDL = {
     "topic": "string",
     "partition": "int",
     "offset": "bigint",
-    "timestamp": "timestamp",
+    "timestamp": "timestamp_ltz",  # an instant, whatever the session takes "timestamp" for
     "timestampType": "int",
     HEADERS: "array<struct<key:string,value:binary>>",
 }
@@ -85,8 +85,8 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def schema_ddl(columns: Sequence[str]) -> str:
-    """Spark DDL of these columns."""
-    return ", ".join(f"{name} {_DDL[name]}" for name in columns)
+    """Spark DDL of these columns, in quotes: a session may have reserved ``offset``."""
+    return ", ".join(f"`{name}` {_DDL[name]}" for name in columns)
 
 
 class ColumnBuilder:

@@ -80,4 +80,4 @@ def _column_names(ddl: str) -> list[str]:
     flat = ddl
     while (shorter := _NESTED.sub("", flat)) != flat:
         flat = shorter
-    return [column.split()[0] for column in flat.split(",")]
+    return [column.split()[0].strip("`") for column in flat.split(",")]

@@ -52,7 +52,7 @@ class SourcePlan:
             bytes, for only tasks may need the modules of the user's functions, and the source
             runner, which each new life waits for, shall not import a client that it has no use for.
         reader: reads the records, where not chained; else None.
-        schema_ddl: of the rows.
+        schema: of the rows; as DDL where that means the same in every session.
     """
 
     format_name: str
@@ -64,7 +64,7 @@ class SourcePlan:
     shares_tasks: bool
     chain: bytes | None = field(repr=False)  # with the token and the client's settings
     reader: SplitReader | None
-    schema_ddl: str
+    schema: StructType | str
 
 
 def deal(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
@@ -155,7 +155,7 @@ class _JobSource(DataSource):
         return cls.plan.format_name
 
     def schema(self) -> StructType | str:
-        return self.plan.schema_ddl
+        return self.plan.schema
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         del schema

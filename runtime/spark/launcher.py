@@ -276,10 +276,10 @@ class RegionLauncher:
             shares_tasks=is_local(self._job.spark),
             chain=chain,
             reader=reader if chain is None else None,
-            schema_ddl=ddl if chain is None else _ddl_of_chain(region, passing),
+            schema=ddl if chain is None else _schema_of_chain(region, passing),
         )
 
 
-def _ddl_of_chain(region: Region, passing: Passing | None) -> str:
+def _schema_of_chain(region: Region, passing: Passing | None) -> StructType | str:
     """Of the rows that Spark is given by the tasks of a chained region."""
-    return RESULT_SCHEMA if passing is None else chained_schema(region.pipeline).toDDL()
+    return RESULT_SCHEMA if passing is None else chained_schema(region.pipeline)

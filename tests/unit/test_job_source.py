@@ -78,7 +78,7 @@ def reader(
         shares_tasks=shares,
         chain=pickle.dumps(None) if chained else None,
         reader=cast(Any, None),
-        schema_ddl="value binary",
+        schema="value binary",
     )
     return JobStreamReader(plan, client=cast(CoordinatorClient, client or Client()))
 
