@@ -13,6 +13,7 @@ from connectors.kafka.security import KafkaConnection
 from runtime.errors import AuthenticationError, UnreachableError
 from runtime.owner_record import OwnerRecord
 from tests.fake_producer import kafka_error
+from tests.waiting import PATIENCE_S
 
 
 def _record(session: str) -> OwnerRecord:
@@ -55,25 +56,31 @@ class FakeConsumer:
             self._told(error, None)
 
 
+Opened = Callable[[float], tuple[KafkaOwnerStore, FakeConsumer]]
+
+
 @pytest.fixture
-def in_kafka(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaOwnerStore, FakeConsumer]:
-    """The store for a real cluster, over a consumer of ours."""
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Makes the store for a real cluster, with so much patience, over a consumer of ours."""
     made: list[FakeConsumer] = []
 
     def make(config: dict[str, Any]) -> FakeConsumer:
         made.append(FakeConsumer(config))
         return made[-1]
 
+    def store(timeout_s: float) -> tuple[KafkaOwnerStore, FakeConsumer]:
+        connection = KafkaConnection(bootstrap_servers="h:1")
+        return KafkaOwnerStore(connection, "orders", timeout_s=timeout_s), made[-1]
+
     monkeypatch.setattr(owner, "make_consumer", make)
-    store = KafkaOwnerStore(KafkaConnection(bootstrap_servers="h:1"), "orders", timeout_s=0.3)
-    return store, made[0]
+    return store
 
 
 def test_rule_22_a_coordinator_that_loads_is_asked_again_until_it_answers(
-    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
+    opened: Opened,
 ) -> None:
     """A place that cannot be read yet is not a place without an owner."""
-    store, consumer = in_kafka
+    store, consumer = opened(PATIENCE_S)
     record = _record("s1")
     consumer.answers = [kafka_error("COORDINATOR_LOAD_IN_PROGRESS", retriable=True), None]
     store.write(record)
@@ -82,10 +89,10 @@ def test_rule_22_a_coordinator_that_loads_is_asked_again_until_it_answers(
 
 
 def test_rule_22_who_may_not_use_the_group_is_told_at_once(
-    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
+    opened: Opened,
 ) -> None:
     """No time makes it better; and the record counts neither as read nor as written."""
-    store, consumer = in_kafka
+    store, consumer = opened(PATIENCE_S)
     for ask in (store.read, lambda: store.write(_record("s1"))):
         consumer.answers = [kafka_error("GROUP_AUTHORIZATION_FAILED")]
         with pytest.raises(AuthenticationError):
@@ -94,10 +101,10 @@ def test_rule_22_who_may_not_use_the_group_is_told_at_once(
 
 
 def test_rule_22_a_record_that_is_not_confirmed_in_time_is_not_written(
-    in_kafka: tuple[KafkaOwnerStore, FakeConsumer],
+    opened: Opened,
 ) -> None:
     """It may be, or not: who asks must look again before he decides anything."""
-    store, consumer = in_kafka
+    store, consumer = opened(0.3)
     with pytest.raises(UnreachableError, match="not confirmed in time"):
         store.write(_record("s1"))
     consumer.answers = [kafka_error("COORDINATOR_NOT_AVAILABLE", retriable=True)] * 100
