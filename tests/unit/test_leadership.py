@@ -9,6 +9,9 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.errors import FencedError, UnreachableError
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.storage.local_fs import LocalFileSystem
+from runtime.storage.web_hdfs import WebHdfsAddress
+from tests.fake_file_system import Disk, FakeFileSystem
+from tests.fake_webhdfs import FakeWebHdfs
 
 
 def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
@@ -31,6 +34,29 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
     store.announce(Leader(leader_session_id="second", address=elsewhere, generation=7))
     with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
         client.poll_barrier("main", 0, wait_s=0.0)
+
+
+def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
+    """As a task does, whose checkpoints lie on HDFS; where no record lies it is told of silence."""
+    disk = Disk()
+    later = Leader(leader_session_id="second", address="http://elsewhere", generation=7)
+    FileLeaderStore(FakeFileSystem(disk)).announce(later)
+    (record,) = disk.files.values()
+    with FakeWebHdfs() as hdfs:
+        address = CoordinatorAddress(
+            address="http://127.0.0.1:1",
+            token="t",
+            leader_session_id="first",
+            job_uid="u",
+            generation=4,
+            checkpoint_uri="hdfs://name-node:8020/check points/orders",
+            checkpoint_web=WebHdfsAddress(name_nodes=(hdfs.address,), user="ada"),
+        )
+        with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
+            client.poll_barrier("main", 0, wait_s=0.0)
+        hdfs.files["/check points/orders/_leader"] = record
+        with CoordinatorClient(address) as client, pytest.raises(FencedError, match="elsewhere"):
+            client.poll_barrier("main", 0, wait_s=0.0)
 
 
 @pytest.mark.parametrize("generation", [3, None])
