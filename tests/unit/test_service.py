@@ -65,7 +65,8 @@ def test_a_poll_returns_as_soon_as_there_is_something(
     answers: list[Barrier | None] = []
     thread = threading.Thread(
         # A client's poll is cut short by the service: it would end in time anyway.
-        target=lambda: answers.append(coordinator.poll_barrier("main", 0, wait_s=10 * PATIENCE_S))
+        target=lambda: answers.append(coordinator.poll_barrier("main", 0, wait_s=10 * PATIENCE_S)),
+        daemon=True,
     )
     thread.start()
     wait_for(lambda: source.limits, poll_s=0.005)

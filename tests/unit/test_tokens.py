@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,32 @@ def endpoint(status: int, content: bytes, *, tls: bool = False) -> Iterator[str]
             server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
-        join(thread)
+        try:
+            yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/token"
+        finally:
+            server.shutdown()
+            join(thread)
+
+
+@contextmanager
+def connections(meet: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of one that meets each connection so."""
+
+    def accept(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it listens no more
+            while True:
+                connection, _ = listening.accept()
+                with connection, contextlib.suppress(OSError):  # the other end may end it
+                    meet(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=accept, args=[listening], daemon=True)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{listening.getsockname()[1]}/token"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            join(thread)
 
 
 GOOD = json.dumps({"access_token": "t", "expires_in": 60}).encode()
@@ -209,25 +232,13 @@ def test_an_endpoint_that_ends_the_handshake_is_worth_another_try(answer: bytes)
     """As a balancer does whose servers are all away. It is asked once: who waits pauses."""
     asked = 0
 
-    def hang_up(listening: socket.socket) -> None:
+    def hang_up(connection: socket.socket) -> None:
         nonlocal asked
-        while True:
-            connection, _ = listening.accept()
-            with connection:
-                if not connection.recv(10_000):
-                    return
-                asked += 1
-                connection.sendall(answer)
+        asked += bool(connection.recv(10_000))
+        connection.sendall(answer)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=hang_up, args=[listening])
-        thread.start()
-        place = listening.getsockname()
-        url = f"https://127.0.0.1:{place[1]}/token"
-        with pytest.raises(UnreachableError, match="SSL"):
-            ClientCredentials(token_url=url, client_id="me", client_secret="s")()
-        socket.create_connection(place).close()
-        join(thread)
+    with connections(hang_up) as url, pytest.raises(UnreachableError, match="SSL"):
+        ClientCredentials(token_url=url, client_id="me", client_secret="s")()
     assert asked == 1
 
 
@@ -239,20 +250,13 @@ def test_an_endpoint_that_wants_a_clients_certificate_refuses() -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # by 1.3 a client may be gone before it hears
     context.load_verify_locations(SERVER_PEM)
 
-    def refuse(listening: socket.socket) -> None:
-        connection, _ = listening.accept()
-        with connection, contextlib.suppress(OSError):
-            context.wrap_socket(connection, server_side=True)
+    def refuse(connection: socket.socket) -> None:
+        context.wrap_socket(connection, server_side=True)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=refuse, args=[listening])
-        thread.start()
-        url = f"https://127.0.0.1:{listening.getsockname()[1]}/token"
-        with pytest.raises(AuthenticationError, match="ALERT"):
-            ClientCredentials(
-                token_url=url, client_id="me", client_secret="s", ca_file=str(SERVER_PEM)
-            )()
-        join(thread)
+    with connections(refuse) as url, pytest.raises(AuthenticationError, match="ALERT"):
+        ClientCredentials(
+            token_url=url, client_id="me", client_secret="s", ca_file=str(SERVER_PEM)
+        )()
 
 
 def _tls_options(url: str, *more: Sequence[str]) -> KafkaConnection:
