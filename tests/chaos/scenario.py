@@ -1,5 +1,6 @@
 """One life of a pipeline under fire: fed all along, killed again and again, finished, judged."""
 
+import contextlib
 import signal
 import sys
 import time
@@ -140,13 +141,11 @@ class Scenario:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self.feeder.close()
-            self.observer.close()
-            self.files_observer.close()
-        finally:
+        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread behind
             for program in self._programs:
-                program.kill()
+                stack.callback(program.kill)
+            for thread in (self.files_observer, self.observer, self.feeder):
+                stack.callback(thread.close)
 
     def start(
         self, *, failpoints: str = "", until_end: bool = False, arguments: Sequence[str] = ()
