@@ -61,6 +61,7 @@ def test_a_used_up_quota_is_not_waited_for(fs: FileSystem, hadoop_client: Any) -
             assert not isinstance(raised.value, StorageUnreachableError)
             assert fs.uri in str(raised.value)
     assert fs.read("file") == b"kept"
+    assert fs.entries("below") == []
 
 
 @pytest.mark.extended
