@@ -26,7 +26,6 @@ from tests.waiting import wait_for
 _TOPIC = "orders"
 _FETCH = 1  # of the protocol's requests
 _OUT_OF_RANGE: int = KafkaError.OFFSET_OUT_OF_RANGE
-_PATHS = [HotPath.PLAIN, HotPath.NATIVE]
 
 
 @pytest.fixture
@@ -48,12 +47,12 @@ def produce(cluster: MockCluster, value: bytes, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def reader(cluster: MockCluster, hot_path: HotPath) -> KafkaSplitReader:
+def reader(cluster: MockCluster, hot_path: str) -> KafkaSplitReader:
     return KafkaSplitReader(
         connection=KafkaConnection(bootstrap_servers=cluster.bootstrap),
         columns=("value",),
         read_committed=False,
-        hot_path=hot_path,
+        hot_path=HotPath(hot_path),
     )
 
 
@@ -68,14 +67,14 @@ def split(start: int) -> SplitRange:
     )
 
 
-def borrowed(cluster: MockCluster, hot_path: HotPath) -> PooledConsumer:
+def borrowed(cluster: MockCluster, hot_path: str) -> PooledConsumer:
     asked = reader(cluster, hot_path)
     return process_pool.borrow(
         asked.connection,
         read_committed=False,
         settings=asked.settings,
         follows=True,
-        hot_path=hot_path,
+        hot_path=asked.hot_path,
     )
 
 
@@ -92,9 +91,8 @@ def followed(follower: KafkaFollower, count: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("hot_path", _PATHS, ids=lambda path: path.value)
 def test_nothing_is_read_of_another_log_behind_an_assignment(
-    cluster: MockCluster, hot_path: HotPath
+    cluster: MockCluster, hot_path: str
 ) -> None:
     """What was assigned before stops first, and a seek is refused as long: it would be believed."""
     pooled = borrowed(cluster, hot_path)
@@ -115,9 +113,8 @@ def test_nothing_is_read_of_another_log_behind_an_assignment(
     process_pool.discard(pooled)
 
 
-@pytest.mark.parametrize("hot_path", _PATHS, ids=lambda path: path.value)
 def test_a_follower_whose_position_was_refused_finds_another_log(
-    cluster: MockCluster, hot_path: HotPath
+    cluster: MockCluster, hot_path: str
 ) -> None:
     """It has grown again, beyond the position: what lies before that would never be read."""
     follower = KafkaFollowingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
@@ -132,9 +129,8 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
     follower.close()
 
 
-@pytest.mark.parametrize("hot_path", _PATHS, ids=lambda path: path.value)
 def test_a_follower_whose_position_was_refused_goes_on_in_the_same_log(
-    cluster: MockCluster, hot_path: HotPath
+    cluster: MockCluster, hot_path: str
 ) -> None:
     """Nothing comes twice."""
     follower = KafkaFollowingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)

@@ -36,9 +36,8 @@ def cluster() -> Iterator[MockCluster]:
         yield made
 
 
-@pytest.mark.parametrize("hot_path", [HotPath.NATIVE, HotPath.PLAIN])
 def test_rule_3_a_flush_tells_that_the_producer_was_fenced(
-    cluster: MockCluster, hot_path: HotPath
+    cluster: MockCluster, hot_path: str
 ) -> None:
     """Also where reports and statistics are told behind it, while it is about to be raised."""
     statistics = list[Any]()
@@ -51,7 +50,7 @@ def test_rule_3_a_flush_tells_that_the_producer_was_fenced(
         "log_level": 0,
         "delivery.report.only.error": True,
     }
-    library = library_for(config, hot_path)
+    library = library_for(config, HotPath(hot_path))
     client: Any = make_producer(config) if library is None else NativeProducer(library, config)
     producing = PlainProducing(client) if library is None else NativeProducing(client)
     client.init_transactions(PATIENCE_S)
