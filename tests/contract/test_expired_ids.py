@@ -83,7 +83,7 @@ def _expire(harness: Harness, transaction: TransactionIdentity) -> None:
 def _outcome(harness: Harness, transaction: TransactionIdentity) -> CommitOutcome:
     """What a start would make of it."""
     committer = KafkaCommitter(harness.wire)
-    (report,) = committer.commit([committable(transaction)], timeout_s=1, after_crash=True)
+    (report,) = committer.commit([committable(transaction)], timeout_s=300, after_crash=True)
     return report.outcome
 
 
