@@ -13,7 +13,7 @@ from runtime.checkpoint.messages import Publish, Published
 from runtime.checkpoint.ownership import _PATIENCE_S, OwnerWatch
 from runtime.checkpoint.serial import SerialSink
 from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome, SinkCoordinator, SweepReport, SweepView
+from runtime.contracts import Clock, PublishOutcome, SinkCoordinator, SweepReport, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import CheckpointKind, Verdict
 from tests.fake_store import FakeStore
@@ -48,7 +48,7 @@ class Time:
 
 
 @contextlib.contextmanager
-def watch(sink: Sink, time: Time, *others: Sink) -> Iterator[OwnerWatch]:
+def watch(sink: Sink, time: Clock, *others: Sink) -> Iterator[OwnerWatch]:
     """Of sinks that are renewed where somebody asks, and else too seldom for any test."""
     named = {f"sink{number}": each for number, each in enumerate([sink, *others])}
     sinks = cast(Mapping[str, SinkCoordinator], named)
@@ -293,6 +293,27 @@ def test_rule_22_of_several_records_the_one_that_hangs_is_named(
             assert "a renewal hangs: sink=sink1" in warned()
         finally:
             away.is_back.set()
+
+
+def test_rule_22_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Behind each pause it waits from the beginning, for the looks were paused, too."""
+    away, stalls = HangingSink(), Time()
+
+    def stalling() -> float:
+        stalls.now_s += 10.0
+        return stalls.now_s
+
+    with watch(away, stalling) as owners:
+        try:
+            with patch("runtime.checkpoint.ownership._PATIENCE_S", 0.01):
+                decision, refused = decided(owners)
+                join(decision)
+        finally:
+            away.is_back.set()
+    assert not refused
+    assert "a renewal hangs: sink=sink0" in caplog.text
 
 
 def test_rule_22_a_look_that_began_before_a_run_is_not_its_first() -> None:
