@@ -6,8 +6,7 @@ shut out by what, and what holds readers back.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaException
@@ -15,33 +14,15 @@ from confluent_kafka import KafkaException
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.wire import EndOutcome, TransactionState
 from tests.fake_kafka import Fenced
-from tests.kafka_fixture import BrokerByLevel
+from tests.harness_kinds import harness_of, kinds
 from tests.transaction_harness import (
-    FakeHarness,
     Harness,
-    RealHarness,
     begun,
     done_state,
     end_by_hand,
     ended_by_hand,
     ended_natively,
 )
-
-LEVELS = (0, 1, 2)
-
-
-def kinds(*, extended: Collection[int] = ()) -> list[Any]:
-    """Models and real brokers of each level, the latter of some in `make test-more` alone."""
-    fakes = [pytest.param(("fake", level), id=f"fake-{level}") for level in LEVELS]
-    marks = {
-        level: [pytest.mark.integration, *([pytest.mark.extended] if level in extended else [])]
-        for level in LEVELS
-    }
-    reals = [
-        pytest.param(("real", level), id=f"real-{level}", marks=marks[level]) for level in LEVELS
-    ]
-    return fakes + reals
-
 
 _S = TransactionState
 _DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
@@ -50,14 +31,8 @@ _DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
 @pytest.fixture(params=kinds())
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
-    kind, level = request.param
-    if kind == "fake":
-        yield FakeHarness(level)
-        return
-    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
-    real = RealHarness(brokers(level), level)
-    yield real
-    real.close()
+    with harness_of(request) as made:
+        yield made
 
 
 def _state(harness: Harness, transaction: TransactionIdentity) -> tuple[TransactionState, int]:

@@ -8,46 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.wire import TransactionState
 from runtime.contracts import CommitOutcome
 from runtime.model import StateEntry
-from tests.kafka_fixture import BrokerByLevel
-from tests.older_kafka import OLDER_VERSION
-from tests.transaction_harness import FakeHarness, Harness, RealHarness, committable
-
-LEVELS = (0, 1, 2)
-KINDS = [
-    *(pytest.param(("fake", level), id=f"fake-{level}") for level in LEVELS),
-    *(
-        pytest.param(("real", level), id=f"real-{level}", marks=pytest.mark.integration)
-        for level in LEVELS
-    ),
-    pytest.param(
-        ("older", 0), id=f"kafka {OLDER_VERSION}", marks=[pytest.mark.integration, pytest.mark.long]
-    ),
-]
+from tests.harness_kinds import harness_of, kinds
+from tests.transaction_harness import Attempt, Harness, begun, committable, done_state
 
 
-def broker_of(request: pytest.FixtureRequest, kind: str, level: int) -> EmbeddedKafka:
-    """The real broker of a kind."""
-    if kind == "older":
-        older: EmbeddedKafka = request.getfixturevalue("older_kafka")
-        return older
-    brokers: BrokerByLevel = request.getfixturevalue("kafka_by_level")
-    return brokers(level)
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=kinds(older=True))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
-    kind, level = request.param
-    if kind == "fake":
-        yield FakeHarness(level)
-        return
-    real = RealHarness(broker_of(request, kind, level), level)
-    yield real
-    real.close()
+    with harness_of(request) as made:
+        yield made
 
 
 @pytest.fixture
@@ -57,6 +29,14 @@ def committer(harness: Harness) -> KafkaCommitter:
 
 
 AFTER_CRASH = pytest.mark.parametrize("after_crash", [False, True])
+
+
+def _left(
+    harness: Harness, records: int, *, timeout_s: float = 600.0
+) -> tuple[Attempt, StateEntry]:
+    """What a writer has left open, and its committable."""
+    attempt = begun(harness, records, timeout_s=timeout_s)
+    return attempt, committable(attempt.identity)
 
 
 def _outcome(committer: KafkaCommitter, entry: StateEntry, *, after_crash: bool) -> CommitOutcome:
@@ -69,10 +49,7 @@ def test_rule_2_another_process_commits_what_a_writer_left_open(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 2: at every level the EndTxn version fits, so the records become visible."""
-    attempt = harness.open()
-    attempt.produce(3)
-
-    entry = committable(attempt.identity)
+    _, entry = _left(harness, 3)
     reports = committer.commit([entry], timeout_s=300, after_crash=after_crash)
 
     assert [report.outcome for report in reports] == [CommitOutcome.COMMITTED]
@@ -85,10 +62,7 @@ def test_commit_is_idempotent_for_every_committable(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """A recovery commits again what was committed: nothing changes, the answer is the same."""
-    attempts = [harness.open() for _ in range(3)]
-    for attempt in attempts:
-        attempt.produce(2)
-    entries = [committable(attempt.identity) for attempt in attempts]
+    entries = [entry for _, entry in (_left(harness, 2) for _ in range(3))]
 
     for _ in range(3):
         reports = committer.commit(entries, timeout_s=300, after_crash=after_crash)
@@ -102,9 +76,7 @@ def test_rule_5_a_native_commit_is_not_mistaken_for_a_loss(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 5: version 5 answers INVALID_TXN_STATE after a native commit; repair would double."""
-    attempt = harness.open()
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 3)
     attempt.end_natively(commit=True)
 
     assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.COMMITTED
@@ -116,9 +88,7 @@ def test_rule_5_a_native_abort_is_aborted(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 5: the same answer as after a native commit, but this one was lost."""
-    attempt = harness.open()
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 3)
     attempt.end_natively(commit=False)
 
     assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.ABORTED
@@ -130,9 +100,7 @@ def test_rule_5_a_timed_out_transaction_is_aborted(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 5: the timeout raises the epoch; the answer is "aborted", never "unknown"."""
-    attempt = harness.open(timeout_s=1.0)
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 3, timeout_s=1.0)
     harness.await_state(attempt.identity, TransactionState.COMPLETE_ABORT)
 
     assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.ABORTED
@@ -144,9 +112,7 @@ def test_rule_5_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 5: committed or aborted cannot be told any more, so nothing may be repaired."""
-    attempt = harness.open()
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 3)
     committer.commit([entry], timeout_s=300, after_crash=False)
     assert committer.await_visible(timeout_s=300)
     harness.open(attempt.identity.transactional_id)
@@ -160,9 +126,7 @@ def test_rule_5_an_id_initialised_again_while_open_is_unknown(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 5: the other initialisation aborted it, but the coordinator's state does not say so."""
-    attempt = harness.open()
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 3)
     harness.open(attempt.identity.transactional_id)
 
     assert _outcome(committer, entry, after_crash=after_crash) is CommitOutcome.UNKNOWN
@@ -174,9 +138,7 @@ def test_rule_5_an_id_nobody_knows_is_unknown(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 5: an expired id was perhaps committed long ago."""
-    attempt = harness.open()
-    attempt.produce(1)
-    identity = attempt.identity
+    identity = begun(harness, 1).identity
     entry = committable(
         type(identity)(
             transactional_id=harness.name(),
@@ -193,9 +155,7 @@ def test_rule_3_a_later_attempt_under_the_same_id_is_never_committed_in_place_of
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
     """Rule 3: the later attempt is half way; neither its records nor ours become visible."""
-    first = harness.open()
-    first.produce(3)
-    entry = committable(first.identity)
+    first, entry = _left(harness, 3)
     second = harness.open(first.identity.transactional_id)
     second.produce(5)
 
@@ -227,9 +187,7 @@ def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
     """Rule 13: InitProducerId would have aborted it; EndTxn with a stale epoch is refused."""
-    stale = harness.open()
-    stale.produce(1)
-    stale_entry = committable(stale.identity)
+    stale, stale_entry = _left(harness, 1)
     stale.end_natively(commit=True)
     live = harness.open(stale.identity.transactional_id)
     live.produce(4)
@@ -243,9 +201,7 @@ def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
 
 def test_rule_13_abort_is_idempotent(harness: Harness, committer: KafkaCommitter) -> None:
     """Aborting again says aborted again."""
-    attempt = harness.open()
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    _, entry = _left(harness, 3)
 
     for _ in range(3):
         (report,) = committer.abort([entry], timeout_s=300)
@@ -258,9 +214,7 @@ def test_abort_says_so_when_the_transaction_was_committed(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
     """An abort that comes too late reports what is true."""
-    attempt = harness.open()
-    attempt.produce(3)
-    entry = committable(attempt.identity)
+    _, entry = _left(harness, 3)
     committer.commit([entry], timeout_s=300, after_crash=False)
     assert committer.await_visible(timeout_s=300)
 
@@ -275,17 +229,12 @@ def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
     harness: Harness, committer: KafkaCommitter, commit: bool
 ) -> None:
     """Rules 2 and 13: version 5 raises the epoch, so the old writer cannot go on."""
-    attempt = harness.open()
-    attempt.produce(1)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 1)
     if commit:
         committer.commit([entry], timeout_s=300, after_crash=True)
     else:
         committer.abort([entry], timeout_s=300)
-    harness.await_state(
-        attempt.identity,
-        TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT,
-    )
+    harness.await_state(attempt.identity, done_state(commit=commit))
 
     described = harness.wire.describe([attempt.identity.transactional_id], timeout_s=300)[
         attempt.identity.transactional_id
@@ -298,9 +247,7 @@ def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
 
 def test_rule_24_visible_is_waited_for(harness: Harness, committer: KafkaCommitter) -> None:
     """Rule 24: what is committed, that is; nobody has decided yet about what is open."""
-    attempt = harness.open()
-    attempt.produce(2)
-    entry = committable(attempt.identity)
+    _, entry = _left(harness, 2)
 
     assert committer.await_visible(timeout_s=300)
 
@@ -313,9 +260,7 @@ def test_rule_24_a_transaction_whose_id_went_on_is_visible(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
     """Rule 24: an id is initialised again only after its markers are written."""
-    attempt = harness.open()
-    attempt.produce(2)
-    entry = committable(attempt.identity)
+    attempt, entry = _left(harness, 2)
     committer.commit([entry], timeout_s=300, after_crash=False)
     assert committer.await_visible(timeout_s=300)
     harness.open(attempt.identity.transactional_id).produce(1)

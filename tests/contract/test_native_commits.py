@@ -13,22 +13,17 @@ from runtime.continuous.messages import CommittedEpoch
 from runtime.continuous.native_commits import NativeCommits, TasksFirst
 from runtime.contracts import CommitOutcome
 from runtime.model import BatchKey
-from tests.contract.test_committer import KINDS, broker_of
 from tests.fake_kafka import Fenced
-from tests.transaction_harness import Attempt, FakeHarness, Harness, RealHarness, committable
+from tests.harness_kinds import harness_of, kinds
+from tests.transaction_harness import Attempt, Harness, begun, committable
 from tests.waiting import join
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=kinds(older=True))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
-    kind, level = request.param
-    if kind == "fake":
-        yield FakeHarness(level)
-        return
-    real = RealHarness(broker_of(request, kind, level), level)
-    yield real
-    real.close()
+    with harness_of(request) as made:
+        yield made
 
 
 def _commit_natively(attempt: Attempt) -> None:
@@ -39,8 +34,7 @@ def _commit_natively(attempt: Attempt) -> None:
 
 def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) -> Attempt:
     """A task's epoch of three records, decided; ``act`` is what the task does when it is asked."""
-    attempt = harness.open()
-    attempt.produce(3)
+    attempt = begun(harness, 3)
     entry, commits = committable(attempt.identity), NativeCommits()
     commits.begin("main", 1)
     commits.told(BatchKey(region="main", generation=1, batch_id=0), (entry,))
