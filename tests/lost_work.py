@@ -1,7 +1,7 @@
 """A decision of which something is lost, as the next start finds it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.losses import LostCommittables
@@ -116,6 +116,18 @@ class Coordinators:
     def await_visible(self, *, timeout_s: float) -> bool:
         """See `Committer.await_visible`."""
         return self._committer.await_visible(timeout_s=timeout_s)
+
+    def back_at_retry(self, number: int) -> Callable[[str], None]:
+        """For a start that tells where it is: all are back when it tries again, so many times."""
+        retries = 0
+
+        def at(point: str) -> None:
+            nonlocal retries
+            retries += point == "settle-retry"
+            if retries == number:
+                self.away.clear()
+
+        return at
 
 
 def away(job: Job, *names: str) -> Coordinators:

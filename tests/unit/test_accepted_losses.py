@@ -282,17 +282,10 @@ def test_rule_11_what_could_not_be_written_again_can_be_accepted() -> None:
     """Else no start got past it. The rest is committed first, and each repair is tried once."""
     job = half_lost()
     coordinators = away(job, "side-open")
-    retries: list[str] = []
-
-    def at(point: str) -> None:
-        retries.extend([point] if point == "settle-retry" else [])
-        if len(retries) == 3:
-            coordinators.away.clear()
-
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = unable = _Unable(DataLostError("retention has taken the range", {}, "Look."))
     with pytest.raises(DataLostError):
-        job.start(plan=two_regions(), at=at)
+        job.start(plan=two_regions(), at=coordinators.back_at_retry(3))
     assert unable.calls == 2
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
     assert _ranges(job) == ["input-0:[0,10)", "input-1:[0,10)"]

@@ -94,15 +94,8 @@ def test_rule_11_a_start_commits_what_is_not_lost_before_it_ends() -> None:
     """A coordinator that is away comes back within the start's time."""
     job = half_lost()
     coordinators = away(job, "side-open")
-    retries: list[str] = []
-
-    def at(point: str) -> None:
-        retries.extend([point] if point == "settle-retry" else [])
-        if len(retries) == 3:
-            coordinators.away.clear()
-
     with pytest.raises(TransactionLostError):
-        job.start(plan=two_regions(), at=at)
+        job.start(plan=two_regions(), at=coordinators.back_at_retry(3))
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
 
 
@@ -222,13 +215,9 @@ def test_rule_11_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
             job.clock.advance(1000.0)
             raise DataLostError("retention has taken the range", {}, "Look.")
 
-    def at(point: str) -> None:
-        if point == "settle-retry":
-            coordinators.away.clear()
-
     job.repairer = Slow(job)
     with pytest.raises(DataLostError):
-        job.start(plan=two_regions(), at=at)
+        job.start(plan=two_regions(), at=coordinators.back_at_retry(1))
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
 
 
