@@ -74,14 +74,11 @@ def test_rule_5_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
         scenario.finish()
 
 
-@pytest.mark.extended
-def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
-    kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
-    """The driver finishes its epoch; the next one expires with the task, and its region goes on."""
+def _survive_a_pause(kafka: EmbeddedKafka, directory: Path, failpoint: str) -> None:
+    """A task stands still there until its checkpoint expires; its region begins a new life."""
     setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "20"}, preload=2_000)
-    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
-        program = scenario.start(failpoints="before-native-commit=pause@3")
+    with Scenario(MORTAL_COPY, kafka.bootstrap, directory, setting) as scenario:
+        program = scenario.start(failpoints=f"{failpoint}=pause@3")
         wait_for(
             lambda: "region restarted" in program.log(),
             timeout_s=START_S,
@@ -91,6 +88,14 @@ def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
         program.kill()
         scenario.setting = replace(setting, environment=_CONTINUOUS)
         scenario.finish()
+
+
+@pytest.mark.extended
+def test_rule_5_a_task_that_is_paused_before_its_commit_is_not_waited_for(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The driver finishes its epoch; the next one expires with the task, and its region goes on."""
+    _survive_a_pause(kafka, tmp_path, "before-native-commit")
 
 
 @pytest.mark.extended
@@ -177,20 +182,9 @@ def test_rule_18_a_task_whose_driver_is_frozen_and_was_superseded_ends(
 
 @pytest.mark.extended
 def test_rule_4_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Stopped in the middle of an open transaction until its checkpoint expires: its region begins
-    a new life, with ids of its own, and readers do not wait for the old one."""
-    setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "20"}, preload=2_000)
-    with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
-        program = scenario.start(failpoints="before-epoch-end=pause@3")
-        wait_for(
-            lambda: "region restarted" in program.log(),
-            timeout_s=START_S,
-            what="a new life in place of the paused task",
-        )
-        assert program.exit_code is None, program.log_tail()
-        program.kill()
-        scenario.setting = replace(setting, environment=_CONTINUOUS)
-        scenario.finish()
+    """In the middle of an open transaction: the next life has ids of its own, and readers do not
+    wait for the old one."""
+    _survive_a_pause(kafka, tmp_path, "before-epoch-end")
 
 
 @pytest.mark.long
