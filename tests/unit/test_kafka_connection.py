@@ -30,23 +30,7 @@ from runtime.errors import (
     UnreachableError,
 )
 from tests.fake_source_cluster import FakeClock
-
-SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9092"}
-CANARY = "canary-6f1e"
-SCRAM = {
-    "kafka.security.protocol": "SASL_SSL",
-    "kafka.sasl.mechanism": "SCRAM-SHA-512",
-    "kafka.sasl.jaas.config": (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required "
-        f'username="alice" password="{CANARY}";'
-    ),
-}
-
-
-def _of(**options: str) -> KafkaConnection:
-    named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
-    return KafkaConnection.of({**SERVERS, **named})
-
+from tests.kafka_options import CANARY, SERVERS, connection_with
 
 # --- names ----------------------------------------------------------------------------------
 
@@ -134,18 +118,20 @@ def test_what_sluice_owns_cannot_be_overridden(option: str, value: str) -> None:
 
 def test_weaker_guarantees_may_have_weaker_settings() -> None:
     """acks=1 is fine where nothing is promised; ids and groups stay ours."""
-    _of(acks="1", enable_idempotence="false").refuse_owned(exactly_once=False)
+    connection_with(acks="1", enable_idempotence="false").refuse_owned(exactly_once=False)
     with pytest.raises(ConfigError):
-        _of(group_id="g").refuse_owned(exactly_once=False)
+        connection_with(group_id="g").refuse_owned(exactly_once=False)
 
 
 def test_what_is_for_producers_does_nothing_in_a_source() -> None:
     """Programs share their options; only what a reader is told may weaken what is read."""
     options = {**SERVERS, "subscribe": "in", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
     SourceOptions.of(options, bounded=False, stream=True)
-    _of(acks="all").refuse_owned(exactly_once=True)
+    connection_with(acks="all").refuse_owned(exactly_once=True)
     with pytest.raises(ConfigError, match=r"isolation\.level"):
-        _of(isolation_level="read_uncommitted").refuse_owned(exactly_once=True, reads_only=True)
+        connection_with(isolation_level="read_uncommitted").refuse_owned(
+            exactly_once=True, reads_only=True
+        )
 
 
 def test_a_number_that_is_none_is_named() -> None:
@@ -185,7 +171,7 @@ def test_a_broker_that_hangs_is_waited_for_as_long_as_the_java_client_does(
     role: Role, name: str
 ) -> None:
     """Unless told otherwise, by either name; a producer's has a meaning of its own."""
-    assert _of().librdkafka(role)["socket.timeout.ms"] == 30_000
+    assert connection_with().librdkafka(role)["socket.timeout.ms"] == 30_000
     told = KafkaConnection.of({**SERVERS, f"kafka.{name}": "9000"}).librdkafka(role)
     assert told[name if role is Role.PRODUCER else "socket.timeout.ms"] == "9000"
 

@@ -29,24 +29,8 @@ from runtime.errors import (
     AuthenticationError,
     ConfigError,
 )
+from tests.kafka_options import CANARY, SCRAM, SERVERS, connection_with
 from tests.waiting import join
-
-SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9092"}
-CANARY = "canary-6f1e"
-SCRAM = {
-    "kafka.security.protocol": "SASL_SSL",
-    "kafka.sasl.mechanism": "SCRAM-SHA-512",
-    "kafka.sasl.jaas.config": (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required "
-        f'username="alice" password="{CANARY}";'
-    ),
-}
-
-
-def _of(**options: str) -> KafkaConnection:
-    named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
-    return KafkaConnection.of({**SERVERS, **named})
-
 
 # --- credentials ----------------------------------------------------------------------------
 
@@ -96,7 +80,9 @@ def test_jaas_is_read_as_java_reads_it(text: str, family: str, options: dict[str
 def test_a_broken_jaas_is_an_error_that_does_not_show_it(text: str) -> None:
     """It holds a password."""
     with pytest.raises(ConfigError) as caught:
-        _of(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=text or "broken")
+        connection_with(
+            security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=text or "broken"
+        )
 
     assert CANARY not in str(caught.value)
     assert CANARY not in repr(caught.value)
@@ -147,7 +133,7 @@ def test_credentials_reach_both_clients() -> None:
 def test_incomplete_or_contradictory_security_is_refused_at_once(options: dict[str, str]) -> None:
     """Before any connection, with the option's name."""
     with pytest.raises(ConfigError) as caught:
-        _of(**options)
+        connection_with(**options)
 
     assert "kafka." in str(caught.value)
 
@@ -299,7 +285,7 @@ CLIENT_PEM = Path(__file__).parent.parent / "data" / "tls-client.pem"
 def test_tls_settings_reach_both_clients() -> None:
     """Java's names for PEM stores; host names are checked unless switched off."""
     options = {"security_protocol": "SSL", "ssl_truststore_location": str(CLIENT_PEM)}
-    connection = _of(**options)
+    connection = connection_with(**options)
     context = connection.wire()["ssl_context"]
 
     assert connection.librdkafka(Role.ADMIN)["ssl.ca.location"] == str(CLIENT_PEM)
@@ -308,14 +294,14 @@ def test_tls_settings_reach_both_clients() -> None:
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert len(context.get_ca_certs()) == 1
 
-    unchecked = _of(**options, ssl_endpoint_identification_algorithm="")
+    unchecked = connection_with(**options, ssl_endpoint_identification_algorithm="")
     assert not unchecked.wire()["ssl_context"].check_hostname
     assert unchecked.wire()["ssl_context"].verify_mode is ssl.CERT_REQUIRED
 
 
 def test_a_client_certificate_reaches_both_clients() -> None:
     """As a PEM key store file, or as PEM text; the key's password too."""
-    by_file = _of(
+    by_file = connection_with(
         security_protocol="SSL",
         ssl_keystore_type="PEM",
         ssl_keystore_location=str(CLIENT_PEM),
@@ -323,7 +309,7 @@ def test_a_client_certificate_reaches_both_clients() -> None:
     )
     text = CLIENT_PEM.read_text()
     key, certificate = text.split("-----BEGIN CERTIFICATE-----")
-    by_text = _of(
+    by_text = connection_with(
         security_protocol="SSL",
         ssl_keystore_key=key,
         ssl_keystore_certificate_chain=f"-----BEGIN CERTIFICATE-----{certificate}",
@@ -341,7 +327,7 @@ def test_a_client_certificate_reaches_both_clients() -> None:
 
 def test_a_wrong_key_password_is_a_typed_error_without_it() -> None:
     """Both clients refuse; ours says which options to look at."""
-    connection = _of(
+    connection = connection_with(
         security_protocol="SSL", ssl_keystore_location=str(CLIENT_PEM), ssl_key_password=CANARY
     )
 
@@ -353,7 +339,9 @@ def test_a_wrong_key_password_is_a_typed_error_without_it() -> None:
 
 def test_a_missing_tls_file_is_a_typed_error(tmp_path: Path) -> None:
     """What cannot be read is named by its kind, in the driver, before any task."""
-    connection = _of(security_protocol="SSL", ssl_ca_location=str(tmp_path / "absent.pem"))
+    connection = connection_with(
+        security_protocol="SSL", ssl_ca_location=str(tmp_path / "absent.pem")
+    )
 
     with pytest.raises(ConfigError, match=r"kafka\.ssl"):
         connection.wire()
