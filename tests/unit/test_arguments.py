@@ -69,7 +69,7 @@ _WRONG: dict[str, list[Any]] = {
 )
 def test_a_job_refuses_an_argument_that_it_cannot_use(name: str, value: object) -> None:
     """With its name and what to write; in a thread of the coordinator it would be a riddle."""
-    with pytest.raises(ConfigError, match=name) as raised:
+    with pytest.raises(ConfigError, match=rf"\b{name}\b") as raised:
         _job(**{name: value})
     _, _, remedy = raised.value.args
     assert remedy
