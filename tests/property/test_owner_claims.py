@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
 from tests.owner_runs import Call, Freeze, RunPlan, World
 
 _FIRST_CALLS = 18  # of a run: its start, its first looks, and some renewals
+_WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 _CALM_S = 60.0  # behind all pauses everybody has looked a few times
 
 _eighths = st.integers(0, 24).map(lambda eighths: eighths / 8)
@@ -114,16 +116,34 @@ def test_rule_22_pauses_alone_never_end_all_runs(plans: list[RunPlan]) -> None:
     assert is_given_back or [run for run in world.runs if not run.ended_by]
 
 
-@settings(max_examples=50)
-@given(
-    _plans(uris=["file:/a"], is_quick=True, is_sure=True, is_left_alone=True),
-    st.integers(0, 640).map(lambda eighths: eighths / 8),
-)
-def test_rule_22_who_was_taken_over_decides_no_more(plan: RunPlan, behind_s: float) -> None:
+@st.composite
+def _overtaken(draw: st.DrawFn) -> tuple[RunPlan, RunPlan]:
+    """A run that stands still once for longer than others watch, in a call or anywhere, and one
+    from a copy that begins about then: most often it takes over."""
+    plan = draw(_plans(uris=["file:/a"], is_quick=True, is_sure=True, is_left_alone=True))
+    pause_s, is_asleep = draw(st.sampled_from([20.0, 30.0, 45.0, 60.0])), draw(st.booleans())
+    number, where = draw(st.integers(0, _FIRST_CALLS)), draw(st.integers(0, 2))
+    at_s = plan.begins_s + RENEWAL_INTERVAL_S * max(0, (number - 1) // 2)
+    pauses = (
+        Call(before_s=pause_s, is_asleep=is_asleep),
+        Call(during_s=pause_s, is_asleep=is_asleep),
+        Freeze(at_s=at_s + draw(_eighths), for_s=pause_s, is_asleep=is_asleep),
+    )
+    match pauses[where]:
+        case Call() as call:
+            plan = replace(plan, calls={**plan.calls, number: call})
+        case Freeze() as freeze:
+            plan = replace(plan, freezes=[*plan.freezes, freeze])
+    behind_s = draw(st.integers(-16, 8 * (int(pause_s - _WATCH_S) + 4))) / 8
+    return plan, RunPlan(uri="file:/b", begins_s=max(plan.begins_s, at_s + behind_s))
+
+
+@settings(max_examples=100)
+@given(_overtaken())
+def test_rule_22_who_was_taken_over_decides_no_more(plans: tuple[RunPlan, RunPlan]) -> None:
     """However often it was paused, where the run from a copy is not. It may have been asleep in any
     call, or between two."""
-    copy = RunPlan(uri="file:/b", begins_s=plan.begins_s + behind_s)
-    older, newer = _world([plan, copy]).runs
+    older, newer = _world(plans).runs
     if older.took_s is None or newer.took_s is None or newer.took_s < older.took_s:
         return
     assert older.ended_by == "fenced"
