@@ -49,7 +49,9 @@ def _sample(rig: Rig, engine: str, epochs: int) -> list[float]:
         Observer(rig.connection, output) as observer,
         rig.run("pipeline", source, output, arguments) as running,
     ):
-        producer = Producer({"bootstrap.servers": rig.bootstrap, "linger.ms": 0})
+        producer = Producer(
+            {"bootstrap.servers": rig.bootstrap, "enable.idempotence": True, "linger.ms": 0}
+        )
         for number in range(epochs + _WARM_EPOCHS):
             producer.produce(source, b"x" * 100)
             producer.flush(10)

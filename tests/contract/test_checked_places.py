@@ -41,7 +41,7 @@ def cluster() -> Iterator[MockCluster]:
 
 
 def produce(cluster: MockCluster, value: bytes, count: int) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for _ in range(count):
         producer.produce(_TOPIC, value, partition=0)
     assert producer.flush(60) == 0
