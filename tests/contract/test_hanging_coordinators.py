@@ -73,8 +73,9 @@ def _threads() -> int:
 
 def _record(cluster: MockCluster) -> tuple[Callable[[], None], Callable[[], None]]:
     cluster.move(owner_group("orders"), 1)
-    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=10.0)
+    store = KafkaOwnerStore(connection(cluster), "orders", timeout_s=_LONG_S)
     store.write(_RECORD)
+    store._timeout_s = 0.1  # noqa: SLF001 - of each call
     return lambda: store.write(_RECORD), store.close
 
 
