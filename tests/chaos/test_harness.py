@@ -26,6 +26,7 @@ def broken(kafka: EmbeddedKafka, directory: Path, fault: str) -> Scenario:
     return Scenario(STAND_IN, kafka.bootstrap, directory, setting)
 
 
+@pytest.mark.extended
 def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
     """Each start is killed at another place; the last one runs to the end."""
     for failpoint in KILLS:

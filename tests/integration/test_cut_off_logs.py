@@ -150,7 +150,7 @@ def test_a_range_is_not_read_from_another_log(written: Log, hot_path: str) -> No
     ["native", pytest.param("plain", marks=pytest.mark.extended)],
     indirect=True,
 )
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("anew", [pytest.param(False, marks=pytest.mark.extended), True])
 def test_a_follower_ends_where_the_log_is_another(written: Log, hot_path: str, anew: bool) -> None:
     """And does not go on behind what is new; the driver judges where the next one begins. Nor where
     its splits are dealt anew, and another consumer goes on."""

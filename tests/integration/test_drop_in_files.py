@@ -46,7 +46,14 @@ def numbered(first: int, last: int) -> list[Record]:
     return [Record(value=b"%d" % n, key=b"%d" % (n % 3)) for n in range(first, last)]
 
 
-@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "parquet",
+        pytest.param("json", marks=pytest.mark.extended),
+        pytest.param("csv", marks=pytest.mark.extended),
+    ],
+)
 def test_each_row_is_in_one_file_and_a_second_run_adds_what_is_new(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, form: str
 ) -> None:
@@ -67,6 +74,7 @@ def test_each_row_is_in_one_file_and_a_second_run_adds_what_is_new(
     )  # which is given back at the latest when the process ends
 
 
+@pytest.mark.extended
 def test_tasks_write_to_hdfs(
     session: SparkSession,
     kafka: EmbeddedKafka,

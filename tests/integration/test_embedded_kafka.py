@@ -61,6 +61,7 @@ def test_transactions_work_at_every_feature_level(leveled_kafka: EmbeddedKafka) 
     assert values(leveled_kafka.bootstrap, name) == [b"x"]
 
 
+@pytest.mark.extended
 def test_killed_broker_comes_back_with_its_ports_and_records(tmp_path: Path) -> None:
     """`kill` and `start` is the crash of a broker, not a new one."""
     with EmbeddedKafka(data_dir=tmp_path / "broker") as broker:

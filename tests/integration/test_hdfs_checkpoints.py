@@ -63,6 +63,7 @@ def _answers(store: CheckpointStore, *, empty: bool = False) -> bool:
         return False
 
 
+@pytest.mark.extended
 def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None:
     """Rule 7: rename to an absent name, from two clients with connections of their own."""
     clients = {name: HadoopFileSystem(uri, hadoop_client) for name in ("a", "b")}

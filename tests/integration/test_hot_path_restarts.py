@@ -153,6 +153,11 @@ def test_rule_25_a_partition_that_begins_anew_elsewhere_loses_and_doubles_nothin
         assert stream.at == len(stream.offsets)
 
 
+@pytest.mark.parametrize(
+    "hot_path",
+    ["native", pytest.param("plain", marks=pytest.mark.extended)],  # which takes nothing ahead
+    indirect=True,
+)
 def test_rule_25_what_was_taken_ahead_of_a_restart_is_let_go(
     kafka: EmbeddedKafka, topic: TopicFactory, pooled: PooledConsumer
 ) -> None:
@@ -164,7 +169,7 @@ def test_rule_25_what_was_taken_ahead_of_a_restart_is_let_go(
     )
     reader = Reader(pooled, name, [Stream(range(2_000)) for _ in range(2)], batch_bytes=2_000)
     wait_for(lambda: reader.fetch(500), what="the first records", poll_s=0)
-    for _ in range(25):  # each waits for half a second
+    for _ in range(10):  # each waits for half a second
         reader.restart(0, chance.randrange(2_000))
         wait_for(lambda: reader.fetch(500) and reader.streams[0].seen, what="records", poll_s=0)
     wait_for(lambda: reader.fetch(500) == 0 and len(reader.ended) == 2, what="both ends", poll_s=0)

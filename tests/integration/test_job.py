@@ -81,6 +81,7 @@ def test_copy_keeps_key_headers_partition_and_null(
     assert result.restored_from is not None
 
 
+@pytest.mark.extended
 def test_retained_checkpoints_are_bounded(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -183,6 +183,7 @@ def end(running: Running, copy: Copy) -> None:
     assert "ended without an error" in running.failure()
 
 
+@pytest.mark.extended
 def test_rule_26_a_quiet_state_gives_its_result_once(copy: Copy, batches: Batches) -> None:
     """While nothing comes, and at a later run for which nothing came: neither is a batch of
     Spark's, which would write the whole result of a `complete` aggregation again."""
