@@ -25,12 +25,14 @@ class LogFollower:
 
     Attributes:
         logs: end of each partition's log; a test raises them.
-        leaders: who wrote the last record that was read of a partition, where that is known.
+        read: how far records came of a partition, where that is not up to its position.
+        markers: partitions that hold nothing else.
     """
 
     def __init__(self, splits: Sequence[SplitRange], logs: dict[int, int]) -> None:
         self.logs = logs
         self.read: dict[int, RecordsRead] = {}
+        self.markers: set[int] = set()
         self.is_closed = False
         self._at: dict[SplitKey, int] = {}
         self.restart_at(splits)
@@ -54,11 +56,16 @@ class LogFollower:
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `Follower.records_read`."""
-        return {key: self.read[key[2]] for key in self._at if key[2] in self.read}
+        return {
+            key: self.read.get(key[2], RecordsRead(at, None))
+            for key, at in self._at.items()
+            if at > self._began[key] and key[2] not in self.markers
+        }
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """See `Follower.restart_at`."""
         self._at = {split.key: split.start_offset for split in splits}
+        self._began = dict(self._at)
 
     def close(self) -> None:
         """See `Follower.close`."""

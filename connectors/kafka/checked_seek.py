@@ -36,7 +36,7 @@ def place_of(split: SplitRange, position: int, read: RecordsRead | None) -> Topi
 
     Args:
         split: its start is where the pass began.
-        position: behind all that was read, markers included.
+        position: where nothing but markers was seen behind it; of a range, the next offset.
         read: how far its records came; None: none came, or every record is checked.
     """
     if read is None or read.leader_epoch is None or read.end_offset < split.start_offset:

@@ -93,7 +93,8 @@ class KafkaFollower:
         self._read_before = {
             split.key: read[split.key]
             for split in splits
-            if split.key in read and split.start_offset == at[split.key]
+            if split.key in read
+            and read[split.key].end_offset <= split.start_offset <= at[split.key]
         }
         if not splits:
             return

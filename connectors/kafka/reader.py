@@ -172,6 +172,8 @@ class Reading:
         self._stalled_s: dict[int, float] = {}
         self._told: set[int] = set()
         self._read = dict(read or {})
+        self._began = [split.start_offset for split in splits]
+        self._unasked: set[int] = set()
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -279,8 +281,9 @@ class Reading:
     def _first_epoch(self, fetched: Fetched, wanted: BoolArray | None, slot: int) -> int | None:
         """See `RecordsRead`. Once a record's leader is known, librdkafka asks each later one."""
         read = self._read.get(slot)
-        if not self._follows or (read is not None and read.leader_epoch is not None):
+        if not self._follows or slot not in self._unasked:
             return None if read is None else read.first_epoch
+        self._unasked.discard(slot)
         of_slot = fetched.slots == slot
         rows = np.flatnonzero(of_slot if wanted is None else of_slot & wanted)
         return fetched.leader_epoch(int(rows[0]))
@@ -348,9 +351,11 @@ class Reading:
         read = self._read.get(slot)
         if goes_on_at > position:
             self._lose(slot, goes_on_at)
-        elif held is not None and read is not None and read.end_offset < held[0] <= position:
+        elif self._follows and held is not None and self._records_end(slot) < held[0] <= position:
             # Deleted with its last record: the markers behind that, from which it would be asked.
-            self._read[slot] = read._replace(end_offset=held[0])
+            self._began[slot] = held[0]
+            if read is not None:
+                self._read[slot] = read._replace(end_offset=held[0])
         else:
             self._refuse_silence()  # refused again and again, it would be asked for ever
         self._stop(slot)
@@ -370,8 +375,17 @@ class Reading:
     def _place(self, slot: int) -> TopicPartition:
         """Where to go on. By the leader's epoch librdkafka checks, whenever there is a new leader,
         that a log is still the same; of a range every record is checked."""
-        read = self._read.get(slot) if self._follows else None
-        return place_of(self._splits[slot], self._progress.position(slot), read)
+        split = self._splits[slot]
+        if not self._follows:
+            return place_of(split, self._progress.position(slot), None)
+        place = place_of(split, self._records_end(slot), self._read.get(slot))
+        (self._unasked.add if place.leader_epoch is None else self._unasked.discard)(slot)
+        return place
+
+    def _records_end(self, slot: int) -> int:
+        """Between there and the position lie markers only."""
+        read = self._read.get(slot)
+        return max(self._began[slot], 0 if read is None else read.end_offset)
 
     def _stall(self, slot: int) -> None:
         """Ask for it again later, unless a barrier has said by then what becomes of it."""

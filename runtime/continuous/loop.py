@@ -207,11 +207,11 @@ class TaskLoop:
     def _adopt(self, barrier: Barrier) -> Barrier:
         """Follow the splits that the barrier is about, from where it says that they begin."""
         asked = {split.key: split.start_offset for split in barrier.splits}
-        known, at = self._epoch.starts, self._follower.positions()
+        known = self._epoch.starts
         if asked == known:
             return barrier
         if known.items() <= asked.items():
-            places = {**asked, **at}
+            places = {**asked, **self._behind_records()}
             self._follower.restart_at([_from(s, places[s.key]) for s in barrier.splits])
             self._epoch.starts = asked
         else:
@@ -219,6 +219,16 @@ class TaskLoop:
             # meanwhile, and its records are decided.
             self._read_again(barrier)
         return barrier
+
+    def _behind_records(self) -> dict[SplitKey, int]:
+        """Where to go on by another consumer: behind the epoch's last records. Markers that follow
+        are passed again; where another log has records in their place by now, these would be passed
+        over, for a place behind them is believed."""
+        read = self._follower.records_read()
+        return {
+            key: max(start, read[key].end_offset) if key in read else start
+            for key, start in self._epoch.starts.items()
+        }
 
     def _read_again(self, barrier: Barrier) -> None:
         """What was read of this epoch is in nobody's decision."""

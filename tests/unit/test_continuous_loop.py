@@ -146,7 +146,9 @@ def test_a_position_is_of_the_leader_that_wrote_the_last_record(
     """Whose log has it, is known; of markers behind it nobody tells who wrote them, and the leader
     that the barrier is of may never have had what the task has read."""
     bench = Bench({0: 10})
-    if read is not None:
+    if read is None:
+        bench.follower.markers.add(0)
+    else:
         bench.follower.read[0] = read
     bench.step()
     bench.give(4, replace(split(0, 0, cut_at), leader_epoch=3))
@@ -240,6 +242,24 @@ def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
     assert sorted(bench.writers[1].records) == [(0, n) for n in range(20, 30)] + [
         (1, n) for n in range(15, 20)
     ]
+
+
+def test_markers_behind_the_last_record_are_passed_again_where_splits_are_dealt_anew() -> None:
+    """Another consumer believes the place that it is given. Behind an unclean election records may
+    be where the markers were: nobody would read them."""
+    bench = Bench({0: 10, 1: 8})
+    bench.follower.read[0] = RecordsRead(7, 3)
+    bench.follower.markers.add(1)
+    bench.step(2)
+    bench.loop._adopt(  # noqa: SLF001 - where it goes on, before it reads
+        Barrier(
+            checkpoint_id=4,
+            region="main",
+            generation=7,
+            splits=(split(0, 0, 10), split(1, 0, 8), split(2, 5, 5)),
+        )
+    )
+    assert {key[2]: at for key, at in bench.follower.positions().items()} == {0: 7, 1: 0, 2: 5}
 
 
 def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:

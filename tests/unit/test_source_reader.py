@@ -68,7 +68,8 @@ class FakeConsumer:
 
     def unassign(self) -> None: ...
 
-    def incremental_assign(self, places: Sequence[TopicPartition]) -> None: ...
+    def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
+        self.places = [(place.offset, place.leader_epoch) for place in places]
 
     def incremental_unassign(self, places: Sequence[TopicPartition]) -> None: ...
 
@@ -304,6 +305,36 @@ def test_a_follower_tells_whose_its_first_record_is_where_nobody_was_asked(
     assert follower.records_read() == {split().key: (3, 6, 4)}
     follower.restart_at([split()])
     assert follower.records_read() == {}
+
+
+def test_where_a_follower_begins_anew_behind_markers_nobody_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An epoch has ended there. Its next record may be a leader's that lacks what lies before."""
+    first = [message(0, leader_epoch=4), message(2, KafkaError(END, "end"))]
+    consumer = FakeConsumer(first, [message(2, leader_epoch=6)], [], watermarks=(0, 3))
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow([split(leader_epoch=4)], None)
+    follower.poll()
+    follower.restart_at([replace(split(), start_offset=2)])
+    assert consumer.places == [(2, None)]
+    assert follower.records_read() == {split().key: (1, 4, 4)}
+    follower.poll()
+    assert follower.records_read() == {split().key: (3, 6, 6)}
+
+
+@pytest.mark.parametrize(("first_left", "place"), [(0, 0), (1, 1), (2, 2)])
+def test_a_follower_goes_on_before_the_markers_that_it_has_passed(
+    monkeypatch: pytest.MonkeyPatch, first_left: int, place: int
+) -> None:
+    """Other records may be in their place by now; of those that were deleted nothing is left."""
+    events = [message(2, KafkaError(END, "end")), message(2, KafkaError(OUT_OF_RANGE, "no"))]
+    consumer = FakeConsumer(events, [], watermarks=(first_left, 2))
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    follower.poll()
+    assert consumer.places == [(place, None)]
+    assert follower.positions() == {split().key: 2}
 
 
 # --- log-ins that are refused -----------------------------------------------------------------
