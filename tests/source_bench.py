@@ -27,12 +27,13 @@ class Bench:
         cluster: FakeSourceCluster | None = None,
         *,
         bounded: bool = False,
+        clock: FakeClock | None = None,
         **options: str,
     ) -> None:
         self.cluster = cluster or FakeSourceCluster()
         if cluster is None:
             self.cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20))
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self.on_pause: Callable[[], object] = lambda: None
         given = {
             "kafka.bootstrap.servers": "fake:9092",

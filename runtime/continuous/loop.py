@@ -122,6 +122,7 @@ class TaskLoop:
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
         begins_after: newest checkpoint when the life began.
+        leaders: of the splits' logs, where it began, as far as they are known.
         no_progress_timeout_s: a split of which nothing comes for so long, though barriers say that
             there is more, ends the task. What functions and sinks took is not the brokers' silence.
         clock: monotonic seconds.
@@ -137,6 +138,7 @@ class TaskLoop:
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
         begins_after: int,
+        leaders: Mapping[SplitKey, int] | None = None,
         no_progress_timeout_s: float = 120.0,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -151,6 +153,7 @@ class TaskLoop:
         self._open_writers = open_writers
         self._functions = functions
         self._last_checkpoint_id = begins_after
+        self._leaders = dict(leaders or {})
         self._barrier: Barrier | None = None
         self._began_s = clock()
         self._pause_s = _SHORTEST_PAUSE_S
@@ -192,7 +195,7 @@ class TaskLoop:
             self._write(batch)
         if self._barrier is not None:
             self._require_progress(self._barrier)
-            if self._has_read(self._barrier):
+            if self._has_read(self._barrier) and not self._passes_again(self._barrier):
                 self._end(self._barrier)
                 self._barrier = None
         return batch is not None and not _is_small(batch)
@@ -230,11 +233,29 @@ class TaskLoop:
             for key, start in self._epoch.starts.items()
         }
 
+    def _passes_again(self, barrier: Barrier) -> bool:
+        """Whether markers that were passed may be of a log that the barrier's leader lacks.
+
+        It was elected since the last barrier. The driver has asked it for what lies before the
+        epoch, and would not ask for what lies within, which is its own once the epoch has ended. So
+        they are passed again, by a consumer that knows of it.
+        """
+        at, ends, leaders = self._follower.positions(), self._behind_records(), _leaders_of(barrier)
+        found = any(
+            self._leaders.get(key, leader) < leader and at[key] > ends[key]
+            for key, leader in leaders.items()
+        )
+        self._leaders |= leaders
+        if found:
+            self._follower.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
+        return found
+
     def _read_again(self, barrier: Barrier) -> None:
         """What was read of this epoch is in nobody's decision."""
         self._epoch.writers.abort()
         failpoint("after-epoch-rewound")
         self._behind.clear()  # what was seen at these positions is no silence of theirs
+        self._leaders |= _leaders_of(barrier)
         self._follower.restart_at(barrier.splits)
         self._epoch = self._begin({split.key: split.start_offset for split in barrier.splits})
 
@@ -364,6 +385,12 @@ def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) ->
         leader_epoch=epoch,
         leader_epoch_end=None if epoch is None or known_end == end else known_end,
     )
+
+
+def _leaders_of(barrier: Barrier) -> dict[SplitKey, int]:
+    """By split, where it is known."""
+    found = {split.key: split.leader_epoch for split in barrier.splits}
+    return {key: leader for key, leader in found.items() if leader is not None}
 
 
 def _from(split: SplitRange, offset: int) -> SplitRange:

@@ -107,6 +107,7 @@ class ContinuousChain:
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
             begins_after=self.begins_after,
+            leaders={s.key: s.leader_epoch for s in self.splits if s.leader_epoch is not None},
             no_progress_timeout_s=self.reader.no_progress_timeout_s,
         )
 

@@ -262,6 +262,29 @@ def test_markers_behind_the_last_record_are_passed_again_where_splits_are_dealt_
     assert {key[2]: at for key, at in bench.follower.positions().items()} == {0: 7, 1: 0, 2: 5}
 
 
+@pytest.mark.parametrize(("barriers", "restarts"), [((3, 3), 0), ((3, 4, 4), 1), ((None, 4), 0)])
+def test_markers_that_an_earlier_leader_wrote_are_passed_again_under_the_next_one(
+    barriers: tuple[int | None, ...], restarts: int
+) -> None:
+    """Its log may have records in their place, and the epoch would end behind these as its own: it
+    would never be asked what it lacks."""
+    bench = Bench({0: 0})
+    bench.follower.markers.add(0)
+    restarted = []
+    restart_at = bench.follower.restart_at
+    bench.follower.restart_at = lambda splits: restarted.append(splits) or restart_at(splits)  # type: ignore[method-assign, func-returns-value]  # and counts
+    for number, leader in enumerate(barriers):
+        bench.follower.logs[0] += 10
+        bench.step()
+        end = 10 * (number + 1)
+        bench.give(4 + number, replace(split(0, end - 10, end), leader_epoch=leader))
+        bench.step(3)
+    assert len(restarted) == restarts
+    assert [split.start_offset for (split,) in restarted] == [10] * restarts
+    ends = [ended.pre_commit().ranges[0].end_offset for ended in bench.courier.ended]
+    assert ends == [10 * (number + 1) for number in range(len(barriers))]
+
+
 def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
     """The driver can read it and this host cannot: the others must not hide that."""
     bench = Bench({0: 100_000, 1: 0})
