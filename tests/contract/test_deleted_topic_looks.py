@@ -10,8 +10,8 @@ from tests.kafka_fixture import TopicFactory
 
 pytestmark = pytest.mark.integration
 
-# Before offsets were asked of known leaders alone, five of six such processes ended by SIGSEGV
-# within 2,600 looks (see `connectors.kafka.described`).
+# Before offsets were asked of known leaders alone, such processes ended by SIGSEGV, within 2,600
+# looks (see `connectors.kafka.described`).
 _PROGRAM = """
 import sys
 from connectors.kafka.discovery import KafkaCluster
