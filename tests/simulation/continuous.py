@@ -5,7 +5,7 @@ asked to, and the driver finishes by hand what none of them has acknowledged. Le
 courier's thread and the client of librdkafka; a task outlives its driver, or its region's life.
 """
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -425,6 +425,9 @@ class ContinuousLife:
     def open(self) -> tuple[OpenWork, ...]:
         """What it has told of, and what is not committed on record."""
         return self.registration().open
+
+    def returns(self, batches: Iterable[BatchKey]) -> None:
+        """Nothing of Spark's waits for it."""
 
     def registration(self) -> RegionRegistration:
         """See `RegionHandle.register`."""

@@ -52,7 +52,8 @@ class Ending:
         """Nobody is left. One start is enough, as a rule, unless it stops to tell of losses."""
         world = self._world
         self._starts += 1
-        is_few = world.people.are_told_losses or self._starts <= _MOST_STARTS
+        most = _MOST_STARTS + 2 * world.people.remedies
+        is_few = world.people.are_told_losses or self._starts <= most
         world.require(is_few, "the job is started again and again, and is not whole")
         return world.start_again()
 

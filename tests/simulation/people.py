@@ -21,6 +21,7 @@ from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import (
     ConfigError,
+    DamagedCheckpointError,
     FencedError,
     RegionGivenUpError,
     RegionsParkedError,
@@ -62,6 +63,7 @@ class People:
 
     Attributes:
         words: what they have said of transactions.
+        remedies: how often they had to go back further, to where no state is.
         done: transactions by the outcome of a command, and refusals by their error.
     """
 
@@ -70,6 +72,7 @@ class People:
         self._session: TransactionSession | None = None
         self.words: Counter[AcceptedAs] = Counter()
         self.done: Counter[str] = Counter()
+        self.remedies = 0
 
     # --- a job has stopped ------------------------------------------------------------------------
 
@@ -91,9 +94,14 @@ class People:
             tolerated += (RewriteFailedError,)
         if profile.forget:
             tolerated += (TransactionUnknownError,)
-        if process.wish is not None and isinstance(error, ConfigError):
-            self._world.wish = None  # what they wanted to go back to has been retired since
-            tolerated += (ConfigError,)
+        if process.wish is not None and isinstance(error, ConfigError | DamagedCheckpointError):
+            self._world.wish = None  # it has been retired since, or lies behind another restore
+            tolerated += (ConfigError, DamagedCheckpointError)
+        if profile.restore and profile.stateful and isinstance(error, DamagedCheckpointError):
+            tolerated += (DamagedCheckpointError,)  # another start has rewound the logs meanwhile
+            if process.is_newest():
+                self.remedies += 1
+                self._world.remedy = 0  # to a place that needs none
         is_loss = isinstance(error, TransactionLostError) and profile.accepted
         if is_loss or isinstance(error, TransactionUnknownError):
             assert error is not None

@@ -41,7 +41,14 @@ from runtime.contracts import (
     SplitEnumerator,
 )
 from runtime.errors import ConfigError, IllegalTransitionError, StreamError
-from runtime.model import BatchKey, CheckpointKind, RegionRecord, SplitRange, StateEntry
+from runtime.model import (
+    BatchKey,
+    CheckpointKind,
+    CheckpointRecord,
+    RegionRecord,
+    SplitRange,
+    StateEntry,
+)
 from tests.fake_file_system import SimulatedCrashError
 from tests.fakes import FakeSource
 from tests.simulation.continuous import ContinuousLife, Engine
@@ -52,6 +59,7 @@ from tests.simulation.people import RegionBrokenError
 from tests.simulation.rewriting import Rewriter
 from tests.simulation.run_watch import RunWatch
 from tests.simulation.spark import Life
+from tests.simulation.state_logs import require_way_back
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -152,6 +160,7 @@ class Process:
             pause=self.world.nap,
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
+            require_restorable=self._require_way_back,
         )
         timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
         steps = sequence.run(timeout_s=timeout_s, restore_from=self.wish)
@@ -195,13 +204,25 @@ class Process:
             self._live(record, self.found.generation)
         self.running = True
 
+    @property
+    def keeps_state_logs(self) -> bool:
+        """Whether Spark's logs and state are played: a drop-in query's are its own."""
+        return self.world.profile.stateful and not self.world.profile.external
+
+    def _require_way_back(self, record: CheckpointRecord) -> None:
+        if self.keeps_state_logs:
+            require_way_back(self.world, self.regions, record)
+
+    def is_newest(self) -> bool:
+        """Whether nobody has begun a run behind this one."""
+        last = self.world.history[-1:]
+        return all(record.leader_session_id == self.session for record in last)
+
     def _live(self, record: RegionRecord, generation: int) -> None:
         if self._plan.regions[0].follows:
             self.lives.append(ContinuousLife(self, record, generation))
             return
         first = 1
-        if self.world.profile.stateful:
-            first = record.batch_id or 1  # its commit log may have been lost: Spark replays it
         if self.world.profile.external:
             first = max(self.world.spark.committed, default=0) + 1
         self.lives.append(Life(self, record, generation, first))
@@ -297,8 +318,7 @@ class Process:
         """What the code calls its own bug is one, in a life that goes on under nobody's seal; in
         one that is over, somebody may have swept what it still writes."""
         if isinstance(error, IllegalTransitionError):
-            is_newest = self.world.history[-1].leader_session_id == self.session
-            is_ours = is_newest and self.core.is_live(life.region, life.generation)
+            is_ours = self.is_newest() and self.core.is_live(life.region, life.generation)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
 
     def _ask(self, living: list[Life | ContinuousLife]) -> None:
@@ -414,6 +434,8 @@ class Process:
             self._sweeps_asked.append(lambda: self.tell(swept))
         elif isinstance(action, ReturnBatches):
             self.results |= dict.fromkeys(action.batches)
+            for life in self.lives:
+                life.returns(action.batches)
         elif isinstance(action, FailBatches):
             self.results |= dict.fromkeys(action.batches, action.error)
         elif isinstance(action, RegionRestarted):

@@ -92,7 +92,35 @@ def keep_what_the_newest_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KeptStates, "note", broken)
 
 
+def return_behind_a_run_that_went_back(patch: pytest.MonkeyPatch) -> None:
+    """Rule 12: a batch that returns is logged, and where a newer run has gone back, its number is
+    another batch's."""
+    init = Hands.__init__
+
+    def broken(self: Any, **given: Any) -> None:
+        init(self, **given)
+        self._keeps_state = False
+
+    patch.setattr(Hands, "__init__", broken)
+
+
+_STATE = "a region's state is of another place than its offsets"
 _RESTORES: Mapping[str, Any] = {"restore": 0.1, "kill": 0.03, "start": 0.1, "processes": 12}
+_WOKEN_WITH_STATE: Mapping[str, Any] = {
+    "stateful": True,
+    "restore": 0.1,
+    "pause": 0.15,
+    "resume": 0.1,
+    "kill": 0.0,
+    "start": 0.0,
+    "fail_region": 0.0,
+    "regions": 1,
+    "partitions": 1,
+    "steps": 120,
+    "processes": 30,
+    "short": True,
+    "unanswered": 0.2,
+}
 
 RESTORE_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
@@ -126,6 +154,11 @@ RESTORE_MUTATIONS: Mapping[
         retire_what_a_run_goes_on_from,
         {**_RESTORES, "pause": 0.05, "short": True},
         "what a run goes on from is deleted",
+    ),
+    "return behind a run that went back": (
+        return_behind_a_run_that_went_back,
+        _WOKEN_WITH_STATE,
+        _STATE,
     ),
     "keep what the newest holds": (
         keep_what_the_newest_holds,

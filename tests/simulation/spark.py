@@ -1,6 +1,6 @@
 """Spark as a region sees it: batches, task attempts, ids, and logs that outlive the driver."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from runtime.checkpoint.messages import (
     RegionFailed,
 )
 from runtime.contracts import OpenWork, RegionRegistration, StagedFrame, TaskScope
-from runtime.errors import FencedError, StreamError
+from runtime.errors import FencedError, StorageError, StreamError
 from runtime.model import (
     Acknowledgement,
     Barrier,
@@ -26,6 +26,7 @@ from runtime.model import (
 from tests.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of
+from tests.simulation.state_logs import StateLog
 from tests.simulation.tasks import KafkaTasks
 from tests.simulation.worker import scope_of
 
@@ -58,6 +59,11 @@ class Life:
         self.region = restored.region
         self.generation = generation
         self.batch_id = first_batch
+        self.log: StateLog | None = None
+        if process.keeps_state_logs:
+            is_newest = process.is_newest()
+            self.log = StateLog(process.world, restored, generation, is_newest=is_newest)
+            self.batch_id = self.log.first
         self._states = restored.operator_states  # in the last decided record
         self._tasks = KafkaTasks(process)
         self._staging_task: FileTask | None = None
@@ -124,9 +130,14 @@ class Life:
         while True:
             batch = BatchKey(region=self.region, generation=self.generation, batch_id=self.batch_id)
             if self._process.core.is_decided(batch):
+                if self.log is not None:
+                    self.log.replay(self.batch_id, is_ours=self._process.is_newest())
                 yield from self._returned()
                 continue
-            states = yield from self._write(batch, *(yield from self._plan()))
+            splits, barrier = yield from self._plan()
+            if self.log is not None and barrier is not None:
+                self.log.plan(self.batch_id, barrier)
+            states = yield from self._write(batch, splits, barrier)
             self._tasks.make_ready()
             self._awaited = batch
             while batch not in self._process.results:
@@ -216,7 +227,7 @@ class Life:
             batch_id=batch.batch_id,
             splits=splits,
             committables=tuple(committables),
-            state=_STATE if world.profile.stateful else None,
+            state=self._snapshot(splits),
             operator_states=staged.operator_states,
         )
         decide_by_s = None
@@ -235,6 +246,21 @@ class Life:
         if world.roll(0.05):
             self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost
         return record.operator_states
+
+    def _snapshot(self, splits: tuple[SplitRange, ...]) -> StateSnapshot | None:
+        """What the record says of the state behind a batch."""
+        if self.log is None:
+            return _STATE if self._world.profile.stateful else None
+        self.log.run(splits, is_ours=self._process.is_newest())
+        return replace(_STATE, location=f"{self.log.location}/state")
+
+    def returns(self, batches: Iterable[BatchKey]) -> None:
+        """Spark logs a batch as soon as its callback has returned."""
+        if self.log is not None and self._awaited in batches and not self.dead:
+            try:
+                self.log.returns(self.batch_id)
+            except StorageError as err:
+                self.fail(err)
 
     def _stage(
         self, splits: tuple[SplitRange, ...], scope: TaskScope

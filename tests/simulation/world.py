@@ -16,7 +16,7 @@ from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import MetadataStore
 from runtime.model import CheckpointRecord, SplitRange
 from runtime.owner_record import OwnerRecord
-from tests.fake_file_system import FakeFileSystem
+from tests.fake_file_system import Disk, FakeFileSystem
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
 from tests.simulation.continuous import ContinuousLife, Task
@@ -77,6 +77,7 @@ class World:
         self.calm = False
         self.repairs = 0
         self.wish: int | None = None  # the last one
+        self.remedy: int | None = None  # what somebody has to wish for
         self.processes: list[Process] = []
         self.deadly: list[str] = []
         self.made: list[Move] = []
@@ -90,6 +91,7 @@ class World:
         self.disk = WatchedDisk()
         self.disk.world = self
         self.shelf = WatchedFiles(self)
+        self.spark_disk = Disk()
         self.settings = settings_of(profile, seed, RandomMoves(self))
 
     def draw_settings(self) -> CheckpointSettings:
@@ -200,6 +202,9 @@ class World:
     def start_again(self) -> Process:
         """A cluster manager starts the program that ran last, with its wish, or somebody without;
         in the calm a wish that was never carried out is given up."""
+        if self.remedy is not None:
+            self.wish, self.remedy = self.remedy, None
+            return self.start_process(self.wish)
         is_ours = self.wish is not None and (not self.calm or self.wish == self.watch.lineages.wish)
         again = is_ours and self.random.random() < 0.5
         return self.start_process(self.wish if again else None)
