@@ -48,7 +48,7 @@ def constant(records: DataFrame) -> DataFrame:
 
 
 def respelt(records: DataFrame) -> DataFrame:
-    return records.selectExpr("key AS Key", "value", "offset")
+    return records.selectExpr("key AS Key", "value", "timestampType")
 
 
 def by_python(records: DataFrame) -> DataFrame:
