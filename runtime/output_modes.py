@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from runtime.errors import ConfigError
 from runtime.spelling import choice_of
 
-__all__ = ["checked_mode", "mode_of_query", "require_one_mode"]
+__all__ = ["COMPLETE", "checked_mode", "mode_of_query", "require_one_mode"]
 
 
 class _Mode(enum.Enum):
@@ -15,6 +15,8 @@ class _Mode(enum.Enum):
     COMPLETE = "complete"
 
 
+COMPLETE = _Mode.COMPLETE.value
+"""The mode in which a query gives its whole result each time."""
 _UNSTATED = _Mode.UPDATE.value
 
 

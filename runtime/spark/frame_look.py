@@ -8,7 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from runtime.contracts import FrameSink
 from runtime.errors import ConfigError
 from runtime.job import Pipeline
-from runtime.spark.frames import chained_schema, source_frame, transformed
+from runtime.output_modes import COMPLETE
+from runtime.spark.frames import chained_schema, output_mode, source_frame, transformed
 from runtime.spark.job_source import probe_for
 from runtime.spark.plans import (
     initial_states,
@@ -44,8 +45,9 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     """Make the pipeline's frame over a source that never runs, and look at it.
 
     Raises:
-        ConfigError: it reads another stream, too, or its state would differ from what was written
-            if a batch is run again, or is given to it, or its rows do not suit a sink of files.
+        ConfigError: it reads no stream, or another one, too, or its state would differ from what
+            was written if a batch is run again, or is given to it, or its rows do not suit a sink
+            of files, or without a state it is to give its whole result.
     """
     _warn_of_replays(pipeline)
     if pipeline.is_chained:
@@ -55,7 +57,13 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     probe = probe_for(pipeline.source.schema_ddl())
     frame = transformed(source_frame(spark, probe).load(), pipeline)
     read = streams_read(frame)
-    if read not in ((), (probe.name(),)):
+    if not read:
+        raise ConfigError(
+            "a transform gives rows that come of no stream",
+            {"source": pipeline.source.name},
+            "Make them of the DataFrame that its function is given.",
+        )
+    if read != (probe.name(),):
         others = set(read) - {probe.name()}
         raise ConfigError(
             "a transform reads another stream than its source, or its source twice",
@@ -66,11 +74,13 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
     _require_own_state(pipeline, frame)
     _require_repeatable(pipeline, frame)
     _check_files(pipeline, frame)
-    columns = columns_read(kept_by(frame, pipeline.sinks)) if read else None
+    keeps_state = is_stateful(frame)
+    if not keeps_state:
+        _require_nothing_whole(pipeline)
     return FrameLook(
-        keeps_state=is_stateful(frame),
+        keeps_state=keeps_state,
         repeats_result=repeats_whole_result(frame),
-        columns=columns,
+        columns=columns_read(kept_by(frame, pipeline.sinks)),
     )
 
 
@@ -112,6 +122,17 @@ def _require_own_state(pipeline: Pipeline, frame: DataFrame) -> None:
             "Its rows would be lost: the batch that takes it in is no part of a checkpoint. Leave "
             "out initialState, and write what it holds as records to a topic that the source "
             "reads, too; or join the records with its table in front of the state.",
+        )
+
+
+def _require_nothing_whole(pipeline: Pipeline) -> None:
+    """A frame without a state runs in ``append``, which ``update`` is the same as: each record's
+    rows are given once. Nobody keeps the whole result that ``complete`` asks for."""
+    if output_mode(pipeline) == COMPLETE:
+        raise ConfigError(
+            "a transform that keeps no state is to give its whole result",
+            {"source": pipeline.source.name, "output_mode": COMPLETE},
+            "Aggregate in it, or leave output_mode out: each record's rows are then given once.",
         )
 
 

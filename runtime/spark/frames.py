@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from runtime.errors import ConfigError
-from runtime.job import BatchFunction, FrameFunction, Pipeline
+from runtime.job import BatchFunction, FrameFunction, Pipeline, Step
 from runtime.output_modes import mode_of_query
 
 __all__ = ["arrow_schema", "chained_schema", "output_mode", "source_frame", "transformed"]
@@ -23,11 +23,25 @@ def source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStre
 
 
 def transformed(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """The frame behind the pipeline's `transform`; a chained pipeline's functions run in tasks."""
+    """The frame behind the pipeline's `transform`; a chained pipeline's functions run in tasks.
+
+    Raises:
+        ConfigError: a function gives something else than a frame.
+    """
     if not pipeline.is_chained:
         for step in pipeline.steps:
-            frame = cast(FrameFunction, step.function)(frame)
+            frame = _checked(cast(FrameFunction, step.function)(frame), step)
     return frame
+
+
+def _checked(made: object, step: Step) -> DataFrame:
+    if isinstance(made, DataFrame):
+        return made
+    raise ConfigError(
+        "a transform's function gives no DataFrame",
+        {"function": step.name, "gave": type(made).__name__},
+        "Let it return the changed DataFrame: the job writes it, and starts its query.",
+    )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime.model import SplitRange
+from runtime.output_modes import COMPLETE
 
 __all__ = ["repeats_its_result", "wants_another", "without_rows"]
 
 log = logging.getLogger(__name__)
 
-_WHOLE_RESULT = "complete"
 _NO_ROW = "spark_partition_id() < 0"  # nothing that the optimizer could tell without running it
 
 
@@ -51,7 +51,7 @@ def repeats_its_result(output_mode: str, splits: Iterable[SplitRange]) -> bool:
     """Whether a batch has no news: in complete mode its rows are the whole result. To be asked
     where that changes with records alone (`runtime.spark.frame_look.FrameLook.repeats_result`):
     Spark runs no such batch then, and here a sink may have asked for it."""
-    return output_mode == _WHOLE_RESULT and all(split.is_empty for split in splits)
+    return output_mode == COMPLETE and all(split.is_empty for split in splits)
 
 
 def without_rows(frame: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
@@ -50,10 +51,10 @@ def value_of(change: Function) -> Function:
     return lambda records: change(records).selectExpr("'x' AS value")
 
 
-def looked(spark: SparkSession, function: Function) -> FrameLook:
+def looked(spark: SparkSession, function: Function, *, output_mode: str | None = None) -> FrameLook:
     """At a pipeline of one transform."""
     pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
-    Stream(pipeline).transform(function)
+    Stream(pipeline).transform(function, output_mode=output_mode)
     return look_at(spark, pipeline)
 
 
@@ -95,6 +96,33 @@ def test_a_name_that_is_used_twice_reads_its_stream_twice(spark: SparkSession) -
     twice = by_sql(f"{NAMED} SELECT value FROM even UNION ALL SELECT value FROM even")
     with pytest.raises(ConfigError, match="its source twice"):
         looked(spark, twice)
+
+
+def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession) -> None:
+    """Spark would say so, and each record's rows would be given once, which is not what was asked
+    for; with a state, and in the other modes, it runs."""
+    sorted_ = value_of(lambda records: records.select("key"))
+    with pytest.raises(ConfigError, match=r"keeps no state .*output_mode=complete"):
+        looked(spark, sorted_, output_mode="complete")
+    assert not looked(spark, sorted_, output_mode="update").keeps_state
+    counted = value_of(lambda records: records.groupBy("key").count())
+    assert looked(spark, counted, output_mode="complete").keeps_state
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda _: None, "no DataFrame .*gave=NoneType"),
+        (lambda records: records.writeStream, "no DataFrame .*gave=DataStreamWriter"),
+        (lambda records: records.sparkSession.range(3), "come of no stream"),
+    ],
+)
+def test_a_transform_gives_a_frame_of_its_stream(
+    spark: SparkSession, function: Any, said: str
+) -> None:
+    """Else somebody's query, or Python, would fail in its place, and say less."""
+    with pytest.raises(ConfigError, match=said):
+        looked(spark, function)
 
 
 @pytest.mark.parametrize(
