@@ -43,6 +43,8 @@ QUERY_SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Sources by name in offset log v2; cannot be switched on later.
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    # A region's query is known by its place; Spark asks each sink for a name where this is on.
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),

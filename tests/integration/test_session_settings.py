@@ -23,10 +23,12 @@ RECORDS = [
     Record(key=b"k%d" % n, value=b"v%d" % n, headers=(("h", b"x"),), timestamp_ms=BEGAN_MS + n)
     for n in range(5)
 ]
+SINK_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 SETTINGS = {
     "spark.sql.timestampType": "TIMESTAMP_NTZ",
     "spark.sql.ansi.enforceReservedKeywords": "true",  # "offset" is one
     "spark.sql.caseSensitive": "true",
+    SINK_EVOLUTION: "true",
     "spark.sql.execution.arrow.useLargeVarTypes": "true",
 }
 
@@ -64,6 +66,7 @@ def by_a_job(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at:
 def as_a_drop_in(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at: Path) -> None:
     """By Spark's own trigger."""
     source, output = topics
+    session.conf.set(SINK_EVOLUTION, "false")  # in Python a sink cannot be given a name
     connectors.install(session)
     records = (
         session.readStream.format("sluice-kafka")

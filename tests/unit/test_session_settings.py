@@ -19,6 +19,7 @@ BATCHES = "spark.sql.streaming.minBatchesToRetain"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+SINK_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 MOST_ROWS = str(2**31 - 1)
@@ -27,6 +28,7 @@ USERS = {
     STATE_FORMAT: "1",
     NO_DATA: "true",
     EVOLUTION: "false",
+    SINK_EVOLUTION: "true",
     BATCHES: "7",
     CHECKSUM: "false",
     FULL_RETRY: "false",
@@ -71,7 +73,7 @@ def test_a_query_is_made_under_the_settings_that_the_rules_need(users: dict[str,
     than the rest (rule 21)."""
     found = inside(users)
     assert found[NO_DATA] == "false"
-    assert found[EVOLUTION] == "true"
+    assert (found[EVOLUTION], found[SINK_EVOLUTION]) == ("true", "false")
     assert found[STATE_FORMAT] == "2"
     assert (found[CHECKSUM], found[FULL_RETRY]) == ("true", "true")
 
