@@ -46,16 +46,27 @@ class Passing:
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Executor: ``batch`` with exactly the types that Spark was told."""
-        if self.columns is None or batch.schema.equals(self.columns):
+        if self.columns is None:
             return batch
-        if sorted(batch.schema.names) != sorted(self.columns.names):
+        told = batch if batch.schema.equals(self.columns) else self._as_told(batch, self.columns)
+        for field, column in zip(self.columns, told.columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise ConfigError(
+                    "a function's column has a null, and is declared to have none",
+                    {"column": field.name, "type": str(field.type)},
+                    "Declare it nullable in the function, or fill it.",
+                )
+        return told
+
+    def _as_told(self, batch: pa.RecordBatch, told: pa.Schema) -> pa.RecordBatch:
+        if sorted(batch.schema.names) != sorted(told.names):
             raise ConfigError(
                 "a function's columns are not those that it gave for an empty batch",
-                {"now": ",".join(batch.schema.names), "then": ",".join(self.columns.names)},
+                {"now": ",".join(batch.schema.names), "then": ",".join(told.names)},
                 "Files have one schema: give the same columns whatever the records are.",
             )
-        columns = [_cast(batch.column(field.name), field) for field in self.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self.columns)
+        columns = [_cast(batch.column(field.name), field) for field in told]
+        return pa.RecordBatch.from_arrays(columns, schema=told)
 
     def on(self, writing: Generator[pa.RecordBatch, None, TaskResult]) -> Iterator[pa.RecordBatch]:
         """Executor: yield what was written; then leave the answer."""

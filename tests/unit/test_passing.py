@@ -88,6 +88,19 @@ def test_other_columns_than_for_an_empty_batch_are_refused(columns: dict[str, An
         passing().conform(pa.RecordBatch.from_pydict(columns))
 
 
+def test_a_null_where_none_was_told_of_is_named() -> None:
+    """Spark reads such a column without looking for any, and fails of an index."""
+    told = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("m", pa.int64())])
+    through = passing(columns=told)
+    full = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.int64())], schema=told)
+    assert through.conform(full) is full
+    for schema in (told, pa.schema({"n": pa.int64(), "m": pa.int64()})):
+        arrays = [pa.array([None], pa.int64()), pa.array([1])]
+        with pytest.raises(ConfigError, match=r"declared to have none .column=n ") as refused:
+            through.conform(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        assert "nullable" in str(refused.value)
+
+
 def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
     rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [1.5]})
     with pytest.raises(ConfigError, match="value"):
