@@ -169,6 +169,7 @@ def test_the_directory_of_another_job_is_refused(case: Case) -> None:
     assert "other" in str(error)
 
 
+@pytest.mark.extended
 def test_a_wrong_password_is_refused_and_not_shown(
     case: Case, secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
