@@ -325,6 +325,7 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
         alive.setattr(KafkaOwnerStore, "read", read_after_renewal)
         assert "the job runs" in _refused(FencedError, "abort", str(tmp_path))
 
+    monkeypatch.setattr("connectors.kafka.txn_session.WATCHED_INTERVALS", 0.2)
     (aborted,) = _run("abort", str(tmp_path))["transactions"]
     assert aborted["transactional_id"] == attempt.identity.transactional_id
     coordinator.close()
