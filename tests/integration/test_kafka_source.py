@@ -434,6 +434,8 @@ def test_reads_over_sasl_ssl_and_refuses_a_wrong_password(
     enumerator, positions = start(made)
     ranges = cut(enumerator, positions)
     assert values(rows(made, ranges)) == [b"secret"]
+    monkeypatch.setattr("connectors.kafka.consumers._LEARN_S", 1.0)  # nobody answers
+    monkeypatch.setattr("connectors.kafka.discovery._ATTEMPT_S", 1.0)
     wrong = secure_source(secure_kafka, name, "canary-9917", hot_path)
     for act in (lambda: wrong.check(timeout_s=120), lambda: rows(wrong, ranges)):
         with pytest.raises(AuthenticationError) as caught:
