@@ -219,7 +219,7 @@ class LedWorld:
 
     def cut(self) -> tuple[SplitRange, ...]:
         """The next ranges."""
-        most = self.random.choice([None, 3])
+        most = self.random.choice([None, 3]) if self.may_change else None
         return self.bench.cut(tuple(self.decided.values()), max_records=most)
 
     def decide(self, ranges: Sequence[SplitRange], records: Sequence[tuple[int, int, int]]) -> None:
