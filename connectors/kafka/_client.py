@@ -199,6 +199,7 @@ _UNREACHABLE = error_codes(
 )
 # A partition between two leaders, or a group between two coordinators: other words a moment later.
 _MOVING = error_codes(
+    "_NOENT",  # none of the partitions that are asked for has a leader
     "FENCED_LEADER_EPOCH",
     "KAFKA_STORAGE_ERROR",
     "NOT_LEADER_FOR_PARTITION",

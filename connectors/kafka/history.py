@@ -22,6 +22,7 @@ from connectors.kafka._client import (
     OffsetSpec,
     TopicCollection,
     TopicPartition,
+    error_codes,
     make_admin,
     make_consumer,
     translate,
@@ -54,6 +55,7 @@ _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
 
 _LEADERLESS = (
+    *error_codes("_NOENT"),  # none of the partitions has one
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     # Behind an election: somebody has not heard of the new leader yet, or it does not know its end.

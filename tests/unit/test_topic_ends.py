@@ -13,6 +13,7 @@ from connectors.kafka.history import await_readable, topic_ends, topic_starts
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import StreamError, UnreachableError
 
+NO_LEADERS: int = getattr(KafkaError, "_NOENT")  # noqa: B009 - public, underscored
 _CONNECTION = KafkaConnection(bootstrap_servers="broker:9092")
 
 
@@ -42,6 +43,7 @@ def _answer(value: object, error: int | None = None) -> Future[Any]:
 @pytest.mark.parametrize(
     "code",
     [
+        NO_LEADERS,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
@@ -62,6 +64,15 @@ def test_another_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(StreamError, match="topic=orders servers=broker:9092"):
         topic_ends(_CONNECTION, "orders")
+
+
+def test_a_topic_that_stays_without_leaders_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody has to look into a broker's log for that."""
+    monkeypatch.setattr(history, "make_admin", lambda _: _Admin(NO_LEADERS))
+    with pytest.raises(UnreachableError, match="topic=orders"):
+        topic_ends(_CONNECTION, "orders", timeout_s=-1.0)
 
 
 @pytest.mark.parametrize("ask", [topic_ends, topic_starts])
