@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Never, Self, TypeAlias
 
 from connectors.kafka.client_options import Role, translate_names
@@ -38,6 +38,7 @@ __all__ = ["KafkaSource", "StartingOffsets"]
 log = logging.getLogger(__name__)
 
 _CHEAPEST = "partition"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
 """``earliest``, ``latest``, ``committed``, a moment, or an offset for each partition."""
@@ -384,7 +385,8 @@ def _starting_option(starting: StartingOffsets) -> dict[str, str]:
                 {"starting_offsets": starting.isoformat()},
                 "Write datetime(…, tzinfo=timezone.utc).",
             )
-        return {"startingTimestamp": str(round(starting.timestamp() * 1000))}
+        # Rounded up: Kafka counts milliseconds, and a record of the one before is not behind it.
+        return {"startingTimestamp": str(-((_EPOCH - starting) // timedelta(milliseconds=1)))}
     if isinstance(starting, str):
         return {"startingOffsets": starting}
     return {"startingOffsets": json.dumps(starting)}

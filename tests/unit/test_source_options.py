@@ -294,6 +294,16 @@ def test_kafka_source_starts_at_a_moment_with_a_time_zone() -> None:
         )
 
 
+@pytest.mark.parametrize(("microseconds", "starts_at_ms"), [(7_000, 7), (7_001, 8), (7_400, 8)])
+def test_a_record_of_the_millisecond_before_a_moment_is_not_read(
+    microseconds: int, starts_at_ms: int
+) -> None:
+    moment = datetime(2026, 1, 2, microsecond=microseconds, tzinfo=UTC)
+    source = KafkaSource(bootstrap_servers="b:9092", topics=["a"], starting_offsets=moment)
+    begin_ms = 1767312000000 + starts_at_ms
+    assert f"timestamp_ms={begin_ms}," in source.settings()["starting"]
+
+
 def test_kafka_source_crosses_processes_and_shows_no_password() -> None:
     source = KafkaSource(
         bootstrap_servers="b:9092",
