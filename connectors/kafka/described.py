@@ -93,12 +93,12 @@ class KnownLeaders:
 
     def learn(self, names: Collection[str], descriptions: Descriptions) -> None:
         """What was told of these topics; one that does not exist has no partition."""
-        now_s = self._clock()
-        for key in [key for key in self._has_leader if key[0] in names]:
+        told = dict.fromkeys(names, self._clock())
+        for key in [key for key in self._has_leader if key[0] in told]:
             del self._has_leader[key]
         for name, topic in descriptions.items():
             self._has_leader |= {(name, p.id): p.leader is not None for p in topic.partitions}
-        self._told_s |= dict.fromkeys(names, now_s)
+        self._told_s |= told
 
     def forget(self) -> None:
         """The client may have heard something else."""
