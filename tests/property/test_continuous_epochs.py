@@ -44,28 +44,10 @@ from runtime.poison import FunctionRun
 from runtime.task_writers import TaskWriters
 from tests.continuous_parts import LogFollower, RecordingWriter
 from tests.core_driver import CoreDriver, split
+from tests.random_moves import RandomMoves
 
 _REGIONS = ("main", "side")
 _PARTITIONS = 4
-
-
-class _RandomMoves:
-    """A balancer that moves a split now and then, for no reason."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self.moves = 0
-
-    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `runtime.checkpoint.balance.Balancer`."""
-        if self._random.random() < 0.5 or not offered:
-            return Choice()
-        giver, taker = self._random.sample(sorted(offered), 2) if len(offered) > 1 else ("", "")
-        keys = sorted(offered[giver].records) if giver else []
-        if not keys:
-            return Choice()
-        self.moves += 1
-        return Choice(moves=(Move(split=self._random.choice(keys), giver=giver, taker=taker),))
 
 
 class _Courier:
@@ -186,7 +168,7 @@ class Epochs(RuleBasedStateMachine):
         self.ended: set[bytes] = set()
         self.natively = 0
         self.random = Random(7)
-        self.balancer = _RandomMoves(self.random)
+        self.balancer = RandomMoves(self.random)
         plans = [
             RegionPlan(
                 name=name,

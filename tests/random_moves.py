@@ -1,0 +1,32 @@
+"""A balancer for tests of what moves do, not of when they are good."""
+
+from collections.abc import Mapping
+from random import Random
+
+from runtime.checkpoint.assignment import Move
+from runtime.checkpoint.balance import Choice, RegionLoad
+
+__all__ = ["RandomMoves"]
+
+
+class RandomMoves:
+    """A balancer that moves a split now and then, for no reason.
+
+    Attributes:
+        moves: so far.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.moves = 0
+
+    def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        """See `runtime.checkpoint.balance.Balancer`."""
+        if self._random.random() < 0.5 or not offered:
+            return Choice()
+        giver, taker = self._random.sample(sorted(offered), 2) if len(offered) > 1 else ("", "")
+        keys = sorted(offered[giver].records) if giver else []
+        if not keys:
+            return Choice()
+        self.moves += 1
+        return Choice(moves=(Move(split=self._random.choice(keys), giver=giver, taker=taker),))
