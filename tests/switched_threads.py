@@ -45,7 +45,12 @@ class Process:
 
 
 class Thread:
-    """As `threading.Thread`, as far as it is needed here."""
+    """As `threading.Thread`, as far as it is needed here.
+
+    Attributes:
+        stopped_until_s: it does not move before that.
+        raises: where it is, when it moves next.
+    """
 
     def __init__(
         self, world: "Switched", process: Process, target: Callable[[], object], name: str
@@ -56,6 +61,7 @@ class Thread:
         self.until_s: float | None = None
         self.stopped_until_s = 0.0
         self.at = ""
+        self.raises: BaseException | None = None
         self.go = threading.Semaphore(0)
         self._world = world
         self._target = target
@@ -146,10 +152,11 @@ class _Condition(_Lock):
     def wait(self, timeout: float | None = None) -> bool:
         told, depth = self._told, self.depth
         self.depth, self._owner = 0, None
-        is_told = self._world.block(lambda: self._told != told, timeout, at="a condition")
-        self.acquire()
-        self.depth = depth
-        return is_told
+        try:
+            return self._world.block(lambda: self._told != told, timeout, at="a condition")
+        finally:
+            self.acquire()
+            self.depth = depth
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         until_s = None if timeout is None else self._world.now_s + timeout
@@ -237,6 +244,9 @@ class Switched:
         self._pass_on(me)
         if self.is_over or me.process.is_killed:
             raise _EndedError
+        if me.raises is not None:
+            err, me.raises = me.raises, None
+            raise err
         return is_ready()
 
     def run(self, until: Callable[[], bool], *, most_turns: int) -> bool:

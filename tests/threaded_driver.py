@@ -51,7 +51,7 @@ from tests.core_driver import CoreDriver, split
 from tests.fake_kafka import FakeBroker, FakeWire, Written
 from tests.random_moves import RandomMoves
 from tests.switched_threads import Process, Switched, Thread
-from tests.threaded_tasks import JOB, OTHER, PREFIX, Faults, Life, Worker, made_ready
+from tests.threaded_tasks import JOB, OTHER, PREFIX, SILENCE_S, Faults, Life, Worker, made_ready
 
 __all__ = ["Threads"]
 
@@ -114,9 +114,9 @@ class Threads:
         ]
         settings = CheckpointSettings(
             interval_s=0.2,
-            timeout_s=20.0,
+            timeout_s=SILENCE_S,
             tolerable_failures=10**6,
-            handler=RegionalCheckpointHandler(region_timeout_s=6.0),
+            handler=RegionalCheckpointHandler(region_timeout_s=6.0, max_carried_in_a_row=3),
             balancer=self.balancer,
         )
         self.core = CoreDriver(settings, regions=plans, partitions=_PARTITIONS // len(plans))
@@ -354,7 +354,8 @@ class Threads:
             error = life.error or StreamError("ended", {}, "")
             self.tell(RegionFailed(region=region, generation=life.generation, error=error))
         life.book.stop()
-        if not self.switched.block(lambda: life.is_told, 10.0, at="its good end"):
+        is_over = self.switched.block(lambda: life.has_ended, 10.0, at="its good end")
+        if not is_over and not life.worker.is_killed:
             if self.faults.choose(2):
                 life.worker.is_killed = True
             else:

@@ -42,6 +42,7 @@ __all__ = [
     "LOST_S",
     "OTHER",
     "PREFIX",
+    "SILENCE_S",
     "Faults",
     "Life",
     "PlayedLink",
@@ -53,6 +54,8 @@ PREFIX, JOB = "p", "job"
 OTHER = 100  # partitions of the second sink
 LOST_S = 60.0
 """For how long a task goes on without hearing of its driver."""
+SILENCE_S = 20.0
+"""For how long a driver waits for a task's next question, and for a checkpoint."""
 
 _OVER = (
     TransactionState.EMPTY,
@@ -333,11 +336,17 @@ class Life:
         self.has_ended = True
 
     def _watch(self) -> None:
-        switched = self.world.switched
-        switched.block(lambda: self.has_ended or self.worker.is_killed, None, at="its task")
-        switched.sleep(0.01 if self.has_ended else 1.0 * self.world.faults.choose(4))
+        """As `runtime.spark.continuous.ContinuousLife`."""
+        switched, pulse = self.world.switched, self.book.pulse
+        begun_s = switched.now_s
+        while not switched.block(lambda: self.has_ended or self.worker.is_killed, 1.0, at="a task"):
+            waits_s = 0.0 if pulse.has_asked else switched.now_s - begun_s
+            if max(pulse.silent_s(), waits_s) > SILENCE_S:
+                break
+        else:
+            switched.sleep(0.01 if self.has_ended else 1.0 * self.world.faults.choose(4))
         if not self.has_ended:
-            self.error = StreamError("the worker is lost", {}, "")
+            self.error = StreamError("the worker is lost, or silent", {}, "")
         self.book.stop()
         self.is_told = True
 

@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Any
 
@@ -24,7 +25,17 @@ from tests.switched_threads import Thread
 from tests.threaded_driver import Threads
 from tests.threaded_tasks import LOST_S, Faults, PlayedLink
 
-_EVENTS = ("fail", "jump", "kill", "land", "stop driver", "stop thread", "stop worker")
+_EVENTS = (
+    "fail",
+    "freeze",
+    "jump",
+    "kill",
+    "land",
+    "raise",
+    "stop driver",
+    "stop thread",
+    "stop worker",
+)
 _FAULTS = {"break": 8, "confirm": 15, "lose_answer": 10, "lose_end": 4, "lose_question": 10}
 _TURNS = 2_500
 _TO_THE_END = 60_000
@@ -123,12 +134,16 @@ class _Run:
         now_s = threads.switched.now_s
         if event == "fail":
             life.fails = True
+        elif event == "freeze":
+            life.worker.stopped_until_s = inf
         elif event == "jump":  # the machine had no core for anybody
             threads.switched.now_s += random.choice([0.1, 0.5, 1.1, 3.0, 12.0])
         elif event == "kill":
             life.worker.is_killed = True
         elif event == "land" and late:
             threads.broker.land_late_request(random.randrange(len(late)))
+        elif event == "raise" and (found := self._left()):  # wherever that is
+            random.choice(found).raises = MemoryError()
         elif event == "stop driver":
             threads.driver.stopped_until_s = now_s + random.choice([0.5, 2.0, 12.0])
         elif event == "stop thread":
@@ -143,7 +158,9 @@ class _Run:
         while threads.broker.late:
             threads.broker.land_late_request()
         for thread in threads.switched.living:
-            thread.stopped_until_s = thread.process.stopped_until_s = 0.0
+            thread.stopped_until_s = 0.0
+            if thread.process.stopped_until_s < inf:
+                thread.process.stopped_until_s = 0.0
 
     def _end(self) -> None:
         """However it comes: no thread of a task goes on but those that keep idle producers."""
@@ -158,7 +175,7 @@ class _Run:
         elif self.plan.ending == "killed":
             threads.driver.is_killed = True
         else:
-            threads.driver.stopped_until_s = float("inf")
+            threads.driver.stopped_until_s = inf
         began_s = threads.switched.now_s
         threads.switched.run(lambda: not self._left(), most_turns=_TO_THE_END)
         assert not self._left(), f"they go on: {_where(self._left())}"
@@ -166,7 +183,12 @@ class _Run:
         assert took_s <= longest_s, f"{self.plan.ending}: {took_s}"
 
     def _left(self) -> list[Thread]:
-        return [thread for thread in self.threads.switched.living if self.threads.is_task(thread)]
+        """Threads of tasks that can move."""
+        return [
+            thread
+            for thread in self.threads.switched.living
+            if self.threads.is_task(thread) and thread.process.stopped_until_s < inf
+        ]
 
 
 def _where(threads: list[Thread]) -> list[tuple[str, str]]:
