@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _CALL_DEADLINE_S = 5.0
 _GOOD_END_S = 10.0
 _CANCELLED_S = 60.0
+_CANCEL_AGAIN_S = 1.0  # a job that was not there yet is not cancelled
 _NO_CORE_S = 120.0
 
 
@@ -229,9 +230,10 @@ class ContinuousLife:
         """Wait for the task's good end; cancel it when that takes long."""
         self._book.stop()
         self._thread.join(_GOOD_END_S)
-        if self._thread.is_alive():
+        until_s = time.monotonic() + _CANCELLED_S
+        while self._thread.is_alive() and time.monotonic() < until_s:
             self._spark.sparkContext.cancelJobGroup(self._group)
-            self._thread.join(_CANCELLED_S)
+            self._thread.join(_CANCEL_AGAIN_S)
         if self._thread.is_alive():
             raise WaitedTooLongError(
                 "a region's task did not end",

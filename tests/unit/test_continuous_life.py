@@ -28,9 +28,11 @@ class BusySpark:
 
     Attributes:
         cancelled: groups of jobs.
+        too_early: so many times there was no job of the group yet: Spark cancels none that comes.
     """
 
     cancelled: list[str] = field(default_factory=list)
+    too_early: int = 0
     _freed: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -43,7 +45,8 @@ class BusySpark:
 
     def cancelJobGroup(self, group: str) -> None:
         self.cancelled.append(group)
-        self._freed.set()
+        if len(self.cancelled) > self.too_early:
+            self._freed.set()
 
 
 @dataclass
@@ -127,6 +130,16 @@ def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> No
     found = waiting.region.status(timeout_s=1.0)
     assert found.state is LifeState.STOPPED
     assert isinstance(found.error, MissingRequirementError)
+
+
+def test_a_job_that_comes_behind_its_cancellation_is_cancelled_too(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The life was stopped while its job was still being made ready."""
+    monkeypatch.setattr("runtime.spark.continuous._CANCEL_AGAIN_S", 0.01)
+    waiting.spark.too_early = 2
+    assert waiting.region.stop(7, timeout_s=PATIENCE_S)
+    assert waiting.spark.cancelled == ["main.7 job"] * 3
 
 
 def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
