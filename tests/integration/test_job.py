@@ -167,10 +167,23 @@ def test_a_job_and_its_state_lie_on_hdfs(
 
 
 def count_job(
-    spark: SparkSession, kafka: EmbeddedKafka, source: str, sink: str, directory: str
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    source: str,
+    sink: str,
+    directory: str,
+    *,
+    restore_from: int | None = None,
 ) -> Job:
     """A bounded running count that is ready to run."""
-    job = Job("count", spark, checkpoint_dir=directory, interval_s=0.2)
+    job = Job(
+        "count",
+        spark,
+        checkpoint_dir=directory,
+        interval_s=0.2,
+        retained=20,
+        restore_from=restore_from,
+    )
     job.source(
         KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
     ).transform(count).sink(
@@ -208,6 +221,37 @@ def test_state_goes_on_after_a_restart(
     assert '"key"' in state.key_schema
     assert '"count"' in state.state_schema
     assert list((tmp_path / state.location).rglob("*.changelog")), "RocksDB with changelogs"
+
+
+@pytest.mark.extended
+def test_rule_9_state_goes_back_with_an_older_checkpoint(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Counts go on from those of the checkpoint that was asked for, and what was left behind is out
+    of reach."""
+    source, sink, directory = topic(), topic(), str(tmp_path)
+
+    def run(restore_from: int | None = None) -> int:
+        job = count_job(spark, kafka, source, sink, directory, restore_from=restore_from)
+        last = job.run().last_checkpoint_id
+        assert last is not None
+        return last
+
+    def more() -> None:
+        produce(kafka.bootstrap, source, [Record(key=b"k", value=b"x") for _ in range(10)])
+
+    decided = []
+    for total in (10, 20, 30):
+        more()
+        decided.append(run())
+        assert values(kafka.bootstrap, sink)[-1] == str(total).encode()
+    run(restore_from=decided[0])
+    assert values(kafka.bootstrap, sink)[-1] == b"30"
+    more()
+    run()
+    assert values(kafka.bootstrap, sink)[-1] == b"40"
+    with pytest.raises(ConfigError, match="not there"):
+        run(restore_from=decided[1])
 
 
 @pytest.mark.parametrize("other", ["rate", "itself"])
