@@ -188,6 +188,7 @@ class RegionLauncher:
                 event_times=times,
                 functions=region.functions or (),
                 drops=self._drops,
+                outage_timeout_s=self._job.settings.settle_timeout_s,
             ),
             self._coordinator,
             self._fs,

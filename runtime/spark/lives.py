@@ -25,7 +25,7 @@ __all__ = ["RegionLives"]
 
 log = logging.getLogger(__name__)
 
-_LONGEST_STOP_S = 90.0  # the limit of a query's stop, and room for its answer
+_LONGEST_STOP_S = 90.0  # at the end of a job: what still runs then ends with its process
 _LONGEST_START_S = 90.0
 _CALL_S = 10.0
 _RESTLESS_S = 5.0

@@ -1,5 +1,6 @@
 """The end of a streaming query: asked for, and waited for no longer than that is worth."""
 
+import logging
 import threading
 import time
 
@@ -10,7 +11,10 @@ from runtime.errors import WaitedTooLongError
 
 __all__ = ["stop_query"]
 
+log = logging.getLogger(__name__)
+
 _TIMED_OUT = "TimeoutException"
+_SOON_S = 60.0
 _PAUSE_S = 0.1
 
 
@@ -30,7 +34,14 @@ def stop_query(query: StreamingQuery, *, region: str, timeout_s: float) -> None:
     stop = _Stop(query, until_s=time.monotonic() + timeout_s)
     thread = threading.Thread(target=stop.run, name="sluice-query-stop", daemon=True)
     thread.start()
-    thread.join(timeout_s)
+    thread.join(min(_SOON_S, timeout_s))
+    if thread.is_alive() and timeout_s > _SOON_S:
+        log.warning(
+            "a region's query has not stopped yet, its batch may hang: region=%s waits_s=%.0f",
+            region,
+            timeout_s,
+        )
+        thread.join(timeout_s - _SOON_S)
     if stop.error is not None:
         raise stop.error
     if thread.is_alive() or not stop.is_joined:

@@ -63,7 +63,7 @@ __all__ = ["RegionQuery", "RegionSpec"]
 log = logging.getLogger(__name__)
 
 _LOG_TIMEOUT_S = 5.0
-_STOP_S = 60.0
+_LEAST_STOP_S = 60.0
 _POLL_S = 0.01
 _RESULT = StructType([StructField("result", BinaryType())])  # as text it is parsed in every epoch
 
@@ -86,6 +86,8 @@ class RegionSpec:
         event_times: how far its records are, where a sink asks for it.
         functions: of a chained region.
         drops: what may be left out of its batches; None: nothing.
+        outage_timeout_s: how long a batch may wait for a file system that is away, which its
+            query's stop has to wait for, too.
     """
 
     tasks: RegionTasks
@@ -101,6 +103,7 @@ class RegionSpec:
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
     drops: DropBudget | None = None
+    outage_timeout_s: float = 0.0
 
 
 class RegionQuery:
@@ -174,7 +177,8 @@ class RegionQuery:
         try:
             if self._query is not None:
                 self._let_spark_log()
-                stop_query(self._query, region=self.name, timeout_s=_STOP_S)
+                timeout_s = max(_LEAST_STOP_S, self._spec.outage_timeout_s)
+                stop_query(self._query, region=self.name, timeout_s=timeout_s)
         finally:
             self._close_writers()
 
