@@ -52,6 +52,7 @@ class _Run:
 
     Attributes:
         asked: name and options of the sink that it was begun with.
+        is_out_of_sight: Spark does not say whether it goes on, and that has been told.
     """
 
     active: ActiveQuery
@@ -64,6 +65,7 @@ class _Run:
     writer_factory: bytes
     fs: FileSystem
     planned: PlannedFiles
+    is_out_of_sight: bool = False
 
     def stop(self) -> None:
         with ExitStack() as stack:
@@ -369,7 +371,11 @@ def _replaced(location: str, run_id: str) -> FencedError:
 
 def _has_ended(run: _Run) -> bool:
     try:
-        return not run.active.is_active()
+        is_over = not run.active.is_active()
     except Exception:  # its own JVM's trouble: asked again, and the others now
-        log.exception("run was not looked at: run_id=%s", run.active.run_id)
+        if not run.is_out_of_sight:  # a JVM that has died never answers again
+            log.exception("run was not looked at, asked again: run_id=%s", run.active.run_id)
+        run.is_out_of_sight = True
         return False
+    run.is_out_of_sight = False
+    return is_over

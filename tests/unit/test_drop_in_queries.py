@@ -95,6 +95,23 @@ def test_a_query_that_can_never_be_asked_keeps_no_other_from_its_end(
     wait_for(lambda: list(world.queries._runs) == [world.location])  # noqa: SLF001
 
 
+def test_a_jvm_that_is_gone_is_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked every second, and a program may outlive it by days."""
+    asked: list[str] = []
+
+    def is_active(active: ActiveQuery) -> bool:
+        asked.append(active.run_id)
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(drop_in, "_REAP_S", 0.001)
+    monkeypatch.setattr(ActiveQuery, "is_active", is_active)
+    world.begin()
+    wait_for(lambda: len(asked) > 5, what="looks at the run")
+    assert sum("not looked at" in said for said in caplog.messages) == 1
+
+
 def test_a_run_that_cannot_be_stopped_leaves_no_other_one_running(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
