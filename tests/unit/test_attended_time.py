@@ -1,7 +1,6 @@
 """A driver that is paused hears nothing: that is nobody's silence, and what is open grows old."""
 
 import dataclasses
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from runtime.attended import AttendedClock, AttendedTime
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.contracts import RegionLife, RegisteredAttempt
+from runtime.embedded.ports import free_ports
 from runtime.errors import RegionUnansweredError, UnreachableError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RegionRecord
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
@@ -164,8 +164,7 @@ def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up()
         looks.append(clock())
         return clock()
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     address = CoordinatorAddress(
         address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
     )

@@ -12,6 +12,7 @@ import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError, ProtocolError, SSLError
 
+from runtime.embedded.ports import free_ports
 from runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -69,8 +70,7 @@ def _status(address: CoordinatorAddress) -> StreamError:
 
 def test_a_port_where_nothing_listens_is_told_as_that() -> None:
     """The driver has ended, or is at another port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     error = _status(_at(f"http://127.0.0.1:{port}"))
     assert type(error) is UnreachableError
     assert "nothing listens at the coordinator's address" in str(error)

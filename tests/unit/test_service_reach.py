@@ -7,6 +7,7 @@ import time
 import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.embedded.ports import free_ports
 from runtime.errors import MissingRequirementError, UnreachableError
 from runtime.model import Barrier
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
@@ -40,8 +41,7 @@ def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> 
 
 def test_a_client_gives_up_at_its_deadline() -> None:
     """With a typed error that names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     address = CoordinatorAddress(
         address=f"http://127.0.0.1:{port}", token="t", leader_session_id="s", job_uid="u"
     )
