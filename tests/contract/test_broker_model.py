@@ -28,7 +28,7 @@ _S = TransactionState
 _DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
 
 
-@pytest.fixture(params=kinds())
+@pytest.fixture(params=kinds(extended={1}))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
     with harness_of(request) as made:
