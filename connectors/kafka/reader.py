@@ -173,7 +173,7 @@ class Reading:
         self._told: set[int] = set()
         self._read = dict(read or {})
         self._began = [split.start_offset for split in splits]
-        self._unasked: set[int] = set()
+        self._unasked: set[int] = set()  # of whose place no leader was asked
         self._reader = reader
         self._newest = newest
         self._splits = splits
@@ -378,9 +378,7 @@ class Reading:
         split = self._splits[slot]
         if not self._follows:
             return place_of(split, self._progress.position(slot), None)
-        place = place_of(split, self._records_end(slot), self._read.get(slot))
-        (self._unasked.add if place.leader_epoch is None else self._unasked.discard)(slot)
-        return place
+        return place_of(split, self._records_end(slot), self._read.get(slot))
 
     def _records_end(self, slot: int) -> int:
         """Between there and the position lie markers only."""
@@ -416,9 +414,9 @@ class Reading:
         that is not read for now. `_judge` hears of one that is another one."""
         until_s = time.monotonic() + _SEEK_S
         for slot, place in places.items():
-            if place.leader_epoch is not None and not seek_surely(
-                self._consumer, place, until_s=until_s
-            ):
+            if place.leader_epoch is None:
+                self._unasked.add(slot)
+            elif not seek_surely(self._consumer, place, until_s=until_s):
                 self._stall(slot)
 
     def _stop(self, *slots: int) -> None:
