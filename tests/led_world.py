@@ -178,6 +178,7 @@ class LedWorld:
             "abort": lambda: at.finish(commits=False),
             "clean election": at.change_leader,
             "unclean election": lambda: self._lose(at),
+            "one more unclean election": lambda: self._lose(at),
             "delete": lambda: at.delete_before(random.randint(at.earliest, at.latest)),
             "leader is gone": lambda: self.cluster.leaderless.add(key),
             "leader is back": lambda: self.cluster.leaderless.discard(key),
@@ -336,7 +337,7 @@ class LedWorld:
             checkpoint_id=1, region="main", generation=1, splits=self.cut()
         )
         for _ in range(_STEPS):
-            if self.may_change and self.random.random() < 0.1:
+            if self.may_change and self.random.random() < 0.3:
                 self.change()
             self.step()
             if self._courier.ended:
