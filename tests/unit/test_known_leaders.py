@@ -1,6 +1,7 @@
 """Offsets are asked of leaders that the client knows: while it looks for others it may crash."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,9 @@ class _Admin:
     whom the answer is there that tells the client."""
 
     def __init__(self) -> None:
-        self.leaders = {("orders", number): SimpleNamespace(id=1) for number in range(2)}
+        self.leaders: dict[PartitionKey, object] = {
+            ("orders", number): SimpleNamespace(id=1) for number in range(2)
+        }
         self.known: set[PartitionKey] = set()
         self.asked: list[set[PartitionKey]] = []
         self.failures: list[str] = []
@@ -38,7 +41,7 @@ class _Admin:
     def describe_topics(self, topics: Any, *, request_timeout: float) -> Mapping[str, Any]:
         """See confluent-kafka."""
         names: Iterable[str] = topics.topic_names
-        return {name: _Later(lambda name=name: self._describe(name)) for name in names}
+        return {name: _Later(partial(self._describe, name)) for name in names}
 
     def list_offsets(self, wanted: Mapping[TopicPartition, Any], **_: object) -> Mapping[Any, Any]:
         """See confluent-kafka."""
@@ -92,7 +95,11 @@ def test_a_look_asks_known_leaders_alone(admin: _Admin) -> None:
 def test_offsets_and_log_ends_are_asked_of_known_leaders_alone(admin: _Admin) -> None:
     """By edges and by times."""
     cluster = _cluster()
-    wanted = {KEYS[0]: Edge.EARLIEST, KEYS[1]: 1_700_000_000_000, KEYS[2]: Edge.LATEST}
+    wanted: dict[PartitionKey, Edge | int] = {
+        KEYS[0]: Edge.EARLIEST,
+        KEYS[1]: 1_700_000_000_000,
+        KEYS[2]: Edge.LATEST,
+    }
     assert cluster.offsets(wanted, timeout_s=1).keys() == THERE
     assert cluster.log_ends(KEYS, timeout_s=1).keys() == THERE
     assert admin.asked == [{KEYS[0]}, {KEYS[1]}, THERE]
