@@ -21,12 +21,16 @@ def hindrance_of(
     interval_s: float,
     is_approximate: bool,
     refused: Mapping[str, str] = _NOTHING,
+    session: str | None = None,
 ) -> str | None:
     """Why a region cannot be continuous; None: it can, as far as is known without asking anybody.
 
     Args:
         refused: by operator id of a sink, why its cluster allows no continuous tasks.
+        session: why Spark's does not; see `runtime.spark.session.ends_quiet_workers`.
     """
+    if session is not None:
+        return session
     if not region.pipeline.is_chained:
         return "a transform, which is planned by Spark for each batch"
     source = region.pipeline.source
@@ -59,6 +63,7 @@ def choose_engine(
     interval_s: float,
     is_approximate: bool,
     refused: Mapping[str, str] = _NOTHING,
+    session: str | None = None,
 ) -> frozenset[str]:
     """Names of the regions that run continuously; the others run in micro-batches.
 
@@ -68,7 +73,7 @@ def choose_engine(
     Args:
         slots: tasks that the session can run at once.
         interval_s: between two barriers.
-        refused: see `hindrance_of`.
+        refused, session: see `hindrance_of`.
     Raises:
         ConfigError: the continuous engine was asked for, and a region does not suit it, or there
             are too few cores.
@@ -80,7 +85,11 @@ def choose_engine(
         for region in regions
         if (
             found := hindrance_of(
-                region, interval_s=interval_s, is_approximate=is_approximate, refused=refused
+                region,
+                interval_s=interval_s,
+                is_approximate=is_approximate,
+                refused=refused,
+                session=session,
             )
         )
         is not None

@@ -15,7 +15,7 @@ from runtime.model import OperatorNode
 from runtime.spark.engines import choose_engine, choose_parts
 from runtime.spark.frame_look import FrameLook, look_at
 from runtime.spark.job_graph import Region, regions_of
-from runtime.spark.session import task_slots
+from runtime.spark.session import ends_quiet_workers, task_slots
 from runtime.spark.tuned_regions import tuned
 
 __all__ = ["Layout", "between_barriers_s", "lay_out", "refusals"]
@@ -99,6 +99,7 @@ def _chosen(
         interval_s=between_barriers_s(job),
         is_approximate=job.recovery is Recovery.APPROXIMATE,
         refused=refused or {},
+        session=ends_quiet_workers(job.spark),
     )
     return Layout(graph=graph, regions=regions, continuous=continuous)
 

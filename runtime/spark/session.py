@@ -18,6 +18,7 @@ __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "ends_quiet_workers",
     "is_fair",
     "is_local",
     "own_workers",
@@ -69,6 +70,8 @@ _POOL = "spark.scheduler.pool"
 _EXECUTORS_S = 60.0
 _LOOK_S = 0.2
 _MODE = "spark.scheduler.mode"
+_ENDS_QUIET = "spark.python.worker.killOnIdleTimeout"
+_QUIET_TIMEOUT = "spark.python.worker.idleTimeoutSeconds"
 
 _environment_lock = threading.RLock()
 _settings_lock = threading.Lock()
@@ -280,6 +283,16 @@ def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
 def is_local(spark: SparkSession) -> bool:
     """Whether tasks run in the driver's JVM, so that its cores are those there are."""
     return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
+
+
+def ends_quiet_workers(spark: SparkSession) -> str | None:
+    """The setting by which Spark ends a Python worker from which nothing has come for a while;
+    None: it does not. A continuous task sends nothing before its end."""
+    conf = spark.sparkContext.getConf()
+    timeout = conf.get(_QUIET_TIMEOUT, "0")
+    if conf.get(_ENDS_QUIET, "false").strip().lower() != "true" or timeout.strip(" s") == "0":
+        return None
+    return f"{_ENDS_QUIET}=true with {_QUIET_TIMEOUT}={timeout}, which would end its task"
 
 
 def is_fair(spark: SparkSession) -> bool:

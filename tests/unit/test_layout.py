@@ -67,6 +67,10 @@ class _Context:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._jsc = self
+        self.settings: dict[str, str] = {}
+
+    def getConf(self) -> dict[str, str]:
+        return self.settings
 
     def sc(self) -> "_Context":
         return self
@@ -98,6 +102,30 @@ def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> 
     layout = lay_out(_job(_Sink(asked)))
     assert len(layout.continuous) == len(layout.regions) == 2
     assert asked.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ends", "is_continuous"),
+    [("600", "true", False), ("10m", "True", False), ("0", "true", True), ("600", "false", True)],
+)
+def test_a_session_that_ends_quiet_workers_runs_micro_batches(
+    timeout: str, ends: str, is_continuous: bool
+) -> None:
+    """A continuous task sends Spark nothing before its end."""
+    settings = {
+        "spark.python.worker.idleTimeoutSeconds": timeout,
+        "spark.python.worker.killOnIdleTimeout": ends,
+    }
+    job = _job(_Sink(_Asked(900.0)))
+    cast(Any, job.spark.sparkContext).settings = settings
+    assert bool(lay_out(job).continuous) is is_continuous
+    insisting = _job(_Sink(_Asked(900.0)), engine="continuous")
+    cast(Any, insisting.spark.sparkContext).settings = settings
+    if is_continuous:
+        assert lay_out(insisting).continuous
+    else:
+        with pytest.raises(ConfigError, match="killOnIdleTimeout"):
+            lay_out(insisting)
 
 
 def test_an_interval_above_fifteen_minutes_thirds_is_continuous_where_the_brokers_allow_it() -> (
