@@ -293,6 +293,8 @@ class CoordinatorClient:
                 if own is not None and not repeats_errors:
                     raise own
                 failure = self._failed(response, own, path)
+                if own is None:  # a proxy before a driver that may be gone
+                    self._require_leadership()
             except urllib3.exceptions.HTTPError as err:
                 failure = no_connection(
                     err, address=self._address.address, path=path, timeout_s=timeout_s

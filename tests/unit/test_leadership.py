@@ -1,5 +1,8 @@
 """Whom a client takes for the job's leader while nobody answers it."""
 
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,48 @@ def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
         hdfs.files["/check points/orders/_leader"] = record
         with CoordinatorClient(address) as client, pytest.raises(FencedError, match="elsewhere"):
             client.poll_barrier("main", 0, wait_s=0.0)
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """What stands before a driver that is gone."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name
+        pass
+
+
+def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
+    tmp_path: Path,
+) -> None:
+    """That is no answer of the coordinator either."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    gone = CoordinatorAddress(
+        address=f"http://127.0.0.1:{server.server_address[1]}",
+        token="t",
+        leader_session_id="first",
+        job_uid="u",
+        generation=4,
+        checkpoint_uri=tmp_path.as_uri(),
+    )
+    second = Leader(leader_session_id="second", address="http://elsewhere", generation=7)
+    FileLeaderStore(LocalFileSystem(tmp_path)).announce(second)
+    try:
+        with (
+            CoordinatorClient(gone, deadline_s=5.0) as client,
+            pytest.raises(FencedError, match="elsewhere"),
+        ):
+            client.poll_barrier("main", 0, wait_s=0.0)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.mark.parametrize("generation", [3, None])
