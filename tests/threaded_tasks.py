@@ -256,13 +256,7 @@ class PlayedLink:
         self._asked(lambda: self._world.desk.acknowledge(result))
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        until_s = self._world.switched.now_s + LOST_S
-        while True:
-            try:
-                return self._asked(lambda: self._world.register(attempt))
-            except UnreachableError:
-                if self._world.switched.now_s >= until_s:
-                    raise
+        return self._asked(lambda: self._world.register(attempt))
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         del batch, what, why
@@ -360,7 +354,9 @@ class Life:
             lost_timeout_s=LOST_S,
             clock=world.switched.clock,
         )
-        registry = TaskRegistry(link, self.courier)
+        registry = TaskRegistry(
+            link, self.courier, lost_timeout_s=LOST_S, clock=world.switched.clock
+        )
         function = ChainedFunction(name="f", operator_id="f", function=self._function)
         return TaskLoop(
             self.region,

@@ -13,13 +13,14 @@ from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier
 
-__all__ = ["CoordinatorLink", "Courier", "EndedEpoch"]
+__all__ = ["LONGEST_TRY_S", "CoordinatorLink", "Courier", "EndedEpoch"]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _JOIN_S = 5.0
-_LONGEST_TRY_S = 30.0  # a connection, an answer that takes its time, and a look at who leads
+LONGEST_TRY_S = 30.0
+"""A connection, an answer that takes its time, and a look at who leads."""
 _COMMIT_S = 1.5  # the driver waits a little longer before it looks itself
 
 
@@ -287,7 +288,7 @@ class Courier:
 
     def _patiently(self, ask: Callable[[], "NextBarrier | None"]) -> "NextBarrier | None":
         """Ask until answered, as long as the task may live without a coordinator."""
-        asking = AttendedClock(self._clock, longest_step_s=_LONGEST_TRY_S)
+        asking = AttendedClock(self._clock, longest_step_s=LONGEST_TRY_S)
         since_s, stood_still = asking(), False
         while True:
             began_s = self._clock()
@@ -296,7 +297,7 @@ class Courier:
             except UnreachableError as err:
                 silent_s = asking() - since_s
                 stood_still_before = stood_still
-                stood_still = self._clock() - began_s > _LONGEST_TRY_S
+                stood_still = self._clock() - began_s > LONGEST_TRY_S
                 if self._is_closed:
                     return None
                 is_excused = stood_still and not stood_still_before

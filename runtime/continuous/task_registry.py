@@ -1,7 +1,11 @@
 """What a continuous task tells its coordinator while it writes."""
 
-from runtime.continuous.courier import Courier
-from runtime.contracts import RegisteredAttempt, WaitRegistry
+import time
+
+from runtime.attended import AttendedClock
+from runtime.continuous.courier import LONGEST_TRY_S, Courier
+from runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
+from runtime.errors import UnreachableError
 from runtime.model import BatchKey
 
 __all__ = ["TaskRegistry"]
@@ -10,21 +14,44 @@ __all__ = ["TaskRegistry"]
 class TaskRegistry:
     """Implements `runtime.contracts.WaitRegistry`. Executor, the task's thread.
 
-    A task that waits for brokers does not look at its barriers; its courier hears all the same that
-    the life is over.
+    A task that waits for brokers, or for an answer, does not look at its barriers; its courier
+    hears all the same that the life is over, or that the coordinator is lost.
 
     Args:
-        client: to the coordinator.
+        client: to the coordinator; gives up within seconds.
         courier: of the task.
+        lost_timeout_s: how long nobody may answer a registration.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, client: WaitRegistry, courier: Courier) -> None:
+    def __init__(
+        self,
+        client: WaitRegistry,
+        courier: Courier,
+        *,
+        lost_timeout_s: float,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._client = client
         self._courier = courier
+        self._lost_timeout_s = lost_timeout_s
+        self._clock = clock
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `runtime.contracts.AttemptRegistry.register`."""
-        return self._client.register(attempt)
+        """See `runtime.contracts.AttemptRegistry.register`.
+
+        Raises:
+            UnreachableError: nobody has answered for too long, here or where the courier asked.
+        """
+        asking = AttendedClock(self._clock, longest_step_s=LONGEST_TRY_S)
+        until_s = asking() + self._lost_timeout_s
+        while True:
+            try:
+                return self._client.register(attempt)
+            except UnreachableError:
+                self._courier.require_wanted()
+                if asking() >= until_s:
+                    raise
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """See `runtime.contracts.WaitRegistry.waits`."""

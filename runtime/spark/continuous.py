@@ -98,8 +98,8 @@ class ContinuousChain:
         tasks = self.tasks
         link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         courier = Courier(link, tasks.region, tasks.generation, lost_timeout_s=self.lost_timeout_s)
-        client = CoordinatorClient(tasks.address, deadline_s=self.lost_timeout_s)
-        registry = TaskRegistry(client, courier)
+        client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
+        registry = TaskRegistry(client, courier, lost_timeout_s=self.lost_timeout_s)
         return TaskLoop(
             tasks.region,
             tasks.generation,

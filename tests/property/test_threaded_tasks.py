@@ -168,7 +168,7 @@ class _Run:
         for partition in threads.logs:
             threads.logs[partition] += 5
         threads.switched.run(lambda: False, most_turns=self.random.randrange(300))
-        longest_s = 2 * (LOST_S + _LONGEST_TRY_S)  # for a registration, and for the courier
+        longest_s = LOST_S + 3 * _LONGEST_TRY_S  # before, at the end, and of a registration
         if self.plan.ending == "good":
             longest_s = _GOOD_END_S
             threads.end_lives()

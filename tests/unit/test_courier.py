@@ -356,7 +356,7 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
             told.append(f"{what}: over")
 
     courier = _courier(PlayedLink(), ManualClock())
-    registry = TaskRegistry(Client(), courier)
+    registry = TaskRegistry(Client(), courier, lost_timeout_s=60.0)
     batch = BatchKey(region="main", generation=7, batch_id=1)
     registry.waits(batch, "a producer", why="away")
     courier.start()  # and hears that the life is being stopped
@@ -380,3 +380,52 @@ def test_a_task_that_waits_hears_what_has_ended_its_courier() -> None:
         return False
 
     wait_for(has_ended)
+
+
+class SilentClient:
+    """Nobody answers; each try takes its time."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.tries = 0
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        self.tries += 1
+        self.clock.advance(6.0)
+        raise UnreachableError("silent", {}, "")
+
+    def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
+        raise AssertionError(what)
+
+    def waited(self, batch: BatchKey, what: str) -> None:
+        raise AssertionError(what)
+
+
+_ATTEMPT = RegisteredAttempt(
+    batch=BatchKey(region="main", generation=7, batch_id=1),
+    operator_id="sink",
+    resource="r",
+    checkpoint_id=1,
+)
+
+
+def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lost() -> None:
+    """It does not wait for as long once more."""
+    clock = ManualClock()
+    courier = _courier(PlayedLink(answers=[FencedError("superseded", {}, "")]), clock)
+    courier.start()
+    wait_for(lambda: _has_failed(courier))
+    client = SilentClient(clock)
+    with pytest.raises(FencedError, match="superseded"):
+        TaskRegistry(client, courier, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
+    assert client.tries == 1
+
+
+def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
+    """Its courier may be waiting for the epoch, and ask nobody meanwhile."""
+    clock = ManualClock()
+    client = SilentClient(clock)
+    registry = TaskRegistry(client, _courier(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock)
+    with pytest.raises(UnreachableError, match="silent"):
+        registry.register(_ATTEMPT)
+    assert client.tries == 10
