@@ -113,10 +113,11 @@ def test_the_command_prints_seed_and_story_of_a_failure(
 def test_schedules_are_of_every_kind_and_rough() -> None:
     """All profiles, all levels of the broker; each kind of move is drawn."""
     worlds = [World(seed, profile_of(seed)[1]) for seed in range(300)]
-    assert {profile_of(seed)[0] for seed in range(500)} == set(PROFILES)
+    assert {profile_of(seed)[0] for seed in range(2000)} == set(PROFILES)
     assert {world.broker.level for world in worlds} == {0, 1, 2}
     for world in worlds[:250]:
         world.run()
     kinds = {move.kind for world in worlds for move in world.made}
     assert kinds >= {Kind.GO, Kind.START, Kind.KILL, Kind.PAUSE, Kind.RESUME, Kind.RECORDS}
     assert kinds >= {Kind.EXPIRE, Kind.LATE, Kind.MARKERS, Kind.PARTITION, Kind.ZOMBIE}
+    assert kinds >= {Kind.TXN, Kind.FORGET, Kind.RESTORE}
