@@ -1,12 +1,13 @@
 """What is known of a pipeline's frame before the job begins: told by one that never runs."""
 
+import importlib.util
 import logging
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
 from runtime.contracts import FrameSink
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, MissingRequirementError
 from runtime.job import Pipeline
 from runtime.output_modes import COMPLETE
 from runtime.spark.frames import chained_schema, output_mode, source_frame, transformed
@@ -14,15 +15,18 @@ from runtime.spark.job_source import probe_for
 from runtime.spark.plans import (
     initial_states,
     is_stateful,
+    modules_needed,
     repeats_whole_result,
     streams_read,
     unrepeatable_below_state,
 )
 from runtime.spark.pruning import columns_read, kept_by
 
-__all__ = ["FrameLook", "look_at"]
+__all__ = ["FrameLook", "look_at", "require_modules"]
 
 log = logging.getLogger(__name__)
+
+_PACKAGES = {"google.protobuf": "protobuf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +38,13 @@ class FrameLook:
         repeats_result: the whole result of its state, as in complete mode, changes with records
             alone; False: a timeout may change it, too.
         columns: of the source, that it reads; None: all.
+        modules: that its steps need beside PySpark's own.
     """
 
     keeps_state: bool
     repeats_result: bool = False
     columns: frozenset[str] | None = None
+    modules: tuple[str, ...] = ()
 
 
 def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
@@ -81,7 +87,32 @@ def look_at(spark: SparkSession, pipeline: Pipeline) -> FrameLook:
         keeps_state=keeps_state,
         repeats_result=repeats_whole_result(frame),
         columns=columns_read(kept_by(frame, pipeline.sinks)),
+        modules=modules_needed(frame),
     )
+
+
+def require_modules(look: FrameLook) -> None:
+    """Refuse a frame whose steps need what is not installed: Spark would say that a worker of its
+    own has crashed, again and again.
+
+    Raises:
+        MissingRequirementError: it is not; says what to install.
+    """
+    missing = [name for name in look.modules if not _is_installed(name)]
+    if missing:
+        raise MissingRequirementError(
+            "a transform needs a package that is not installed",
+            {"modules": ",".join(missing)},
+            f"pip install {' '.join(_PACKAGES.get(name, name) for name in missing)}, here and "
+            "where Spark's executors run.",
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it would be in
+        return False
 
 
 def _warn_of_replays(pipeline: Pipeline) -> None:

@@ -13,7 +13,7 @@ from runtime.errors import ConfigError
 from runtime.job import Engine, Job, Recovery
 from runtime.model import OperatorNode
 from runtime.spark.engines import choose_engine, choose_parts
-from runtime.spark.frame_look import FrameLook, look_at
+from runtime.spark.frame_look import FrameLook, look_at, require_modules
 from runtime.spark.job_graph import Region, regions_of
 from runtime.spark.session import ends_quiet_workers, task_slots
 from runtime.spark.tuned_regions import tuned
@@ -56,9 +56,12 @@ def lay_out(job: Job) -> Layout:
 
     Raises:
         ConfigError: the job cannot run like that.
+        MissingRequirementError: a transform needs what is not installed.
         StreamError: a source or a sink has refused its check, or was not reached.
     """
     looks = [look_at(job.spark, pipeline) for pipeline in job.pipelines]
+    for look in looks:
+        require_modules(look)
     first = _chosen(job, looks)
     facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
     if job.engine is Engine.AUTO and first.continuous:

@@ -14,6 +14,7 @@ __all__ = [
     "begins_with_state",
     "changes_with_records_alone",
     "keeps_state",
+    "modules_for",
     "unrepeatable_in",
 ]
 
@@ -69,6 +70,10 @@ _BEGINNING = frozenset(
     {"FlatMapGroupsWithState", "TransformWithState", "TransformWithStateInPySpark"}
 )
 
+# What PySpark says its word of to the state store in a way that is no part of its own package.
+_BY_PROTOBUF = "TransformWithStateInPySpark"
+_PROTOBUF = "google.protobuf"
+
 
 class Steps:
     """The steps of one frame's plan, as Spark runs them: a query that a ``WITH`` has given a name
@@ -115,6 +120,13 @@ def changes_with_records_alone(step: Step) -> bool:
     """Whether what a step that keeps state gives in all, as in complete mode, is the same again
     where no records have come to it."""
     return str(step.nodeName()) in _TIMELESS
+
+
+def modules_for(step: Step) -> Iterator[str]:
+    """Modules that Spark's Python processes import for a step of a stream, and that are installed
+    with neither PySpark nor Sluice."""
+    if step.nodeName() == _BY_PROTOBUF:
+        yield _PROTOBUF
 
 
 def begins_with_state(step: Step) -> bool:

@@ -7,12 +7,14 @@ from runtime.spark.plan_steps import (
     begins_with_state,
     changes_with_records_alone,
     keeps_state,
+    modules_for,
     unrepeatable_in,
 )
 
 __all__ = [
     "initial_states",
     "is_stateful",
+    "modules_needed",
     "repeats_whole_result",
     "streams_read",
     "unrepeatable_below_state",
@@ -34,6 +36,12 @@ def repeats_whole_result(frame: DataFrame) -> bool:
     """Whether a state's whole result, as in complete mode, is the same again without records."""
     states = [step for step in Steps(frame).streaming() if keeps_state(step)]
     return bool(states) and all(changes_with_records_alone(step) for step in states)
+
+
+def modules_needed(frame: DataFrame) -> tuple[str, ...]:
+    """Modules that its steps need beside PySpark's own."""
+    found = (name for step in Steps(frame).streaming() for name in modules_for(step))
+    return tuple(dict.fromkeys(found))
 
 
 def initial_states(frame: DataFrame) -> tuple[str, ...]:

@@ -178,7 +178,9 @@ def test_a_state_to_begin_with_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match=r"to begin with .*steps=TransformWithState") as refused:
         looked(spark, lambda records: counter(records, table))
     assert "initialState" in str(refused.value)
-    assert looked(spark, lambda records: counter(records, None)).keeps_state
+    look = looked(spark, lambda records: counter(records, None))
+    assert look.keeps_state
+    assert look.modules == ("google.protobuf",), "which comes with neither PySpark nor Sluice"
 
 
 @pytest.mark.parametrize(
