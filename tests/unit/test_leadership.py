@@ -1,6 +1,5 @@
 """Whom a client takes for the job's leader while nobody answers it."""
 
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
