@@ -81,11 +81,12 @@ def _read_all(store: CheckpointStore) -> dict[int, tuple[CheckpointRecord | None
     are looked for. They may name what it has named.
     """
     known: dict[int, tuple[CheckpointRecord | None, str]] = {}
+    listed: list[int] = []
     while True:
-        listed = store.places()
+        before, listed = listed, store.places()
         found = {each: known.get(each) or _read(store, each) for each in listed}
         known = {each: read for each, read in found.items() if read != (None, "")}
-        if len(known) == len(listed):
+        if len(known) == len(listed) or listed == before:
             return known
 
 
