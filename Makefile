@@ -19,9 +19,9 @@ PROTOCOL := $(PROTOCOL),connectors/hdfs/committer.py,connectors/hdfs/publishing.
 PROTOCOL := $(PROTOCOL),runtime/moments.py,runtime/spark/query_logs.py
 # For `make coverage`; `COVERED=tests/unit` for a look at a part.
 COVERED ?= $(SLOW) $(FAST)
-# One process more than a machine of two cores has, each with servers of its own: half of what a test
+# Two processes more than a machine of two cores has, each with servers of its own: half of what a test
 # does is to wait for them. The longest modules come first, so that none of them holds up the end.
-WORKERS ?= 3
+WORKERS ?= 4
 # Python's own tracebacks: pytest's, which parse the source, have ended whole runs by an error of
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
