@@ -4,8 +4,8 @@ What is marked ``extended`` is run by ``make test-more``, behind ``make test``, 
 take fifteen minutes on two cores; what is marked ``long`` runs on demand:
 ``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
 
-``SLUICE_KILLS=1/3`` takes a third of the kills that are marked ``extended``, ``2/3`` and ``3/3``
-the others: CI takes one of them, by the commit.
+``SLUICE_EXTENDED=1/3`` takes a third of what is marked ``extended``, ``2/3`` and ``3/3`` the
+others: CI takes one of them, by the commit, and with each what needs containers.
 """
 
 import os
@@ -79,19 +79,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``long`` unless it is asked for, and kills of another part."""
+    """Leave out what is marked ``long`` unless it is asked for, and other parts of the rest."""
     if os.environ.get("SLUICE_CHAOS") != "long":
         _leave_out(config, items, [item for item in items if item.get_closest_marker("long")])
-    part, _, parts = os.environ.get("SLUICE_KILLS", "1/1").partition("/")
-    kills = [item for item in items if _is_kill_of_a_part(item)]
-    mine = kills[int(part) - 1 :: int(parts)]
-    _leave_out(config, items, [item for item in kills if item not in mine])
+    part, _, parts = os.environ.get("SLUICE_EXTENDED", "1/1").partition("/")
+    extended = [item for item in items if _is_of_a_part(item)]
+    mine = extended[int(part) - 1 :: int(parts)]
+    _leave_out(config, items, [item for item in extended if item not in mine])
 
 
-def _is_kill_of_a_part(item: pytest.Item) -> bool:
+def _is_of_a_part(item: pytest.Item) -> bool:
     """A cell of Kafka's own copier test is what CI has of those, so it is of each part."""
-    is_extended = item.get_closest_marker("chaos") and item.get_closest_marker("extended")
-    return bool(is_extended) and item.path.name != "test_copier.py"
+    is_of_each = item.get_closest_marker("containers") or item.path.name == "test_copier.py"
+    return bool(item.get_closest_marker("extended")) and not is_of_each
 
 
 def _leave_out(
