@@ -8,19 +8,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from connectors.kafka._client import (
     OFFSET_BEGINNING,
     PARTITION_EOF,
     TIMESTAMP_NOT_AVAILABLE,
-    AdminClient,
     Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     OffsetSpec,
-    TopicCollection,
     TopicPartition,
     error_codes,
     make_admin,
@@ -29,6 +28,7 @@ from connectors.kafka._client import (
 )
 from connectors.kafka.client_options import Role
 from connectors.kafka.columns import header_pairs
+from connectors.kafka.described import KnownLeaders, described, result, until_s_for
 from connectors.kafka.security import KafkaConnection
 from runtime.checker import Headers, History, Identity, Record
 from runtime.errors import ConfigError, UnreachableError
@@ -124,10 +124,7 @@ class EndWatch:
     def __init__(
         self, connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
     ) -> None:
-        self._timeout_s = timeout_s
-        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
-        self._where = _where(connection, topic)
-        self._partitions = _partitions(self._admin, topic, timeout_s, self._where)
+        self._asked = _TopicOffsets(connection, topic, timeout_s)
 
     def now(self) -> TopicEnds:
         """Last stable offset and high watermark of every partition.
@@ -139,16 +136,11 @@ class EndWatch:
 
     def high(self) -> Mapping[int, int]:
         """High watermark by partition."""
-        return self._ends(IsolationLevel.READ_UNCOMMITTED)
+        return self._asked.at(_LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable(self) -> Mapping[int, int]:
         """Last stable offset by partition."""
-        return self._ends(IsolationLevel.READ_COMMITTED)
-
-    def _ends(self, isolation: IsolationLevel) -> dict[int, int]:
-        return _offsets(
-            self._admin, self._partitions, isolation, self._timeout_s, self._where, of=_LATEST
-        )
+        return self._asked.at(_LATEST, IsolationLevel.READ_COMMITTED)
 
 
 def topic_ends(
@@ -162,11 +154,8 @@ def topic_starts(
     connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
 ) -> Mapping[int, int]:
     """First offset of every partition that retention has left; raises as `EndWatch`."""
-    admin = make_admin(connection.librdkafka(Role.ADMIN))
-    where = _where(connection, topic)
-    partitions = _partitions(admin, topic, timeout_s, where)
-    isolation = IsolationLevel.READ_UNCOMMITTED
-    return _offsets(admin, partitions, isolation, timeout_s, where, of=_EARLIEST)
+    asked = _TopicOffsets(connection, topic, timeout_s)
+    return asked.at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
 
 def await_readable(
@@ -367,40 +356,56 @@ def _where(connection: KafkaConnection, topic: str) -> dict[str, object]:
     return {"topic": topic, "servers": connection.bootstrap_servers}
 
 
-def _partitions(
-    admin: AdminClient, topic: str, timeout_s: float, where: Mapping[str, object]
-) -> list[TopicPartition]:
-    # Not list_topics: naming a missing topic there makes the broker create it.
-    answers = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-    try:
-        found = answers[topic].result(2 * timeout_s)
-    except KafkaException as err:
-        raise translate(err, where) from err
-    return [TopicPartition(topic, number) for number in sorted(p.id for p in found.partitions)]
+class _TopicOffsets:
+    """The partitions that a topic has when it is made, and what leaders that the client knows say
+    of them; see `connectors.kafka.described`. One thread; raises as `EndWatch`."""
 
-
-def _offsets(
-    admin: AdminClient,
-    partitions: Sequence[TopicPartition],
-    isolation: IsolationLevel,
-    timeout_s: float,
-    where: Mapping[str, object],
-    *,
-    of: OffsetSpec,
-) -> dict[int, int]:
-    wanted = dict.fromkeys(partitions, of)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=timeout_s)
+    def __init__(self, connection: KafkaConnection, topic: str, timeout_s: float) -> None:
+        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._where = _where(connection, topic)
+        self._leaders = KnownLeaders()
         try:
-            return {
-                at.partition: answer.result(2 * timeout_s).offset for at, answer in answers.items()
-            }
+            numbers = [partition.id for partition in self._described().partitions]
         except KafkaException as err:
-            # A new topic, or one whose broker has just died, has no leader for a moment.
-            if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
-                raise translate(err, where) from err
-        time.sleep(_POLL_S)  # an election ends without a word to clients
+            raise translate(err, self._where) from err
+        self._keys = [(topic, number) for number in sorted(numbers)]
+
+    def at(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        """Offsets by partition."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._ask(spec, isolation)
+            except KafkaException as err:
+                self._leaders.forget()
+                # A new topic, or one whose broker has just died, has no leader for a moment.
+                if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                    raise translate(err, self._where) from err
+            time.sleep(_POLL_S)  # an election ends without a word to clients
+
+    def _ask(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        if self._leaders.untold(self._keys):
+            self._described()
+        there = self._leaders.located(self._keys)
+        if len(there) < len(self._keys):
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        answers = self._admin.list_offsets(
+            {TopicPartition(*key): spec for key in there},
+            isolation_level=isolation,
+            request_timeout=self._timeout_s,
+        )
+        until_s = until_s_for(self._timeout_s)
+        return {at.partition: result(answer, until_s).offset for at, answer in answers.items()}
+
+    def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
+        # Not list_topics: naming a missing topic there makes the broker create it.
+        found = described(self._admin, [self._topic], timeout_s=self._timeout_s)
+        self._leaders.learn([self._topic], found)
+        if self._topic not in found:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return found[self._topic]
 
 
 def _bytes(content: bytes | str | None) -> bytes | None:

@@ -1,6 +1,6 @@
 """Where a topic ends is asked again, while its partitions change their leaders."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -8,25 +8,38 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.kafka import history
-from connectors.kafka.history import await_readable, topic_ends, topic_starts
+from connectors.kafka import described, history
+from connectors.kafka.history import EndWatch, await_readable, topic_ends, topic_starts
 from connectors.kafka.security import KafkaConnection
-from runtime.errors import StreamError, UnreachableError
+from runtime.errors import SourceChangedError, StreamError, UnreachableError
 
 NO_LEADERS: int = getattr(KafkaError, "_NOENT")  # noqa: B009 - public, underscored
+_GONE = object()
 _CONNECTION = KafkaConnection(bootstrap_servers="broker:9092")
 
 
 class _Admin:
-    """One partition that ends at 7; ``error`` is the answer to the first question."""
+    """One partition that ends at 7.
 
-    def __init__(self, error: int) -> None:
+    Args:
+        error: the answer to the first question for offsets.
+        leaders: in the first descriptions; behind them there is one.
+    """
+
+    def __init__(self, error: int | None, *, leaders: Iterable[object] = ()) -> None:
         self._errors = [error]
+        self._leaders = iter(leaders)
+        self.asked = 0
 
     def describe_topics(self, topics: Any, **_: object) -> Mapping[str, Future[Any]]:
-        return {"orders": _answer(SimpleNamespace(partitions=[SimpleNamespace(id=0)]))}
+        leader = next(self._leaders, "a broker")
+        if leader is _GONE:
+            return {"orders": _answer(None, KafkaError.UNKNOWN_TOPIC_OR_PART)}
+        partition = SimpleNamespace(id=0, leader=leader)
+        return {"orders": _answer(SimpleNamespace(partitions=[partition]))}
 
     def list_offsets(self, wanted: Mapping[Any, Any], **_: object) -> Mapping[Any, Future[Any]]:
+        self.asked += 1
         error = self._errors.pop() if self._errors else None
         return {at: _answer(SimpleNamespace(offset=7), error) for at in wanted}
 
@@ -55,6 +68,28 @@ def test_an_election_is_waited_for(monkeypatch: pytest.MonkeyPatch, code: int) -
     """The next answer counts."""
     monkeypatch.setattr(history, "make_admin", lambda _: _Admin(code))
     assert topic_ends(_CONNECTION, "orders").high == {0: 7}
+
+
+def test_a_partition_without_a_leader_is_asked_for_no_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka would look for it by itself, in a way that crashes."""
+    admin = _Admin(None, leaders=["a broker", None, None])
+    monkeypatch.setattr(history, "make_admin", lambda _: admin)
+    monkeypatch.setattr(described, "_FRESH_S", 0.0)
+    ends = EndWatch(_CONNECTION, "orders")
+    assert ends.high() == {0: 7}
+    assert admin.asked == 1
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = _Admin(None, leaders=["a broker", _GONE])
+    monkeypatch.setattr(history, "make_admin", lambda _: admin)
+    monkeypatch.setattr(described, "_FRESH_S", 0.0)
+    ends = EndWatch(_CONNECTION, "orders")
+    with pytest.raises(SourceChangedError, match="topic=orders"):
+        ends.high()
+    assert not admin.asked
 
 
 def test_another_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
