@@ -12,7 +12,7 @@ from runtime.contracts import TaskSink
 from runtime.errors import ConfigError
 from runtime.service.drop_in_client import DropInClient
 from runtime.spark.active_queries import ActiveQuery
-from runtime.spark.drop_in_writer import DropInStreamWriter
+from runtime.spark.drop_in_writer import DropInStreamWriter, refuse_frame
 
 __all__ = ["FORMAT", "FilesFormat", "file_sink", "files_format"]
 
@@ -38,13 +38,8 @@ class FilesFormat(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a frame that is no stream, as in ``foreachBatch``: nobody would decide it."""
-        raise ConfigError(
-            "frames that are no streams are not written in this format",
-            {"format": FORMAT},
-            "Write the stream itself, df.writeStream.format(…), and not in foreachBatch, where a "
-            "batch that is tried again is written again; a frame by Spark's own formats.",
-        )
+        """Of a frame that is no stream."""
+        refuse_frame(FORMAT, instead="Spark's own formats")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The sink; see `DropInStreamWriter`."""

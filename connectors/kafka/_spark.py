@@ -8,10 +8,9 @@ from pyspark.sql.types import StructType
 from connectors.kafka._spark_source import KafkaSourceFormat
 from connectors.kafka.sink import KafkaSink
 from runtime.contracts import TaskSink
-from runtime.errors import ConfigError
 from runtime.service.drop_in_client import DropInClient
 from runtime.spark.active_queries import ActiveQuery
-from runtime.spark.drop_in_writer import DropInStreamWriter
+from runtime.spark.drop_in_writer import DropInStreamWriter, refuse_frame
 
 __all__ = ["FORMAT", "KafkaFormat", "kafka_format", "kafka_sink"]
 
@@ -30,13 +29,8 @@ class KafkaFormat(KafkaSourceFormat):
         return DropInStreamWriter(FORMAT, self.options, self.service)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a frame that is no stream, as in ``foreachBatch``: nobody would decide it."""
-        raise ConfigError(
-            "frames that are no streams are not written in this format",
-            {"format": FORMAT},
-            "Write the stream itself, df.writeStream.format(…), and not in foreachBatch, where a "
-            "batch that is tried again is written again; a frame by Spark's own format.",
-        )
+        """Of a frame that is no stream."""
+        refuse_frame(FORMAT, instead="Spark's own format")
 
 
 def kafka_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:

@@ -10,6 +10,7 @@ write with comes from there, too: only that process has a JVM to ask.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,9 +24,25 @@ from runtime.moments import earliest
 from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import REGION, DropInClient, QueryRun
 
-__all__ = ["DropInStreamWriter"]
+__all__ = ["DropInStreamWriter", "refuse_frame"]
 
 _BATCH_ID = "streaming.sql.batchId"
+
+
+def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
+    """Of a frame that is no stream, as in ``foreachBatch``, nobody would decide what is written.
+
+    Args:
+        instead: what writes such frames.
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(
+        "frames that are no streams are not written in this format",
+        {"format": format_name},
+        "Write the stream itself, df.writeStream.format(…), and not in foreachBatch, where a batch "
+        f"that is tried again is written again; a frame by {instead}.",
+    )
 
 
 @dataclass(frozen=True)

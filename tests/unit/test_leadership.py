@@ -1,6 +1,7 @@
 """Whom a client takes for the job's leader while nobody answers it."""
 
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,18 +15,20 @@ from runtime.storage.web_hdfs import WebHdfsAddress
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.fake_webhdfs import FakeWebHdfs
 
+_NOBODY = CoordinatorAddress(
+    address="http://127.0.0.1:1",
+    token="t",
+    leader_session_id="first",
+    job_uid="u",
+    generation=4,
+    checkpoint_uri="",
+)
+
 
 def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
     """The record in the checkpoint directory ends it long before its deadline."""
     store = FileLeaderStore(LocalFileSystem(tmp_path))
-    gone = CoordinatorAddress(
-        address="http://127.0.0.1:1",
-        token="t",
-        leader_session_id="first",
-        job_uid="u",
-        generation=4,
-        checkpoint_uri=tmp_path.as_uri(),
-    )
+    gone = replace(_NOBODY, checkpoint_uri=tmp_path.as_uri())
     store.announce(Leader(leader_session_id="first", address=gone.address, generation=4))
     with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
@@ -42,12 +45,8 @@ def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
     FileLeaderStore(FakeFileSystem(disk)).announce(later)
     (record,) = disk.files.values()
     with FakeWebHdfs() as hdfs:
-        address = CoordinatorAddress(
-            address="http://127.0.0.1:1",
-            token="t",
-            leader_session_id="first",
-            job_uid="u",
-            generation=4,
+        address = replace(
+            _NOBODY,
             checkpoint_uri="hdfs://name-node:8020/check points/orders",
             checkpoint_web=WebHdfsAddress(name_nodes=(hdfs.address,), user="ada"),
         )
@@ -78,14 +77,8 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    gone = CoordinatorAddress(
-        address=f"http://127.0.0.1:{server.server_address[1]}",
-        token="t",
-        leader_session_id="first",
-        job_uid="u",
-        generation=4,
-        checkpoint_uri=tmp_path.as_uri(),
-    )
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    gone = replace(_NOBODY, address=address, checkpoint_uri=tmp_path.as_uri())
     second = Leader(leader_session_id="second", address="http://elsewhere", generation=7)
     FileLeaderStore(LocalFileSystem(tmp_path)).announce(second)
     try:
