@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Self
 from unittest.mock import patch
 
+from tests.baton import Actor, EndedError, take
+
 __all__ = ["Process", "Switched", "Thread"]
 
-_BOUND_S = 60.0
 _STEP_S = 0.001
-
-
-class _EndedError(BaseException):
-    """Its process was killed, or the run is over."""
 
 
 @dataclass(eq=False)
@@ -44,7 +41,7 @@ class Process:
         return [thread for thread in self.threads if thread.is_alive()]
 
 
-class Thread:
+class Thread(Actor):
     """As `threading.Thread`, as far as it is needed here.
 
     Attributes:
@@ -55,6 +52,7 @@ class Thread:
     def __init__(
         self, world: "Switched", process: Process, target: Callable[[], object], name: str
     ) -> None:
+        super().__init__(world, target)
         self.process = process
         self.name = f"{process.name}/{name}"
         self.is_ready: Callable[[], bool] = lambda: True
@@ -62,23 +60,14 @@ class Thread:
         self.stopped_until_s = 0.0
         self.at = ""
         self.raises: BaseException | None = None
-        self.go = threading.Semaphore(0)
         self._world = world
-        self._target = target
-        self._is_alive = False
-        self._real = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         """It has its turn from now on."""
-        self._is_alive = True
         self.process.threads.append(self)
         self._world.living.append(self)
-        self._real.start()
+        self.begin()
         self._world.point("start")
-
-    def is_alive(self) -> bool:
-        """Whether it has begun, and has not ended."""
-        return self._is_alive
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for its end."""
@@ -92,18 +81,9 @@ class Thread:
             return False
         return self.is_ready() or (self.until_s is not None and now_s >= self.until_s)
 
-    def _run(self) -> None:
-        _acquire(self.go)
-        try:
-            if not self._world.is_over and not self.process.is_killed:
-                self._target()
-        except _EndedError:
-            pass
-        except BaseException as err:  # noqa: BLE001 - told where the run ends
-            self._world.failed = self._world.failed or err
-        finally:
-            self._is_alive = False
-            self._world.leave(self)
+    def is_wanted(self) -> bool:
+        """See `Actor.is_wanted`."""
+        return super().is_wanted() and not self.process.is_killed
 
 
 class _Lock:
@@ -135,9 +115,7 @@ class _Lock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -238,12 +216,12 @@ class Switched:
             assert is_ready(), f"nobody else can run: {at}"
             return True
         if self.is_over or me.process.is_killed:
-            raise _EndedError
+            raise EndedError
         me.is_ready, me.at = is_ready, at
         me.until_s = None if timeout_s is None else self.now_s + timeout_s
         self._pass_on(me)
         if self.is_over or me.process.is_killed:
-            raise _EndedError
+            raise EndedError
         if me.raises is not None:
             err, me.raises = me.raises, None
             raise err
@@ -253,7 +231,7 @@ class Switched:
         """Turn by turn until it is so; whether it is. Raises what a thread has raised."""
         self._until, self._last_turn = until, self.turns + most_turns
         self._pass_on(None)
-        _acquire(self._done)
+        take(self._done)
         self.running = None
         if self.failed is not None:
             raise self.failed
@@ -265,7 +243,7 @@ class Switched:
         while self.living:
             self.running = self.living[-1]
             self.running.go.release()
-            _acquire(self._done)
+            take(self._done)
         self.running = None
 
     def leave(self, thread: Thread) -> None:
@@ -288,7 +266,7 @@ class Switched:
             return
         (self._done if chosen is None else chosen.go).release()
         if me is not None:
-            _acquire(me.go)
+            take(me.go)
 
     def _next(self) -> Thread | None:
         """None: the run pauses here."""
@@ -341,8 +319,3 @@ class Switched:
                 if hasattr(import_module(module), "time"):
                     stack.enter_context(patch(f"{module}.time", times))
             yield
-
-
-def _acquire(semaphore: threading.Semaphore) -> None:
-    if not semaphore.acquire(timeout=_BOUND_S):
-        raise AssertionError("a thread neither moved on nor ended")

@@ -12,13 +12,9 @@ from types import SimpleNamespace
 from typing import Self
 from unittest.mock import patch
 
+from tests.baton import Actor, EndedError, take
+
 __all__ = ["Process", "Timeline"]
-
-_BOUND_S = 600.0
-
-
-class _EndedError(BaseException):
-    """The process was killed, or the time that is looked at is over."""
 
 
 class Process:
@@ -61,30 +57,22 @@ class Process:
         return self._timeline.spawn(body, process=self)
 
 
-class _Thread:
-    """Has the interface of `threading.Thread` that is needed here."""
+class _Thread(Actor):
+    """One of a process, or of the world."""
 
     def __init__(
         self, timeline: "Timeline", body: Callable[[], None], process: Process | None
     ) -> None:
+        super().__init__(timeline, body)
         self.process = process
         self.waits = 0  # how often it has waited; an older wake-up is none
         self.is_on_its_way = False  # what is not held up by its process
-        self.go = threading.Semaphore(0)
         self._timeline = timeline
-        self._body = body
-        self._is_alive = False
-        self.real = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         """Begin, once it is its turn."""
-        self._is_alive = True
         self._timeline.started(self)
-        self.real.start()
-
-    def is_alive(self) -> bool:
-        """Whether it has begun, and has not ended."""
-        return self._is_alive
+        self.begin()
 
     def join(self, timeout_s: float) -> None:
         """Wait for its end."""
@@ -92,19 +80,6 @@ class _Thread:
         until_s = self.process.monotonic() + timeout_s
         while self._is_alive and self.process.monotonic() < until_s:
             self._timeline.wait(0.25)
-
-    def _run(self) -> None:
-        _acquire(self.go)
-        try:
-            if not self._timeline.is_over:
-                self._body()
-        except _EndedError:
-            pass
-        except BaseException as err:  # noqa: BLE001 - told where the timeline is run
-            self._timeline.failed = err
-        finally:
-            self._is_alive = False
-            self._timeline.leave(self)
 
 
 class _Condition:
@@ -166,12 +141,12 @@ class Timeline:
         """Until time is up, or nobody waits for anything; raises what a thread has raised."""
         threads = self._living
         self._pass_on()
-        _acquire(self._done)
+        take(self._done)
         self.is_over = True
         while threads:
             self.running = threads[-1]
             self.running.go.release()
-            _acquire(self._done)
+            take(self._done)
         if self.failed is not None:
             raise self.failed
 
@@ -179,23 +154,23 @@ class Timeline:
         """Let time pass; called by a thread. Its process may hold it up for longer."""
         me = self.running
         if self.is_over:
-            raise _EndedError
+            raise EndedError
         self._push(me, self.now_s + seconds)
         self._switch(me)
         if self.is_over or (me.process is not None and me.process.is_killed):
-            raise _EndedError
+            raise EndedError
 
     def land(self, seconds: float) -> None:
         """Time in which a request is on its way: nothing that happens to its process stops it."""
         me = self.running
         if self.is_over:
-            raise _EndedError
+            raise EndedError
         me.is_on_its_way = True
         self._push(me, self.now_s + seconds)
         self._switch(me)
         me.is_on_its_way = False
         if self.is_over:
-            raise _EndedError
+            raise EndedError
 
     def started(self, thread: _Thread) -> None:
         """It has its turn now."""
@@ -260,7 +235,7 @@ class Timeline:
         if chosen is me:
             return
         self._hand_to(chosen)
-        _acquire(me.go)
+        take(me.go)
 
     def _pass_on(self) -> None:
         self._hand_to(self._next())
@@ -271,8 +246,3 @@ class Timeline:
             return
         self.running = chosen
         chosen.go.release()
-
-
-def _acquire(semaphore: threading.Semaphore) -> None:
-    if not semaphore.acquire(timeout=_BOUND_S):
-        raise AssertionError("a thread neither moved on nor ended")
