@@ -412,7 +412,7 @@ class CheckpointStore:
 
     def _decoded(self, checkpoint_id: int, data: bytes) -> CheckpointRecord:
         where = self._where(checkpoint_id)
-        record = decode(data, where=where)
+        record = self._record_in(data, where)
         if record.checkpoint_id != checkpoint_id:
             raise DamagedCheckpointError(
                 f"the record at place {checkpoint_id} says it is of {record.checkpoint_id}",
@@ -421,6 +421,9 @@ class CheckpointStore:
             )
         self._seals.note(record)
         return record
+
+    def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
+        return decode(data, where=where)
 
     def _require_same_job(self, record: CheckpointRecord) -> None:
         if self._job_uid is None:

@@ -17,7 +17,6 @@ from connectors.kafka.txn_survey import SinkKey, SinkSettings
 from connectors.kafka.wire import Wire
 from runtime.checkpoint.acceptance import accepted_as, in_effect
 from runtime.checkpoint.losses import digest_of
-from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from runtime.errors import (
     ConfigError,
@@ -33,7 +32,7 @@ from runtime.errors import (
 )
 from runtime.model import StateEntry
 from runtime.owner_record import RENEWAL_INTERVAL_S
-from tests.fake_file_system import FakeFileSystem, SimulatedCrashError
+from tests.fake_file_system import SimulatedCrashError
 from tests.simulation.kafka import (
     CONNECTION,
     PREFIX,
@@ -43,6 +42,7 @@ from tests.simulation.kafka import (
     open_owner_store,
 )
 from tests.simulation.rewriting import RewriteFailedError
+from tests.simulation.stores import DiskStore
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -165,7 +165,7 @@ class People:
             self._world.note(f"the command is refused: {err.args[0]}")
 
     def _look(self) -> TransactionSession | None:
-        store = CheckpointStore(FakeFileSystem(self._world.disk))
+        store = DiskStore(self._world)
         records, named = named_in(store)
         if not records:
             return None

@@ -14,7 +14,7 @@ from tests.fake_store import FakeStore
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["MemoryStore", "WatchedDisk", "make_disk_store", "memory_store_of"]
+__all__ = ["DiskStore", "MemoryStore", "WatchedDisk", "make_disk_store", "memory_store_of"]
 
 _READS = frozenset(
     {
@@ -109,7 +109,18 @@ def memory_store_of(world: "World", store: MemoryStore) -> MetadataStore:
 class WatchedDisk(Disk):
     """What outlives processes; the watch is told of each record that gets its name."""
 
-    world: "World"
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self.world = world
+        self._records: dict[bytes, CheckpointRecord] = {}
+
+    def record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
+        """See `decode`. What says the same is decoded once in a world, which has a dozen readers
+        of each file: a record never changes, and neither do its bytes."""
+        found = self._records.get(data)
+        if found is None:
+            found = self._records[data] = decode(data, where=where)
+        return found
 
     def place(self, temporary: str, path: str) -> bool:
         """See `Disk.place`."""
@@ -117,12 +128,12 @@ class WatchedDisk(Disk):
         placed = super().place(temporary, path)
         directory, _, name = path.rpartition("/")
         if placed and name == "_metadata":
-            self.world.watch.placed(decode(self.files[path], where={}), is_over=is_over)
+            self.world.watch.placed(self.record_in(self.files[path], {}), is_over=is_over)
         elif placed and name.startswith("_repair-"):
             repair = decode_repair(self.files[path], where={})
             decided = self.files.get(f"{directory}/_metadata")
             if decided is not None:  # else it landed in a retired place, and says nothing
-                old = decode(decided, where={})
+                old = self.record_in(decided, {})
                 self.world.watch.repaired(repair.checkpoint_id, dict(repair.replaced), old)
         return placed
 
@@ -131,16 +142,23 @@ class WatchedDisk(Disk):
         record = self.files.get(f"{path}/_metadata")
         if record is not None:
             is_marked = f"{path}/_committed" in self.files
-            self.world.watch.retires(decode(record, where={}), is_marked=is_marked)
+            self.world.watch.retires(self.record_in(record, {}), is_marked=is_marked)
         super().remove(path)
 
 
-class _DiskStore(CheckpointStore):
-    """The production store of one process."""
+class DiskStore(CheckpointStore):
+    """The production store on a world's disk, for people: its steps do not fail."""
 
-    def __init__(self, world: "World", fs: FakeFileSystem) -> None:
-        super().__init__(fs, clock=world.clock, pause=world.nap)
+    def __init__(self, world: "World", fs: FakeFileSystem | None = None) -> None:
+        super().__init__(fs or FakeFileSystem(world.disk), clock=world.clock, pause=world.nap)
         self._world = world
+
+    def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
+        return self._world.disk.record_in(data, where)
+
+
+class _StoreOfProcess(DiskStore):
+    """As one process has it; the watch is told of what it does."""
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`."""
@@ -150,7 +168,7 @@ class _DiskStore(CheckpointStore):
     def mark_committed(self, checkpoint_id: int) -> None:
         """See `MetadataStore.mark_committed`."""
         super().mark_committed(checkpoint_id)
-        plain = CheckpointStore(FakeFileSystem(self._world.disk))
+        plain = DiskStore(self._world)
         record = plain.read(checkpoint_id)
         if record is not None:  # a stale coordinator marks what was retired long ago
             self._world.watch.marked(checkpoint_id, lambda: plain.effective_committables(record))
@@ -174,4 +192,4 @@ def make_disk_store(world: "World", disk: Disk) -> CheckpointStore:
     def is_unreadable(step: str) -> bool:
         return world.fault(profile.unread, f"the checkpoint directory fails to answer {step}")
 
-    return _DiskStore(world, FakeFileSystem(disk, fault=fault, is_unreadable=is_unreadable))
+    return _StoreOfProcess(world, FakeFileSystem(disk, fault=fault, is_unreadable=is_unreadable))

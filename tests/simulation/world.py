@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runtime.checkpoint.plan import CheckpointSettings, OnLost
-from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import MetadataStore
 from runtime.model import CheckpointRecord, SplitRange
 from runtime.owner_record import OwnerRecord
-from tests.fake_file_system import Disk, FakeFileSystem
+from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
 from tests.simulation.continuous import ContinuousLife, Task
@@ -31,7 +30,13 @@ from tests.simulation.producers import Producers
 from tests.simulation.profile import Profile
 from tests.simulation.schedule import Dice, Kind, Move, say
 from tests.simulation.spark import SparkLog
-from tests.simulation.stores import MemoryStore, WatchedDisk, make_disk_store, memory_store_of
+from tests.simulation.stores import (
+    DiskStore,
+    MemoryStore,
+    WatchedDisk,
+    make_disk_store,
+    memory_store_of,
+)
 from tests.simulation.tasks import Writer
 from tests.simulation.watch import Watch
 
@@ -88,8 +93,7 @@ class World:
         self._quiet = False
         self._is_busy = False
         self.memory = MemoryStore(self)
-        self.disk = WatchedDisk()
-        self.disk.world = self
+        self.disk = WatchedDisk(self)
         self.shelf = WatchedFiles(self)
         self.spark_disk = Disk()
         self.settings = settings_of(profile, seed, RandomMoves(self))
@@ -152,9 +156,9 @@ class World:
             return make_disk_store(self, self.disk)
         return memory_store_of(self, self.memory)
 
-    def store_without_faults(self) -> CheckpointStore | MemoryStore:
+    def store_without_faults(self) -> DiskStore | MemoryStore:
         """Where people look."""
-        return CheckpointStore(FakeFileSystem(self.disk)) if self.profile.disk else self.memory
+        return DiskStore(self) if self.profile.disk else self.memory
 
     @property
     def history(self) -> list[CheckpointRecord]:
