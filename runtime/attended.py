@@ -30,7 +30,8 @@ class AttendedTime:
     def look(self, now_s: float) -> float:
         """The time that has passed; this is a look."""
         if self._looked_s is not None:
-            self.passed_s += min(max(now_s - self._looked_s, 0.0), self.longest_step_s)
+            step_s = now_s - self._looked_s
+            self.passed_s += min(step_s, self.longest_step_s) if step_s > 0 else 0.0
         self._looked_s = now_s
         return self.passed_s
 

@@ -90,10 +90,11 @@ def next_trigger_s(book: Book) -> float | None:
 
 
 def _has_room(book: Book) -> bool:
+    if len(book.pending) >= book.settings.max_concurrent:
+        return False
     # A second idle one would serve nobody, and outlive the place that ends a region's life.
     is_idle = any(p.state is State.ARMED for p in book.pending.values())
-    is_full = len(book.pending) >= book.settings.max_concurrent
-    return not is_idle and not is_full and book.may_decide(CheckpointKind.CHECKPOINT)
+    return not is_idle and book.may_decide(CheckpointKind.CHECKPOINT)
 
 
 def _require_running(book: Book) -> None:

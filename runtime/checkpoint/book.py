@@ -1,7 +1,7 @@
 """The state of the coordinator's core: all regions, all checkpoints under way, what to do next."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runtime.checkpoint.handlers import Alignment, Ruling
 from runtime.checkpoint.messages import (
@@ -117,14 +117,12 @@ class Book:
         checkpoint.move(event, now_s)
         if event is Event.BARRIER_CUT:
             self.last_barrier_s = self._on_time(now_s)
-        lives = {name: region.history.count + 1 for name, region in self.regions.items()}
-        progress = replace(checkpoint.progress(), attempts=lives)
-        if event is Event.MARK_DURABLE:
-            progress = replace(
-                progress,
-                pending_ratios=self.pending_ratios(now_s),
-                rate_limits=self.rate_limits(),
-            )
+        is_marked = event is Event.MARK_DURABLE
+        progress = checkpoint.progress(
+            attempts={name: region.history.count + 1 for name, region in self.regions.items()},
+            pending_ratios=self.pending_ratios(now_s) if is_marked else None,
+            rate_limits=self.rate_limits() if is_marked else None,
+        )
         self.out.append(Report(progress=progress))
 
     def _on_time(self, now_s: float) -> float:
@@ -373,9 +371,10 @@ class Book:
     def may_decide(self, kind: CheckpointKind) -> bool:
         """Whether a checkpoint begun now could be decided, if every open region acknowledged: one
         that could not would take down the regions that have come back already."""
-        if kind not in self.outlook.may_decide:
-            self.outlook.may_decide[kind] = self._could_decide(kind)
-        return self.outlook.may_decide[kind]
+        found = self.outlook.may_decide.get(kind)
+        if found is None:
+            found = self.outlook.may_decide[kind] = self._could_decide(kind)
+        return found
 
     def _could_decide(self, kind: CheckpointKind) -> bool:
         standing = self.standing()

@@ -1,5 +1,6 @@
 """One checkpoint under way, as the coordinator's core keeps it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runtime.checkpoint.failpoints import RegionalStep
@@ -152,8 +153,14 @@ class PendingCheckpoint:
         """Whether the region has a batch in it, or a barrier for one."""
         return region in self.barriers or self.acks.get(region) is not None
 
-    def progress(self) -> Progress:
-        """For the listeners."""
+    def progress(
+        self,
+        *,
+        attempts: Mapping[str, int] | None = None,
+        pending_ratios: Mapping[str, float] | None = None,
+        rate_limits: Mapping[str, float] | None = None,
+    ) -> Progress:
+        """For the listeners, with what only the book knows."""
         start = self.barrier_s
 
         def since(moment_s: float | None) -> float | None:
@@ -175,4 +182,7 @@ class PendingCheckpoint:
             reason=self.reason,
             counts=added(ack.counts for ack in acknowledged),
             dropped=tuple(split for ack in acknowledged for split in ack.dropped),
+            attempts=attempts or {},
+            pending_ratios=pending_ratios or {},
+            rate_limits=rate_limits or {},
         )

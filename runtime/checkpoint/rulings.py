@@ -66,8 +66,7 @@ one, and a neighbour that gave up its epoch for that another, which may take the
 def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
     """All acknowledged; or the handler goes on without some; or too late."""
     checkpoint.looked_s = now_s
-    is_waiting = book.outlook.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
-    if checkpoint.state is State.ALIGNING and (not is_waiting or _is_late(book, checkpoint, now_s)):
+    if checkpoint.state is State.ALIGNING and _may_rule(book, checkpoint, now_s):
         alignment = book.alignment(checkpoint, now_s)
         ruling = book.settings.handler.rule(alignment, timeout_s=book.settings.timeout_s)
         if ruling is Ruling.DECIDE:
@@ -87,6 +86,12 @@ def rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> None:
             book.outlook.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
     if checkpoint.state is State.PRE_COMMITTED and _is_late(book, checkpoint, now_s):
         _expire(book, checkpoint, now_s)
+
+
+def _may_rule(book: Book, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    """Whether the handler's ruling may be another one than the last."""
+    is_waiting = book.outlook.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
+    return not is_waiting or _is_late(book, checkpoint, now_s)
 
 
 def waits_for_older(book: Book, checkpoint: PendingCheckpoint) -> bool:
@@ -353,6 +358,8 @@ def end_silent(book: Book, now_s: float) -> None:
         return
     timeout_s = book.settings.timeout_s
     silence_s, start_s = max(timeout_s, _SHORTEST_SILENCE_S), max(timeout_s, _SHORTEST_START_S)
+    if not (book.silence.over(silence_s) or book.silence.never_asked(start_s)):
+        return  # as nearly always, and this is asked at every step
     found = {name: stopped_asking(book.regions[name], silence_s) for name in book.silent(silence_s)}
     found |= {name: never_asked(book.regions[name], start_s) for name in book.never_asked(start_s)}
     for name, error in found.items():

@@ -88,9 +88,9 @@ class Silence:
         return self._before(limit_s, self._begun_s)
 
     def _before(self, limit_s: float, moments: Mapping[str, float]) -> list[str]:
-        found = []
+        found, watched_s = [], self._watched.passed_s
         for region, moment_s in moments.items():
-            if self.watched_s - moment_s < limit_s:
+            if watched_s - moment_s < limit_s:
                 break  # those of all others came later
             found.append(region)
         return found

@@ -51,8 +51,9 @@ def end_if_hung(book: Book, now_s: float) -> None:
     A repair may take as long as it likes, and so may what waits behind it.
     """
     asked = [p for p in book.pending.values() if p.in_flight]
-    if any(checkpoint.state is State.REPAIRING for checkpoint in asked):
-        asked.clear()
+    if not asked or any(checkpoint.state is State.REPAIRING for checkpoint in asked):
+        book.awaited.clear()
+        return
     watched_s, before = book.silence.watched_s, book.awaited
     steps = [(checkpoint.checkpoint_id, checkpoint.state) for checkpoint in asked]
     book.awaited = {step: before.get(step, watched_s) for step in steps}
