@@ -125,11 +125,11 @@ def hand_over(regions: Iterable[RegionRecord], assignment: Assignment) -> tuple[
 def _with_own(
     region: RegionRecord, standing: Mapping[SplitKey, SplitRange], own: frozenset[SplitKey]
 ) -> RegionRecord:
-    stay = tuple(split for split in region.splits if split.key in own)
-    come = own - {split.key for split in stay}
-    if not come and len(stay) == len(region.splits):
+    read = {split.key for split in region.splits}
+    if read == own:
         return region
-    new = tuple(standing[key].at_end() for key in sorted(come))
+    stay = tuple(split for split in region.splits if split.key in own)
+    new = tuple(standing[key].at_end() for key in sorted(own - read))
     # Nobody may think that the region has passed a time which one of its splits has not.
     least_ms = least_of([region.least_watermark_ms, *(split.watermark_ms for split in new)])
     return replace(region, splits=stay + new, least_watermark_ms=least_ms)

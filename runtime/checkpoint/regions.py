@@ -257,7 +257,10 @@ class RegionState:
                     self.record, status=RegionStatus.COMPLETED, carried_from=None, committables=()
                 )
             )
-        read = tuple(replace(split, set_back_from=None) for split in ack.region.splits)
+        read = tuple(
+            split if split.set_back_from is None else replace(split, set_back_from=None)
+            for split in ack.region.splits
+        )
         return self._with_new_splits(
             replace(
                 ack.region,
@@ -293,6 +296,8 @@ class RegionState:
         known = {split.key for split in record.splits}
         others = [split for split in standing if split.key not in known]
         others += [split for key, split in self.discovered.items() if key not in known]
+        if not others:
+            return record
         # Nobody may think that the region has passed a time which one of its splits has not.
         marks = [record.least_watermark_ms, *(split.watermark_ms for split in others)]
         return replace(
