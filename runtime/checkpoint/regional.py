@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import cast
 
 from runtime.checkpoint import ledger as core
 from runtime.contracts import (
@@ -20,6 +22,11 @@ from runtime.model import StateEntry
 __all__ = ["RegionalCommitter"]
 
 
+@cache  # a run-time check of a protocol takes as long as a commit's own work
+def _follows(committer: type[Committer]) -> bool:
+    return issubclass(committer, RegionFollower)
+
+
 class RegionalCommitter:
     """`runtime.contracts.SharedCommitter` over any `Committer`. Driver.
 
@@ -34,6 +41,7 @@ class RegionalCommitter:
 
     def __init__(self, committer: Committer, *, clock: Clock = time.monotonic) -> None:
         self._committer = committer
+        self._follower = cast(RegionFollower, committer) if _follows(type(committer)) else None
         self._clock = clock
         self._ledger = core.Ledger()
 
@@ -84,10 +92,10 @@ class RegionalCommitter:
     def _follow(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        if not isinstance(self._committer, RegionFollower):
+        if self._follower is None:
             return CommitReport(outcome=CommitOutcome.COMMITTED)
         try:
-            return self._committer.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
+            return self._follower.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
         except UnreachableError as err:
             return CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
 
