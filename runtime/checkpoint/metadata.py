@@ -7,6 +7,7 @@ The store does not look into state entries: their kinds belong to whoever restor
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from runtime.checkpoint.container import read_container, write_container
@@ -180,16 +181,22 @@ def _damaged(reason: str, where: Mapping[str, object]) -> DamagedCheckpointError
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what Avro takes
+    if value is None or isinstance(value, str | bytes | int):
+        return value  # nearly all are
     if is_dataclass(value):
-        kept = [each.name for each in fields(value) if each.metadata.get("on_record", True)]
-        return {name: _plain(getattr(value, name)) for name in kept}
+        return {name: _plain(getattr(value, name)) for name in _names_on_record(type(value))}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
         return {key: _plain(value[key]) for key in value}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence):
         return [_plain(item) for item in value]
     return value
+
+
+@cache
+def _names_on_record(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cls) if each.metadata.get("on_record", True))
 
 
 def _enum(cls: type[_E], value: str, where: Mapping[str, object]) -> _E:
