@@ -106,7 +106,8 @@ class FakeFileSystem:
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
         self._look("exists")
-        return any(each == path or each.startswith(f"{path}/") for each in list(self._disk.files))
+        files, below = self._disk.files, f"{path}/"
+        return path in files or any(each.startswith(below) for each in list(files))
 
     def write_temporary(self, path: str, data: bytes) -> None:
         """See `FileSystem.write_temporary`."""

@@ -1,7 +1,7 @@
 """The checkpoint directory in memory."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from runtime.checkpoint import retention
 from runtime.checkpoint.acceptance import claim_of
@@ -136,8 +136,8 @@ class FakeStore:
     def facts(self) -> list[PlaceFacts]:
         """For retention, and for tests."""
         return [
-            replace(
-                facts_of(record),
+            facts_of(
+                record,
                 is_committed=checkpoint_id in self.committed,
                 is_superseded=checkpoint_id in self.superseded,
             )

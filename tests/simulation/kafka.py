@@ -5,6 +5,7 @@ What sits on it is production code: committer, verdicts, sweep and owner claim.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
@@ -204,6 +205,7 @@ def entry_of(
     return encode_handle(handle, operator_id="sink")
 
 
+@lru_cache(maxsize=10_000)  # the watch asks the same again and again
 def identity_of(entry: StateEntry) -> TransactionIdentity:
     """The transaction that a committable names."""
     return decode_handle(entry).identity

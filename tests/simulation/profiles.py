@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from tests.simulation.profile import Profile
@@ -423,6 +424,8 @@ PROFILES: Mapping[str, Profile] = {
     ),
 }
 
+_NAMES = tuple(PROFILES)
+
 
 def profile_of(seed: int) -> tuple[str, Profile]:
     """The name and the profile of the schedule that a seed stands for: short, as a rule.
@@ -431,5 +434,10 @@ def profile_of(seed: int) -> tuple[str, Profile]:
     a hundred long ones.
     """
     dice = random.Random(seed)
-    name = dice.choice(list(PROFILES))
-    return name, replace(PROFILES[name], steps=dice.randint(5, 30))
+    name = dice.choice(_NAMES)
+    return name, _with_steps(name, dice.randint(5, 30))
+
+
+@cache
+def _with_steps(name: str, steps: int) -> Profile:
+    return replace(PROFILES[name], steps=steps)

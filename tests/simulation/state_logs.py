@@ -89,8 +89,9 @@ class StateLog:
         for split in splits:
             known = self._state.get(split.partition, 0)
             is_behind = known == split.start_offset or not is_ours
-            what = "a region's state is of another place than its offsets"
-            self._world.require(is_behind, f"{what}: {split}, of {known}")
+            if not is_behind:
+                what = "a region's state is of another place than its offsets"
+                self._world.require(False, f"{what}: {split}, of {known}")
             self._state[split.partition] = split.end_offset
 
     def returns(self, batch_id: int) -> None:

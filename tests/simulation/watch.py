@@ -226,9 +226,10 @@ class Watch:
         self._world.note(
             f"place {at}: {record.verdict.value} by {record.leader_session_id} ({record.asked_by})"
         )
-        if not is_over and any(record == known for known in self.history):
+        is_again = at in self._places and not is_over
+        if is_again and any(record == known for known in self.history):
             return  # its writer was not answered, asked again, and the place had been retired
-        if not is_over and at in self._places and record.verdict is Verdict.ABORTED:
+        if is_again and record.verdict is Verdict.ABORTED:
             # A start that has slept since it listed the places, or a run that withdraws a decision
             # which others have followed. Both look behind it for newer records; who does not, and
             # decides in the next retired place, is found out there.
@@ -329,8 +330,9 @@ class Watch:
         for region in record.regions:
             for split in region.splits:
                 due = self._ends.get(split.partition, 0)
-                goes_on = split.start_offset == due or split.end_offset == due
-                self.require(goes_on, f"a decided range does not go on: {split}, decided to {due}")
+                if due not in (split.start_offset, split.end_offset):
+                    what = "a decided range does not go on"
+                    self.require(False, f"{what}: {split}, decided to {due}")
                 if region.status is RegionStatus.CARRIED:
                     self.require(split.end_offset == due, "a carried region has moved on")
         for region in record.regions:
