@@ -18,12 +18,13 @@ import fastavro
 
 from runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 
-__all__ = ["DIGEST_KEY", "VERSION_KEY", "Container", "read_container", "write_container"]
+__all__ = ["DIGEST_KEY", "VERSION_KEY", "Container", "ContainerWriter", "read_container"]
 
 VERSION_KEY = "sluice.format_version"
 DIGEST_KEY = "sluice.sha256"
 
 _BLANK = b"0" * 64
+_NO_MARKER = bytes(16)
 # The key as Avro writes it in the header's map: zigzag length, text, zigzag length of the value.
 # The schema is JSON text and cannot contain the last byte, so the first place found is the key.
 _DIGEST_MARK = bytes([2 * len(DIGEST_KEY)]) + DIGEST_KEY.encode() + b"\x80\x01"
@@ -48,27 +49,43 @@ class Container:
     fields: Mapping[str, Any]
 
 
-def write_container(
-    schema: Mapping[str, Any], fields: Mapping[str, Any], *, format_version: int
-) -> bytes:
-    """The file's bytes; equal input gives equal bytes, so files can be compared."""
-    marker = hashlib.sha256(repr(sorted(fields.items())).encode()).digest()[:16]
+class ContainerWriter:
+    """Makes files of one schema and version: what stands in each above its record is made once.
+
+    Thread-safe: nothing of it changes.
+
+    Args:
+        schema: as JSON; it stands in each file as it is.
+        format_version: of what the record says.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], *, format_version: int) -> None:
+        self._schema = fastavro.parse_schema(dict(schema))
+        head = io.BytesIO()
+        known = {VERSION_KEY: str(format_version), DIGEST_KEY: _BLANK.decode()}
+        fastavro.writer(head, dict(schema), [], metadata=known, sync_marker=_NO_MARKER)
+        self._head = head.getvalue().removesuffix(_NO_MARKER)
+        self._digest_at = self._head.index(_DIGEST_MARK) + len(_DIGEST_MARK)
+
+    def write(self, fields: Mapping[str, Any]) -> bytes:
+        """The file's bytes; equal input gives equal bytes, so files can be compared."""
+        marker = hashlib.sha256(repr(sorted(fields.items())).encode()).digest()[:16]
+        record = _avro(self._schema, fields)
+        # The one block of the file: how many records, their length, they themselves.
+        block = _avro("long", 1) + _avro("long", len(record)) + record
+        blank = self._head + marker + block + marker
+        at, digest = self._digest_at, hashlib.sha256(blank).hexdigest().encode()
+        return blank[:at] + digest + blank[at + len(digest) :]
+
+
+def _avro(schema: Any, value: object) -> bytes:  # noqa: ANN401 - an Avro type is any JSON
     out = io.BytesIO()
-    fastavro.writer(
-        out,
-        dict(schema),
-        [fields],
-        metadata={VERSION_KEY: str(format_version), DIGEST_KEY: _BLANK.decode()},
-        sync_marker=marker,
-    )
-    blank = out.getvalue()
-    at = blank.index(_DIGEST_MARK) + len(_DIGEST_MARK)
-    digest = hashlib.sha256(blank).hexdigest().encode()
-    return blank[:at] + digest + blank[at + len(digest) :]
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
 
 
 def read_container(data: bytes, *, latest: int, where: Mapping[str, object]) -> Container:
-    """The one record of a file written by `write_container`.
+    """The one record of a file made by `ContainerWriter`.
 
     Args:
         data: the whole file.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
-from runtime.checkpoint.container import read_container, write_container
+from runtime.checkpoint.container import ContainerWriter, read_container
 from runtime.checkpoint.schema import (
     METADATA_V4,
     METADATA_VERSION,
@@ -67,6 +67,10 @@ class Repair:
     replaced: tuple[tuple[bytes, StateEntry], ...]
 
 
+_METADATA = ContainerWriter(METADATA_V4, format_version=METADATA_VERSION)
+_REPAIR = ContainerWriter(REPAIR_V1, format_version=REPAIR_VERSION)
+
+
 def encode(record: CheckpointRecord) -> bytes:
     """Bytes of ``_metadata``; equal records give equal bytes."""
     plain = {"format_version": METADATA_VERSION, **_plain(replace(record, assignment=None))}
@@ -79,7 +83,7 @@ def encode(record: CheckpointRecord) -> bytes:
             region["state"]["operators"] = [
                 {"number": number, "name": name} for number, name in source.state.operators
             ]
-    return write_container(METADATA_V4, plain, format_version=METADATA_VERSION)
+    return _METADATA.write(plain)
 
 
 def decode(data: bytes, *, where: Mapping[str, object] | None = None) -> CheckpointRecord:
@@ -102,7 +106,7 @@ def encode_repair(repair: Repair) -> bytes:
         "leader_session_id": repair.leader_session_id,
         "replaced": [{"lost": lost, "entry": _plain(entry)} for lost, entry in repair.replaced],
     }
-    return write_container(REPAIR_V1, plain, format_version=REPAIR_VERSION)
+    return _REPAIR.write(plain)
 
 
 def decode_repair(data: bytes, *, where: Mapping[str, object] | None = None) -> Repair:

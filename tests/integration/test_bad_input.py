@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
-from runtime.checkpoint.container import write_container
+from runtime.checkpoint.container import ContainerWriter
 from runtime.embedded.ports import HOST, free_ports
 from runtime.errors import (
     AuthenticationError,
@@ -197,6 +197,6 @@ def test_a_record_of_a_later_version_is_named(case: Case) -> None:
     path = newest(case)
     path.chmod(0o644)
     schema = {"type": "record", "name": "later", "fields": [{"name": "news", "type": "string"}]}
-    path.write_bytes(write_container(schema, {"news": "unheard of"}, format_version=99))
+    path.write_bytes(ContainerWriter(schema, format_version=99).write({"news": "unheard of"}))
     error = refused(case, case.job(), UnsupportedFormatError)
     assert path.parent.name in str(error)

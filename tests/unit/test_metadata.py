@@ -12,7 +12,7 @@ import pytest
 from fastavro.schema import to_parsing_canonical_form
 
 from runtime.checkpoint.assignment import recorded
-from runtime.checkpoint.container import DIGEST_KEY, VERSION_KEY, write_container
+from runtime.checkpoint.container import DIGEST_KEY, VERSION_KEY, ContainerWriter
 from runtime.checkpoint.metadata import (
     Repair,
     decode,
@@ -40,7 +40,7 @@ def _rewritten(version: int = METADATA_VERSION, **changes: Any) -> bytes:
     """A whole, correctly summed file, whose content a faulty or later writer chose."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields: dict[str, Any] = {**next(reader), "format_version": version, **changes}
-    return write_container(METADATA_V4, fields, format_version=version)
+    return ContainerWriter(METADATA_V4, format_version=version).write(fields)
 
 
 def _version_3(record: CheckpointRecord) -> CheckpointRecord:
@@ -270,7 +270,7 @@ def test_a_record_that_contradicts_its_own_format_version_is_damage() -> None:
     """Which of the two is true cannot be told, so neither is taken."""
     reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
     fields: dict[str, Any] = {**next(reader), "format_version": 1}
-    data = write_container(METADATA_V4, fields, format_version=METADATA_VERSION)
+    data = ContainerWriter(METADATA_V4, format_version=METADATA_VERSION).write(fields)
     with pytest.raises(DamagedCheckpointError, match="two format versions differ"):
         decode(data)
 
