@@ -265,7 +265,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = offsets.decode(end).splits
         if not self._cut_here:
             # A batch from the log, which an earlier process cut: it is read again as it was.
-            ranges = self._enumerator.readable(ranges, timeout_s=_TIMEOUT_S)
+            ranges = self._enumerator.replayable(ranges, timeout_s=_TIMEOUT_S)
         return _tasks(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from connectors.kafka.shared_look import SharedLook
 from connectors.kafka.short_logs import ShortLogs
 from connectors.kafka.splits import (
     TopicFacts,
+    absent,
     backlog_records,
     check_identity,
     key_of,
@@ -24,6 +25,7 @@ from connectors.kafka.splits import (
     new_partitions,
     next_range,
     out_of_reach,
+    partitions_gone,
     reach,
     require_forward,
     require_whole,
@@ -31,8 +33,8 @@ from connectors.kafka.splits import (
     stops_short,
     vanished,
 )
+from connectors.kafka.subscription import require_named
 from runtime.contracts import Backlog, Clock
-from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import SplitKey, SplitRange
 
 __all__ = ["KafkaSplitEnumerator"]
@@ -124,7 +126,7 @@ class KafkaSplitEnumerator:
         """
         if positions:
             look = self._losses.of_no_earlier_leader(positions, self._look(positions, timeout_s))
-            self._refuse_unnamed(positions)
+            require_named(self._options.subscription, {*map(key_of, positions)} - self._gone)
             self._losses.behind_retention(positions, look)
         self._known = {key_of(split) for split in positions}
         self._restored = frozenset(split.topic for split in positions)
@@ -142,6 +144,26 @@ class KafkaSplitEnumerator:
             self._shared.forget()
             self._look(ranges, timeout_s)
         return tuple(split for split in ranges if key_of(split) not in self._gone)
+
+    def replayable(
+        self, ranges: Sequence[SplitRange], *, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """Ranges of a batch that is on record, each up to where its log was cut off since; without
+        those that hold nothing.
+
+        Raises:
+            SourceChangedError: as `readable`.
+            DataLostError: one is cut off, and that is to be an error.
+            UnreachableError: a leader that has to be asked does not answer.
+        """
+        there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
+        return self._losses.replayable(
+            there,
+            lambda: self._look(there, timeout_s),
+            self._patience,
+            patience_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
+            timeout_s=timeout_s,
+        )
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """New partitions at their first record, or the first that is left, whatever the starting
@@ -334,11 +356,7 @@ class KafkaSplitEnumerator:
 
         found, missing = self._patience.unless_lasting(find)
         if missing and (all_must_exist or self._options.fail_on_data_loss):
-            raise SourceChangedError(
-                "what the source names does not exist",
-                {"missing": ",".join(sorted(missing)), **self._where()},
-                "Create it, or correct the name.",
-            )
+            raise absent(missing, self._where())
         if missing:
             log.warning("not there, going on without: missing=%s", ",".join(sorted(missing)))
         topics = subscription.partitions(found)
@@ -394,14 +412,9 @@ class KafkaSplitEnumerator:
     def _judge_gone(self, keys: KeySet) -> None:
         if not keys:
             return
-        names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         if self._options.fail_on_data_loss:
-            raise SourceChangedError(
-                "partitions that are to be read do not exist any more",
-                {"partitions": names, **self._where()},
-                "Start from a new checkpoint directory, or go on without them with "
-                "failOnDataLoss=false.",
-            )
+            raise partitions_gone(keys, self._where())
+        names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         self._gone |= keys  # only now: a region that was parked and begins anew is refused, too
         log.warning("partitions are gone, going on without them: partitions=%s", names)
 
@@ -423,20 +436,6 @@ class KafkaSplitEnumerator:
         look, shorter = self._patience.unless_lasting(find)
         require_located(shorter, [key for key, end in shorter.items() if end is not None])
         return look
-
-    def _refuse_unnamed(self, positions: Sequence[SplitRange]) -> None:
-        subscription = self._options.subscription
-        unnamed = sorted(
-            split.name
-            for split in positions
-            if not subscription.covers(*key_of(split)) and key_of(split) not in self._gone
-        )
-        if unnamed:
-            raise ConfigError(
-                "the checkpoint has read partitions that the source does not name any more",
-                {"partitions": ",".join(unnamed), "source": str(subscription)},
-                "Name them again, or start from a new checkpoint directory.",
-            )
 
     def _where(self) -> dict[str, object]:
         return {"servers": self._options.connection.bootstrap_servers}

@@ -7,13 +7,15 @@ epochs tell that other records are there now. What an open transaction hides is 
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from connectors.kafka.discovery import EpochQuestion, Look, OffsetFact, SourceCluster
+from connectors.kafka.patience import Patience
 from connectors.kafka.positions import PartitionKey
 from connectors.kafka.splits import (
     LostRange,
+    batch_cut_off,
     beyond,
     data_lost,
     key_of,
@@ -30,6 +32,30 @@ __all__ = ["LossWatch"]
 log = logging.getLogger(__name__)
 
 _TOLD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """What logs still have of ranges that were cut before.
+
+    Attributes:
+        ends: where those logs were cut off that were, before their range's end.
+        firsts: first offsets that are still there, of all.
+        waited_for: logs that are shorter, and may be so for a moment.
+    """
+
+    ends: Mapping[PartitionKey, int]
+    firsts: Mapping[PartitionKey, int]
+    waited_for: Collection[PartitionKey]
+
+    def end_of(self, split: SplitRange) -> int:
+        """How far a range can be read."""
+        return self.ends.get(key_of(split), split.end_offset)
+
+    @property
+    def present(self) -> Mapping[PartitionKey, tuple[int, int]]:
+        """First offset and end of the logs that were cut off."""
+        return {key: (min(self.firsts.get(key, 0), end), end) for key, end in self.ends.items()}
 
 
 class LossWatch:
@@ -144,6 +170,56 @@ class LossWatch:
         self._count(lost)
         return {key: max(start, earliest.get(key, 0)) for key, start in starts.items()}
 
+    def replayable(
+        self,
+        ranges: Sequence[SplitRange],
+        look: Callable[[], Look],
+        patience: Patience,
+        *,
+        patience_s: float,
+        timeout_s: float,
+    ) -> tuple[SplitRange, ...]:
+        """Ranges that another process has cut, each up to where its log was cut off since; whose
+        records they are stays known.
+
+        Args:
+            look: at their partitions, now.
+            patience_s: for how long a log may be shorter than a range.
+            timeout_s: for the leaders' answers.
+        Raises:
+            DataLostError: one is cut off, and that is to be an error.
+            UnreachableError: nobody answers.
+        """
+
+        def find() -> tuple[_Left, Collection[PartitionKey]]:
+            found = self.of_no_earlier_leader(ranges, look())
+            left = self._left_of(ranges, found, patience_s=patience_s, timeout_s=timeout_s)
+            return left, left.waited_for
+
+        left, _ = patience.unless_lasting(find, lambda _: patience_s)
+        lost = [split for split in ranges if left.end_of(split) < split.known_end]
+        if lost and self._fails:
+            raise batch_cut_off(lost, left.present)
+        self._count([_lost_of(split, left.end_of(split)) for split in lost])
+        return tuple(_up_to(split, left.end_of(split)) for split in ranges)
+
+    def _left_of(
+        self, ranges: Sequence[SplitRange], look: Look, *, patience_s: float, timeout_s: float
+    ) -> _Left:
+        """A later leader knows for good where the log that a range was cut from ends. Otherwise a
+        log has to be shorter for a while: a new leader may know a lower end for a moment."""
+        wanted = {key_of(split): split.end_offset for split in ranges}
+        look = self.with_log_ends(wanted, look, timeout_s=timeout_s)
+        told = self._earlier_ends(ranges, look, timeout_s)
+        now_s = self._clock()
+        noted = self._noted(wanted, look, told)
+        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
+        return _Left(
+            ends={key: end for key, end in told.items() if end < wanted[key]} | lasting,
+            firsts={key: fact.offset for key, fact in look.earliest.items()},
+            waited_for=noted.keys() - lasting.keys(),
+        )
+
     def note_shorter(
         self, starts: Mapping[PartitionKey, int], look: Look
     ) -> Mapping[PartitionKey, int | None]:
@@ -221,11 +297,7 @@ class LossWatch:
         """Judge logs that end before a position, once that lasts: their records are lost, and what
         has come since at the lowest end is in their place."""
         now_s = self._clock()
-        noted = {
-            key: self._shorter[key]
-            for key, end in self.note_shorter(starts, look).items()
-            if end is not None and key not in told
-        }
+        noted = self._noted(starts, look, told)
         lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
         lost = [
             LostRange(
@@ -243,6 +315,19 @@ class LossWatch:
         self._count(lost)
         return lasting
 
+    def _noted(
+        self,
+        starts: Mapping[PartitionKey, int],
+        look: Look,
+        told: Collection[PartitionKey],
+    ) -> Mapping[PartitionKey, tuple[float, int]]:
+        """Shorter logs of whose end nobody has ``told`` for good: since when, the lowest end."""
+        return {
+            key: self._shorter[key]
+            for key, end in self.note_shorter(starts, look).items()
+            if end is not None and key not in told
+        }
+
     def _count(self, lost: Sequence[LostRange]) -> None:
         """Once each: a position stays before a loss until there is something to read behind it."""
         fresh = [found for found in lost if self._counted.get(found.key) != found]
@@ -257,6 +342,25 @@ class LossWatch:
             records,
             " ".join(map(str, new)),
         )
+
+
+def _lost_of(split: SplitRange, end: int) -> LostRange:
+    """What a range has lost whose log ends there."""
+    return LostRange(
+        topic=split.topic,
+        partition=split.partition,
+        start_offset=max(split.start_offset, end),
+        end_offset=split.end_offset,
+    )
+
+
+def _up_to(split: SplitRange, end: int) -> SplitRange:
+    """The range as far as its log goes. The leader that it was cut under stays: what a later one
+    has written is none of it."""
+    if end == split.end_offset:
+        return split
+    known = None if end <= split.known_end else split.leader_epoch_end
+    return replace(split, end_offset=max(split.start_offset, end), leader_epoch_end=known)
 
 
 def _hidden(starts: Mapping[PartitionKey, int], look: Look) -> list[PartitionKey]:

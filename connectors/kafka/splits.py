@@ -5,7 +5,7 @@ Everything here is told what the brokers said and answers with values; `enumerat
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from connectors.kafka.positions import PartitionKey
@@ -15,7 +15,9 @@ from runtime.model import SplitRange
 __all__ = [
     "LostRange",
     "TopicFacts",
+    "absent",
     "backlog_records",
+    "batch_cut_off",
     "beyond",
     "check_identity",
     "data_lost",
@@ -27,6 +29,7 @@ __all__ = [
     "new_partitions",
     "next_range",
     "out_of_reach",
+    "partitions_gone",
     "range_rewritten",
     "reach",
     "require_forward",
@@ -92,6 +95,27 @@ def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFac
             "Its offsets mean other records now. Start from a new checkpoint directory to read "
             "the new topic.",
         )
+
+
+def absent(missing: Collection[str], where: Mapping[str, object]) -> SourceChangedError:
+    """The error for topics and partitions that are named and do not exist."""
+    return SourceChangedError(
+        "what the source names does not exist",
+        {"missing": ",".join(sorted(missing)), **where},
+        "Create it, or correct the name.",
+    )
+
+
+def partitions_gone(
+    keys: Collection[PartitionKey], where: Mapping[str, object]
+) -> SourceChangedError:
+    """The error for partitions that were read and do not exist any more."""
+    names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
+    return SourceChangedError(
+        "partitions that are to be read do not exist any more",
+        {"partitions": names, **where},
+        "Start from a new checkpoint directory, or go on without them with failOnDataLoss=false.",
+    )
 
 
 def require_forward(starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:
@@ -213,6 +237,28 @@ def log_cut_off(missing: Sequence[LostRange]) -> DataLostError:
         {"ranges": " ".join(map(str, missing))},
         "Was a starting offset given that does not exist yet? If not, the log was cut off, as an "
         "unclean leader election does. Start from a new checkpoint directory.",
+    )
+
+
+def batch_cut_off(
+    ranges: Sequence[SplitRange], present: Mapping[PartitionKey, tuple[int, int]]
+) -> DataLostError:
+    """The error for logs that were cut off before the end of a batch that Spark has logged.
+
+    Args:
+        ranges: what is to be read.
+        present: first offset that is there, and the end, of the log that they were cut from.
+    """
+    return DataLostError(
+        "a partition was cut off before the end of a batch that Spark has logged",
+        {
+            split.name: f"wanted=[{split.start_offset},{split.end_offset}) "
+            "present=[{},{})".format(*present[key_of(split)])
+            for split in ranges
+        },
+        "Its records are gone, as behind an unclean leader election or with a disk that loses its "
+        "newest records. With failOnDataLoss=false the batch delivers what is left, the loss is "
+        "counted and logged, and the query goes on; or start with a new checkpointLocation.",
     )
 
 

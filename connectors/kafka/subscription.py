@@ -10,7 +10,7 @@ from connectors.kafka.positions import PartitionKey
 from connectors.kafka.splits import TopicFacts
 from runtime.errors import ConfigError
 
-__all__ = ["Assigned", "Pattern", "Subscription", "Topics"]
+__all__ = ["Assigned", "Pattern", "Subscription", "Topics", "require_named"]
 
 # Kafka's own bookkeeping; Java consumers leave these out of a pattern, too.
 _INTERNAL = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
@@ -152,3 +152,15 @@ class Assigned:
 
 
 Subscription: TypeAlias = Topics | Pattern | Assigned
+
+
+def require_named(subscription: Subscription, read: Iterable[PartitionKey]) -> None:
+    """ConfigError with the partitions that were read and are not named any more."""
+    unnamed = sorted(key for key in read if not subscription.covers(*key))
+    if unnamed:
+        names = ",".join(f"{topic}-{partition}" for topic, partition in unnamed)
+        raise ConfigError(
+            "the checkpoint has read partitions that the source does not name any more",
+            {"partitions": names, "source": str(subscription)},
+            "Name them again, or start from a new checkpoint directory.",
+        )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import connectors
 from connectors.kafka import KafkaSink, KafkaSource
@@ -53,11 +53,19 @@ class Log:
         return cls(kafka, topic, file, kept_bytes)
 
     def lose(self) -> None:
-        """The broker crashes, and its disk has only the first seven. Then nine others come."""
+        """The last three; then nine others come."""
+        self.cut_off()
+        self.grow()
+
+    def cut_off(self) -> None:
+        """The broker crashes, and its disk has only the first seven."""
         self.kafka.kill()
         with self.file.open("r+b") as file:
             file.truncate(self.kept_bytes)
         self.kafka.start()
+
+    def grow(self) -> None:
+        """Nine others come."""
         produce(self.kafka.bootstrap, self.topic, _NEW)
 
     def source(self, **arguments: Any) -> KafkaSource:
@@ -267,3 +275,43 @@ def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
         run(fail_on_data_loss="false")
         await_stable(kafka.bootstrap, sink)
         assert topic_values(kafka.bootstrap, sink) == _FIRST + _LOST + _NEW
+
+
+def test_rule_8_a_logged_batch_delivers_what_is_left_where_allowed(
+    session: SparkSession, written: Log, tmp_path: Path
+) -> None:
+    """Spark has logged a batch of ten records, and died; three of them are gone, and nothing has
+    come since: whoever reads would wait for them."""
+    batches: dict[int, list[bytes]] = {}
+
+    def run(*, fails: str, dies_at: int | None = None) -> None:
+        def take(frame: DataFrame, batch_id: int) -> None:
+            if batch_id == dies_at:
+                raise RuntimeError("told to fail")
+            batches[batch_id] = [bytes(row.value) for row in frame.collect()]
+
+        frame = (
+            session.readStream.format("sluice-kafka")
+            .option("kafka.bootstrap.servers", written.kafka.bootstrap)
+            .option("subscribe", written.topic)
+            .option("startingOffsets", "earliest")
+            .option("failOnDataLoss", fails)
+            .load()
+        )
+        writer = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        try:
+            assert query.awaitTermination(100), "the query did not end by itself"
+        finally:
+            query.stop()
+
+    with pytest.raises(StreamingQueryException, match="told to fail"):
+        run(fails="true", dies_at=1)
+    written.cut_off()
+    with pytest.raises(StreamingQueryException, match=r"wanted=\[0,10\) present=\[0,7\)"):
+        run(fails="true")
+    run(fails="false")
+    assert batches == {0: [], 1: _FIRST}
+    written.grow()
+    run(fails="false")
+    assert batches == {0: [], 1: _FIRST, 2: _NEW}
