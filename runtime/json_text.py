@@ -3,24 +3,44 @@
 import json
 from decimal import Decimal, InvalidOperation
 
-__all__ = ["parsed_json"]
+__all__ = ["RepeatedNameError", "parsed_json"]
 
 
-def parsed_json(text: str | bytes, *, exact: bool = False) -> object:
+class RepeatedNameError(ValueError):
+    """An object has two members of this name."""
+
+
+def parsed_json(text: str | bytes, *, exact: bool = False, once: bool = False) -> object:
     """What ``text`` says.
 
     Python's own reader takes more than JSON, and fails in more ways than one.
 
     Args:
         exact: fractions are `Decimal`, with every digit; else floats.
+        once: each name stands once in its object; else the last one counts.
     Raises:
+        RepeatedNameError: one does not.
         ValueError: it is not JSON, has a number that is not finite, or is nested too deeply.
     """
     fraction = _exact if exact else _finite
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=fraction)
+        return json.loads(
+            text,
+            parse_constant=_refused,
+            parse_float=fraction,
+            object_pairs_hook=_each_once if once else None,
+        )
     except RecursionError as err:
         raise ValueError("nested too deeply") from err
+
+
+def _each_once(members: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in members:
+        if name in found:
+            raise RepeatedNameError(name)
+        found[name] = value
+    return found
 
 
 def _refused(text: str) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from runtime.errors import ConfigError
-from runtime.json_text import parsed_json
+from runtime.json_text import RepeatedNameError, parsed_json
 
 __all__ = [
     "AtTimestamp",
@@ -140,17 +140,23 @@ def _numbers(text: str, option: str) -> Iterable[tuple[PartitionKey, int]]:
     for topic, by_partition in _objects(text, option, _OFFSETS):
         if not isinstance(by_partition, dict):
             raise _malformed(option, text)
+        spelt: dict[int, str] = {}
         for partition, number in by_partition.items():
             if not partition.isdecimal() or len(partition) > _MOST_DIGITS:
                 raise _malformed(option, text)
             if type(number) is not int or number >= 2**63:
                 raise _malformed(option, text)
+            first = spelt.setdefault(int(partition), partition)
+            if first != partition:
+                raise _twice(option, text, f'"{first}" and "{partition}" of {topic}')
             yield (topic, int(partition)), number
 
 
 def _objects(text: str, option: str, form: str) -> Iterable[tuple[str, object]]:
     try:
-        found = parsed_json(text)
+        found = parsed_json(text, once=True)
+    except RepeatedNameError as err:
+        raise _twice(option, text, f'"{err}" and "{err}"') from None
     except ValueError:
         raise _malformed(option, text, form) from None
     if not isinstance(found, dict):
@@ -163,6 +169,14 @@ def _malformed(option: str, text: str, form: str = _OFFSETS) -> ConfigError:
         "the option's value is not of the right form",
         {"option": option, "value": text},
         f"Write it as {form}.",
+    )
+
+
+def _twice(option: str, text: str, names: str) -> ConfigError:
+    return ConfigError(
+        "the option names a topic or a partition twice",
+        {"option": option, "value": text, "twice": names},
+        "Only one of the two could count. Name each once, a partition without leading zeros.",
     )
 
 

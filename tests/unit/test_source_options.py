@@ -226,6 +226,31 @@ def test_malformed_value_is_an_error_that_names_the_option(name: str, value: str
 
 
 @pytest.mark.parametrize(
+    ("value", "twice"),
+    [
+        ('{"orders":{"0":23,"00":5}}', '"0" and "00" of orders'),
+        ('{"orders":{"00":23,"1":5,"0":2}}', '"00" and "0" of orders'),
+        ('{"orders":{"0":23,"0":5}}', '"0" and "0"'),
+        ('{"orders":{"0":23},"orders":{"0":5}}', '"orders" and "orders"'),
+    ],
+)
+@pytest.mark.parametrize("name", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_a_partition_that_is_named_twice_is_an_error_with_both_names(
+    name: str, value: str, twice: str
+) -> None:
+    """One of the two numbers would be taken without a word, and records read twice or skipped."""
+    text = error_of({**BASE, name: value})
+    assert name in text
+    assert f"twice={twice}" in text
+
+
+def test_one_number_is_one_partition_however_it_is_spelt() -> None:
+    """As Spark reads it."""
+    given = stream(startingOffsets='{"orders":{"00":23,"1":5}}').starting
+    assert given == PerPartition(offsets={("orders", 0): 23, ("orders", 1): 5})
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"), [("15m", 900), ("10s", 10), ("500ms", 0.5), ("250", 0.25), ("1h", 3600)]
 )
 def test_trigger_delay_is_written_as_in_spark(text: str, seconds: float) -> None:
