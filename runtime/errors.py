@@ -34,6 +34,7 @@ __all__ = [
     "TransactionLostError",
     "TransactionUnknownError",
     "UnreachableError",
+    "UnreadSplitsLostError",
     "UnsupportedFormatError",
     "WaitedTooLongError",
     "WrongJobError",
@@ -107,6 +108,11 @@ class FencedError(StreamError):
 
 class SourceChangedError(StreamError):
     """A topic is missing, was recreated under its name, or lost partitions."""
+
+
+class UnreadSplitsLostError(SourceChangedError):
+    """So it is with what no region reads yet: the loss is the job's, and no region's to be charged
+    with."""
 
 
 class DataLostError(StreamError):

@@ -9,7 +9,7 @@ from runtime.checkpoint.messages import AskCut, RegionCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.serial import SerialSource
 from runtime.contracts import Clock, SplitEnumerator
-from runtime.errors import UnreachableError
+from runtime.errors import SourceChangedError, UnreachableError, UnreadSplitsLostError
 from runtime.failpoints import failpoint
 from runtime.model import SplitKey, SplitRange
 
@@ -109,7 +109,11 @@ class SourceDesk:
         until_s: float,
     ) -> bool:
         """Ask sources for new splits when their time has come; whether there were any. Takes half
-        of the time, and the cut the other one; all of it now and then, where brokers are slow."""
+        of the time, and the cut the other one; all of it now and then, where brokers are slow.
+
+        Raises:
+            UnreadSplitsLostError: a source's own SourceChangedError, which is about no region.
+        """
         found = False
         for source_id in source_ids:
             if source_id in self._sources and self._is_due(source_id):
@@ -148,6 +152,9 @@ class SourceDesk:
                 look.due_s = min(look.due_s, self._clock() + look.pause_s)
             log.warning("discovery was not answered: source_id=%s error=%s", source_id, err)
             return None
+        except SourceChangedError as err:
+            # Of what a region reads its own cut tells: whoever looks here has lost nothing.
+            raise UnreadSplitsLostError(*err.args) from err
         look.pause_s, look.misses = 0.0, 0
         return found
 

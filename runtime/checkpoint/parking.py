@@ -8,7 +8,13 @@ from runtime.checkpoint.pending import PendingCheckpoint
 from runtime.checkpoint.plan import OnRegionFailure
 from runtime.checkpoint.regions import region_of
 from runtime.checkpoint.states import Event, State
-from runtime.errors import ConfigError, FencedError, RegionsParkedError, RestartCommandedError
+from runtime.errors import (
+    ConfigError,
+    FencedError,
+    RegionsParkedError,
+    RestartCommandedError,
+    UnreadSplitsLostError,
+)
 from runtime.model import CheckpointKind, SplitRange
 
 __all__ = [
@@ -29,8 +35,11 @@ def may_park(book: Book, names: Collection[str]) -> bool:
 
 
 def end_or_park(book: Book, names: Collection[str], error: BaseException, now_s: float) -> None:
-    """These regions have failed for good: the job ends with the error, or goes on without them."""
-    if not may_park(book, names):
+    """These regions have failed for good: the job ends with the error, or goes on without them.
+
+    What is gone that no region reads yet is not theirs: each that looked would be parked in turn.
+    """
+    if isinstance(error, UnreadSplitsLostError) or not may_park(book, names):
         book.end(error, now_s)
         return
     for name in names:

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
 from runtime.contracts import SweepReport, SweepView
 from runtime.errors import (
     ConfigError,
@@ -15,6 +15,7 @@ from runtime.errors import (
     DeliveryError,
     SourceChangedError,
     UnreachableError,
+    UnreadSplitsLostError,
 )
 from runtime.model import Barrier, BatchKey, RegionStatus, Verdict
 from tests.coordinated_job import QUICK, Job, restart
@@ -131,6 +132,37 @@ def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -
     with pytest.raises(SourceChangedError, match="no such topic"):
         coordinator.wait(PATIENCE_S)
     region.join()
+
+
+def test_what_no_region_reads_yet_parks_no_region_that_looks_for_it(job: Job) -> None:
+    """A partition vanished before anybody had found it: the loss is the job's, and told once."""
+    job.regions = ("left", "right", "other")
+    parking = replace(QUICK, on_region_failure=OnRegionFailure.PARK)
+    coordinator, _ = job.started(parking)
+    job.source.discovery_error = SourceChangedError("is gone", {"partitions": "t-9"}, "Look.")
+    regions = [job.region(coordinator, name) for name in job.regions]
+    with pytest.raises(UnreadSplitsLostError, match="is gone"):
+        coordinator.wait(PATIENCE_S)
+    assert not [name for name in job.regions if coordinator.is_parked(name)]
+    for region in regions:
+        region.join()
+
+
+def test_what_a_region_reads_and_is_gone_parks_it_alone(job: Job) -> None:
+    """Its own cut tells: the others go on."""
+    job.regions = ("left", "right")
+    coordinator, _ = job.started(replace(QUICK, on_region_failure=OnRegionFailure.PARK))
+    job.source.error = SourceChangedError("is gone", {"partitions": "t-0"}, "Look.")
+    left = job.region(coordinator, "left")
+    left.join()
+    assert coordinator.is_parked("left")
+    job.source.error = None
+    right = job.region(coordinator, "right")
+    job.source.ends[1] = 4
+    wait_for(lambda: job.visible()[1] == job.expected()[1], poll_s=0.01)
+    assert not coordinator.is_over
+    coordinator.cancel()
+    right.stop()
 
 
 def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
