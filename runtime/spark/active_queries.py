@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime.errors import ConfigError
-from runtime.spark.session import SHUFFLE_RETRY, require_setting
+from runtime.spark.session import SHUFFLE_RETRY, query_setting, require_setting
 from runtime.storage.file_system import FileSystem
 
 __all__ = ["ActiveQuery", "find_query"]
@@ -37,9 +37,8 @@ class ActiveQuery:
         return bool(self.query.isActive)
 
     def setting(self, name: str) -> str:
-        """What its session had when it was started: Spark plans batches with a clone of it."""
-        execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the clone is not public
-        return str(execution.sparkSessionForStream().conf().get(name))
+        """What its session had when it was started."""
+        return query_setting(self.query, name)
 
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""

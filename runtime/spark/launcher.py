@@ -215,6 +215,7 @@ class RegionLauncher:
             frame = records.name(region.source_name).load()
             with scheduler_pool(self._job.spark, f"{self._job.name}-{region.name}"):
                 query.start(self._frame(frame, region))
+            query.require_settings()
 
     def _frame(self, records: DataFrame, region: Region) -> DataFrame:
         """What the query runs: the user's functions over all columns that the source has."""

@@ -42,7 +42,7 @@ from runtime.spark.next_batch import repeats_its_result, wants_another, without_
 from runtime.spark.passing import Passing
 from runtime.spark.query_stop import stop_query
 from runtime.spark.replays import ReplayTold, tasks_done
-from runtime.spark.session import own_workers
+from runtime.spark.session import own_workers, require_query_settings
 from runtime.spark.state import StateDescriber
 from runtime.spark.tasks import (
     RegionTasks,
@@ -157,6 +157,11 @@ class RegionQuery:
             .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
             .start()
         )
+
+    def require_settings(self) -> None:
+        """Whether the query was made as it has to be; raises StreamError where it was not."""
+        assert self._query is not None  # asked behind `start`
+        require_query_settings(self._query)
 
     @property
     def is_active(self) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, StreamError
 
 __all__ = [
     "QUERY_SETTINGS",
@@ -23,8 +24,10 @@ __all__ = [
     "is_local",
     "own_workers",
     "prepare",
+    "query_setting",
     "query_settings",
     "quick_python",
+    "require_query_settings",
     "require_running",
     "require_setting",
     "require_task_retries",
@@ -58,6 +61,11 @@ QUERY_SETTINGS: Mapping[str, str] = {
     SHUFFLE_RETRY: "true",
 }
 
+_NEVER_LOGGED = (
+    "spark.sql.streaming.noDataMicroBatches.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    SHUFFLE_RETRY,
+)
 _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
 _ATTEMPTS = "spark.task.maxFailures"
 _WORKERS = "SLUICE_WORKERS"
@@ -219,7 +227,8 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
     """Set what a region's query needs while it is made, then put the user's settings back.
 
     Its frame is made and its query started inside: a query keeps a clone of the session. One at a
-    time, for the settings and the names of data sources are the session's.
+    time in this process, for the settings and the names of data sources are the session's. It is
+    not cloned for that: a function may make a view, or name one, by the session of its program.
     """
     with _settings_lock:
         asked = int(spark.conf.get(_BATCHES, None) or 0)
@@ -231,7 +240,34 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
             _set(spark, settings)
             yield
         finally:
-            _set(spark, before)
+            # What another thread has set meanwhile is the user's, and stays.
+            ours = {key for key in settings if spark.conf.get(key, None) == settings[key]}
+            _set(spark, {key: value for key, value in before.items() if key in ours})
+
+
+def query_setting(query: StreamingQuery, name: str) -> str:
+    """What a query was started with: Spark plans its batches with a clone of the session."""
+    execution = query._jsq.streamingQuery()  # noqa: SLF001 - the clone is not public
+    return str(execution.sparkSessionForStream().conf().get(name))
+
+
+def require_query_settings(query: StreamingQuery) -> None:
+    """Refuse a region's query that was made while another thread set the session otherwise.
+
+    Only what Spark never takes from a query's own log is asked for.
+
+    Raises:
+        StreamError: it was; another one may be made as it should be.
+    """
+    found = {name: query_setting(query, name) for name in _NEVER_LOGGED}
+    changed = {name: value for name, value in found.items() if value != QUERY_SETTINGS[name]}
+    if changed:
+        raise StreamError(
+            "the session's settings were changed while a region's query was made",
+            changed,
+            "Let the region, or the job, begin again. Set these before the job runs, or in another "
+            "session, spark.newSession().",
+        )
 
 
 def _is_unbounded(rows: str | None) -> bool:

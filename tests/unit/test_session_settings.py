@@ -6,10 +6,12 @@ from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, StreamError
 from runtime.spark.session import (
     query_settings,
+    require_query_settings,
     require_task_retries,
     task_attempts,
     warn_of_unbounded_rows,
@@ -120,6 +122,49 @@ def test_the_users_settings_are_back_afterwards(users: dict[str, str], *, fails:
     except ZeroDivisionError:
         assert fails
     assert conf.values == users
+
+
+def test_what_another_thread_sets_meanwhile_is_the_users() -> None:
+    """Of the settings that a region's query needs, and of all others."""
+    conf = Conf({STATE_FORMAT: "1"})
+    with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
+        conf.set(NO_DATA, "true")
+        conf.unset(CHECKSUM)
+        conf.set("spark.sql.shuffle.partitions", "2")
+    assert conf.values == {
+        STATE_FORMAT: "1",
+        NO_DATA: "true",
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+@pytest.mark.parametrize("name", [NO_DATA, CHECKSUM, FULL_RETRY])
+def test_a_query_that_another_threads_settings_got_into_is_not_run(name: str) -> None:
+    """It would run batches that no barrier asked for, or mix rows of a shuffle."""
+    conf = Conf()
+    with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
+        require_query_settings(_query(conf))
+        conf.set(name, USERS[name])
+        with pytest.raises(StreamError, match=f"{name}={USERS[name]}"):
+            require_query_settings(_query(conf))
+
+
+def test_what_a_querys_own_log_says_of_its_state_is_no_change() -> None:
+    """Spark goes on with what the state was made with, also by an older program."""
+    conf = Conf()
+    with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
+        conf.set(STATE_FORMAT, "1")
+        require_query_settings(_query(conf))
+
+
+def _query(conf: Conf) -> StreamingQuery:
+    """As much of Spark's handle as is asked: made of this session, just now."""
+    execution = SimpleNamespace(
+        sparkSessionForStream=lambda: SimpleNamespace(conf=lambda: dict(conf.values))
+    )
+    return cast(
+        StreamingQuery, SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
+    )
 
 
 @pytest.mark.parametrize(
