@@ -148,15 +148,16 @@ class KafkaSplitEnumerator:
     def replayable(
         self, ranges: Sequence[SplitRange], *, timeout_s: float
     ) -> tuple[SplitRange, ...]:
-        """Ranges of a batch that is on record, each up to where its log was cut off since; without
-        those that hold nothing.
+        """Ranges of a logged batch, if not empty, each up to where its log was cut off since.
 
         Raises:
             SourceChangedError: as `readable`.
+            ConfigError: the source does not name what they are of.
             DataLostError: one is cut off, and that is to be an error.
             UnreachableError: a leader that has to be asked does not answer.
         """
         there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
+        require_named(self._options.subscription, map(key_of, there))
         return self._losses.replayable(
             there,
             lambda: self._look(there, timeout_s),

@@ -128,3 +128,20 @@ def begun_at(offsets: str) -> tuple[KafkaStreamReader, dict[str, Any], dict[str,
     source = reader(startingOffsets=offsets)
     start = source.latestOffset(source.initialOffset(), NO_LIMIT)
     return source, start, source.latestOffset(start, NO_LIMIT)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("is_logged", [True, False], ids=["in the log", "behind it"])
+def test_two_sources_that_change_places_are_refused_before_one_reads_the_others_topic(
+    cluster: FakeSourceCluster, fails: str, is_logged: bool
+) -> None:
+    """Spark's log knows sources by their place: a start with the two sides of a union exchanged
+    gives each the offsets of the other."""
+    cluster.create("payments", FakeLog(latest=5))
+    begins = {"startingOffsets": "earliest", "failOnDataLoss": fails}
+    payments = reader(subscribe="payments", **begins)
+    start = payments.latestOffset(payments.initialOffset(), NO_LIMIT)
+    end = payments.latestOffset(start, NO_LIMIT)
+    orders = reader(subscribe="orders", **begins)
+    with pytest.raises(ConfigError, match="payments-0"):
+        orders.partitions(start, end) if is_logged else orders.latestOffset(end, NO_LIMIT)
