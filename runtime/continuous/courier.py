@@ -6,21 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from runtime.attended import AttendedClock
+from runtime.continuous.asking import ask_patiently
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.contracts import Clock
-from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
+from runtime.errors import FencedError
 from runtime.failpoints import failpoint
 from runtime.model import Barrier
 
-__all__ = ["LONGEST_TRY_S", "CoordinatorLink", "Courier", "EndedEpoch"]
+__all__ = ["CoordinatorLink", "Courier", "EndedEpoch"]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _JOIN_S = 5.0
-LONGEST_TRY_S = 30.0
-"""A connection, an answer that takes its time, and a look at who leads."""
 _COMMIT_S = 1.5  # the driver waits a little longer before it looks itself
 
 
@@ -287,29 +285,11 @@ class Courier:
             return ended
 
     def _patiently(self, ask: Callable[[], "NextBarrier | None"]) -> "NextBarrier | None":
-        """Ask until answered, as long as the task may live without a coordinator."""
-        asking = AttendedClock(self._clock, longest_step_s=LONGEST_TRY_S)
-        since_s, stood_still = asking(), False
-        while True:
-            began_s = self._clock()
-            try:
-                return ask()
-            except UnreachableError as err:
-                silent_s = asking() - since_s
-                stood_still_before = stood_still
-                stood_still = self._clock() - began_s > LONGEST_TRY_S
-                if self._is_closed:
-                    return None
-                is_excused = stood_still and not stood_still_before
-                if silent_s >= self._lost_timeout_s and not is_excused:
-                    raise CoordinatorLostError(
-                        "the coordinator has been silent for too long",
-                        {
-                            "region": self._region,
-                            "generation": self._generation,
-                            "silent_s": round(silent_s, 1),
-                        },
-                        "This task stops; what it has not acknowledged is aborted by the next "
-                        "coordinator, and read again.",
-                    ) from err
-                log.warning("no answer from the coordinator: error=%s", err)
+        return ask_patiently(
+            ask,
+            region=self._region,
+            generation=self._generation,
+            lost_timeout_s=self._lost_timeout_s,
+            goes_on=lambda: not self._is_closed,
+            clock=self._clock,
+        )

@@ -2,10 +2,9 @@
 
 import time
 
-from runtime.attended import AttendedClock
-from runtime.continuous.courier import LONGEST_TRY_S, Courier
+from runtime.continuous.asking import ask_patiently
+from runtime.continuous.courier import Courier
 from runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
-from runtime.errors import UnreachableError
 from runtime.model import BatchKey
 
 __all__ = ["TaskRegistry"]
@@ -41,17 +40,19 @@ class TaskRegistry:
         """See `runtime.contracts.AttemptRegistry.register`.
 
         Raises:
-            UnreachableError: nobody has answered for too long, here or where the courier asked.
+            CoordinatorLostError: nobody has answered for too long, here or where the courier asked.
+            FencedError: the life is over.
         """
-        asking = AttendedClock(self._clock, longest_step_s=LONGEST_TRY_S)
-        until_s = asking() + self._lost_timeout_s
-        while True:
-            try:
-                return self._client.register(attempt)
-            except UnreachableError:
-                self._courier.require_wanted()
-                if asking() >= until_s:
-                    raise
+        at_s = ask_patiently(
+            lambda: self._client.register(attempt),
+            region=attempt.batch.region,
+            generation=attempt.batch.generation,
+            lost_timeout_s=self._lost_timeout_s,
+            goes_on=self._is_wanted,
+            clock=self._clock,
+        )
+        assert at_s is not None  # it is wanted, or `_is_wanted` has raised
+        return at_s
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """See `runtime.contracts.WaitRegistry.waits`."""
@@ -61,3 +62,7 @@ class TaskRegistry:
     def waited(self, batch: BatchKey, what: str) -> None:
         """See `runtime.contracts.WaitRegistry.waited`."""
         self._client.waited(batch, what)
+
+    def _is_wanted(self) -> bool:
+        self._courier.require_wanted()
+        return True

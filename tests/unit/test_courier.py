@@ -10,7 +10,7 @@ from runtime.continuous.courier import Courier
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.continuous.task_registry import TaskRegistry
 from runtime.contracts import RegisteredAttempt
-from runtime.errors import FencedError, UnreachableError
+from runtime.errors import CoordinatorLostError, FencedError, UnreachableError
 from runtime.model import Barrier, BatchKey
 from tests.core_driver import split
 from tests.fakes import ManualClock
@@ -426,6 +426,24 @@ def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
     clock = ManualClock()
     client = SilentClient(clock)
     registry = TaskRegistry(client, _courier(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock)
-    with pytest.raises(UnreachableError, match="silent"):
+    with pytest.raises(CoordinatorLostError, match=r"main.*silent_s=60"):
         registry.register(_ATTEMPT)
     assert client.tries == 10
+
+
+def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordinator_up() -> None:
+    """As its courier does: nobody was asked meanwhile."""
+    clock = ManualClock()
+    tries: list[RegisteredAttempt] = []
+
+    class Client(SilentClient):
+        def register(self, attempt: RegisteredAttempt) -> float:
+            tries.append(attempt)
+            if len(tries) == 1:
+                clock.advance(10_000.0)
+                raise UnreachableError("silent", {}, "")
+            return 4.0
+
+    courier = _courier(PlayedLink(), clock)
+    registry = TaskRegistry(Client(clock), courier, lost_timeout_s=8.0, clock=clock)
+    assert registry.register(_ATTEMPT) == 4.0
