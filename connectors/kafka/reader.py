@@ -469,7 +469,8 @@ class Reading:
                 "silent_s": round(silent_s),
                 "last_error": self._last_error.name() if self._last_error else "none",
             },
-            "Check that the partitions have leaders and can be reached from the executors.",
+            "Check that the partitions have leaders and can be reached from the executors. Where a "
+            "log was cut off, the next start or cut says so.",
         )
 
 

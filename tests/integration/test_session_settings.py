@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import connectors
 from connectors.hdfs import HdfsSink
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.embedded import EmbeddedKafka
+from runtime.errors import StreamError
 from runtime.job import Job
 from tests.kafka_fixture import TopicFactory
 from tests.kafka_records import Record, await_stable, produce, read
@@ -24,6 +25,7 @@ RECORDS = [
     for n in range(5)
 ]
 SINK_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
+NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 SETTINGS = {
     "spark.sql.timestampType": "TIMESTAMP_NTZ",
     "spark.sql.ansi.enforceReservedKeywords": "true",  # "offset" is one
@@ -125,3 +127,30 @@ def test_files_have_the_columns_of_a_chained_function_whatever_the_session_is_se
     files = session.read.parquet(str(target))
     assert dict(files.dtypes) == {"value": "binary", "offset": "bigint", "timestamp": "timestamp"}
     assert sorted(row[1] for row in files.collect()) == [0, 1, 2, 3, 4]
+
+
+def test_a_query_that_was_made_under_anothers_settings_does_not_run(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As a thread of the user's program may set them just then; and what it has set stays set."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, RECORDS)
+    before = session.conf.get(NO_DATA, None)
+
+    def as_another_thread(records: DataFrame) -> DataFrame:
+        session.conf.set(NO_DATA, "true")
+        return records
+
+    job = Job("copy", session, checkpoint_dir=str(tmp_path), interval_s=0.2, tolerable_failures=0)
+    job.source(source_of(kafka, source)).transform(as_another_thread).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=output, transactional_id_prefix=f"p-{output}"
+        )
+    )
+    try:
+        with pytest.raises(StreamError, match=f"settings were changed.*{NO_DATA}=true"):
+            job.run()
+        assert session.conf.get(NO_DATA) == "true"
+    finally:
+        session.conf.unset(NO_DATA) if before is None else session.conf.set(NO_DATA, before)
+    assert read(kafka.bootstrap, output) == []
