@@ -22,7 +22,7 @@ def replayed(bench: Bench, logged: tuple[SplitRange, ...]) -> tuple[SplitRange, 
     return bench.enumerator.replayable(logged, timeout_s=TIMEOUT_S)
 
 
-def logged_by(bench: Bench, **options: str) -> tuple[Bench, tuple[SplitRange, ...]]:
+def logged_by(bench: Bench, **options: Any) -> tuple[Bench, tuple[SplitRange, ...]]:
     """orders-0[0,10) and orders-1[0,20), cut before; and the process that begins now."""
     return Bench(bench.cluster, **options), bench.cut(bench.start())
 
