@@ -32,7 +32,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")
 @app.command("list")
 def list_files(path: _Path, *, as_json: _AsJson = False) -> None:
     """Every file that a checkpoint names: published, still staged, held for later, or missing."""
-    with _opened(path) as (places, file_system):
+    with _opened(path) as (_, places, file_system):
         lines = list(file_lines(places, file_system))
     if as_json:
         _print_json({"files": [_of_line(line) for line in lines]})
@@ -43,8 +43,8 @@ def list_files(path: _Path, *, as_json: _AsJson = False) -> None:
 @app.command()
 def orphans(path: _Path, *, as_json: _AsJson = False) -> None:
     """Staging directories of earlier runs that no checkpoint names."""
-    with _opened(path) as (places, file_system):
-        found = list(orphans_of(places, file_system))
+    with _opened(path) as (uri, places, file_system):
+        found = list(orphans_of(places, file_system, checkpoint_uri=uri))
     if as_json:
         _print_json({"orphans": [_of_orphan(one) for one in found]})
         return
@@ -61,8 +61,8 @@ def clean(
     as_json: _AsJson = False,
 ) -> None:
     """Delete the orphans, if told to. Nothing that a checkpoint names, nothing published."""
-    with _opened(path) as (places, file_system):
-        found = list(orphans_of(places, file_system))
+    with _opened(path) as (uri, places, file_system):
+        found = list(orphans_of(places, file_system, checkpoint_uri=uri))
         if delete:
             for one in found:
                 file_system(one.parent).delete(one.path)
@@ -75,8 +75,9 @@ def clean(
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[Sequence[Place], OpenFileSystem]]:
-    """What the checkpoint directory holds, and the way to the files; one JVM at most for them."""
+def _opened(path: str) -> Iterator[tuple[str, Sequence[Place], OpenFileSystem]]:
+    """The checkpoint directory's URI, what it holds, and the way to the files; one JVM at most for
+    them."""
     uri, _ = split_place(path)
     with command_store(uri) as store, contextlib.ExitStack() as stack:
         jvm: list[Any] = []
@@ -91,7 +92,7 @@ def _opened(path: str) -> Iterator[tuple[Sequence[Place], OpenFileSystem]]:
                 opened[parent] = open_file_system(parent, jvm[0] if jvm else None)
             return opened[parent]
 
-        yield survey(store), file_system
+        yield store.uri, survey(store), file_system
 
 
 def _of_line(line: FileLine) -> dict[str, object]:

@@ -15,13 +15,15 @@ from connectors.hdfs.committables import (
 )
 from connectors.hdfs.committer import OpenFileSystem
 from connectors.hdfs.held_files import HELD_KIND, HeldFiles, decode_held_files
+from connectors.hdfs.owner import OWNER_FILE, FileOwnerStore
 from connectors.hdfs.publishing import Step, next_step
 from connectors.hdfs.staging import split_target, staging_root
 from connectors.hdfs.sweep import attempts_below
 from runtime.checkpoint.inspection import Place
 from runtime.checkpoint.kept_states import states_of
-from runtime.errors import DamagedCheckpointError
+from runtime.errors import DamagedCheckpointError, FencedError
 from runtime.model import CheckpointRecord
+from runtime.owner_record import OwnerRecord
 from runtime.storage.file_system import FileSystem
 
 __all__ = [
@@ -133,13 +135,19 @@ def file_lines(places: Sequence[Place], open_file_system: OpenFileSystem) -> Ite
                 )
 
 
-def orphans_of(places: Sequence[Place], open_file_system: OpenFileSystem) -> Iterator[Orphan]:
+def orphans_of(
+    places: Sequence[Place], open_file_system: OpenFileSystem, *, checkpoint_uri: str
+) -> Iterator[Orphan]:
     """Staged attempts of earlier runs that no checkpoint in the directory names.
 
     The newest run's are left to itself and to the next start, which sweep them: it may be running.
 
+    Args:
+        places: all of the checkpoint directory.
+        checkpoint_uri: of that directory.
     Raises:
         DamagedCheckpointError: a checkpoint that cannot be read may name any of them.
+        FencedError: a run of another checkpoint directory has the staging, and its checkpoints may.
     """
     records = [place.record for place in places if place.record is not None]
     if len(records) < len(places):
@@ -156,10 +164,37 @@ def orphans_of(places: Sequence[Place], open_file_system: OpenFileSystem) -> Ite
         parent, name = split_target(sink.target)
         root = staging_root(name, job_uid=job_uid, operator_id=sink.operator_id)
         fs = open_file_system(parent)
+        _require_ours(
+            FileOwnerStore(fs, root).read(),
+            session=records[-1].leader_session_id,
+            checkpoint_uri=checkpoint_uri,
+            staging=f"{parent}/{root}",
+        )
         for attempt in attempts_below(fs, root):
             path = f"{root}/{attempt.path}"
             if attempt.batch.generation < newest_run and path not in named:
                 yield _orphan(fs, sink, parent, path)
+
+
+def _require_ours(
+    owner: OwnerRecord | None, *, session: str, checkpoint_uri: str, staging: str
+) -> None:
+    """Who has the staging must be of these checkpoints (rule 22): of a directory that was copied,
+    each of the two knows nothing of what the other one's runs have staged since.
+
+    A directory that was moved has its last run's session in the record, under the old URI.
+    """
+    if owner is None or owner.session == session:
+        return
+    if checkpoint_uri.endswith(owner.checkpoint_uri):  # of a long one the end is kept
+        return
+    raise FencedError(
+        "a run of another checkpoint directory has this staging directory",
+        {"staging": staging, "checkpoint": owner.checkpoint_uri, "host": owner.host},
+        "One directory is a copy of the other, and only the other one's checkpoints say what of it "
+        "is needed: give the command that one. If its job is gone for good, delete the record "
+        f"{OWNER_FILE!r} there.",
+    )
 
 
 def first_place_of_newest_run(records: Sequence[CheckpointRecord]) -> int:

@@ -8,9 +8,10 @@ would publish the rows that they read.
 from runtime.owner_record import OwnedName, OwnerRecord
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["FileOwnerStore", "owned_staging"]
+__all__ = ["OWNER_FILE", "FileOwnerStore", "owned_staging"]
 
-_RECORD = ".sluice-owner"
+OWNER_FILE = ".sluice-owner"
+"""Of a sink, in its staging directory."""
 
 
 def owned_staging(uri: str) -> OwnedName:
@@ -34,7 +35,7 @@ class FileOwnerStore:
 
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
-        self._path = f"{root}/{_RECORD}"
+        self._path = f"{root}/{OWNER_FILE}"
 
     def read(self) -> OwnerRecord | None:
         """See `OwnerStore.read`."""

@@ -12,10 +12,13 @@ from typer.testing import CliRunner
 from connectors.hdfs._cli_files import app
 from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
 from connectors.hdfs.held_files import HeldFile, HeldFiles, encode_held_files
+from connectors.hdfs.owner import FileOwnerStore
 from connectors.hdfs.staging import StagingAttempt, staging_root
 from runtime.checkpoint.store import CheckpointStore, open_store, place_name
-from runtime.errors import DamagedCheckpointError
+from runtime.errors import DamagedCheckpointError, FencedError
 from runtime.model import BatchKey, CheckpointRecord, OperatorNode, RegionRecord, StateEntry
+from runtime.owner_record import OwnerRecord
+from runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import JOB_UID, record
 
 SINK = OperatorNode(operator_id="op", name="files-orders", kind="sink", upstream=())
@@ -83,6 +86,19 @@ class Ended:
             ),
             timeout_s=5,
         )
+
+    def own(self, uri: str, *, session: str) -> None:
+        """A run that has the staging directory, or had it when it was killed."""
+        owner = OwnerRecord(
+            job_uid=JOB_UID,
+            checkpoint_uri=uri,
+            session=session,
+            host="host",
+            renewed_at_ms=0,
+            renewals=1,
+        )
+        root = staging_root("orders", job_uid=JOB_UID, operator_id="op")
+        FileOwnerStore(LocalFileSystem(self.data), root).write(owner)
 
     def run(self, *words: str) -> Any:
         """The command's JSON."""
@@ -187,6 +203,34 @@ def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job
     answer = CliRunner().invoke(app, ["clean", str(job.directory / "checkpoint"), "--delete"])
     assert isinstance(answer.exception, DamagedCheckpointError)
     assert list(job.data.rglob("part-0"))
+
+
+@pytest.mark.parametrize("words", [("orphans",), ("clean", "--delete")])
+def test_rule_22_what_a_run_of_another_directory_has_staged_is_no_orphan(
+    job: Ended, words: tuple[str, ...]
+) -> None:
+    """A copy was started by mistake, and refused behind its seal: its checkpoints do not name what
+    the job has staged, or holds, since it was copied."""
+    job.stage(1)
+    job.decide(0)
+    job.decide(3)
+    job.own("file:///original", session="first")
+    answer = CliRunner().invoke(app, [*words, str(job.directory / "checkpoint")])
+    assert isinstance(answer.exception, FencedError)
+    assert "file:///original" in str(answer.exception)
+    assert list(job.data.rglob("part-0"))
+
+
+def test_a_directory_that_was_moved_is_the_one_that_its_last_run_had(job: Ended) -> None:
+    """Killed, it has left its record, under the old URI; the one of an older run tells less."""
+    job.decide(0)
+    job.decide(3)
+    here = (job.directory / "checkpoint").as_uri()
+    for uri, session in (("file:///before", "second"), (here, "first")):
+        job.stage(1)
+        job.own(uri, session=session)
+        assert len(job.run("clean", "--delete")["orphans"]) == 1
+        assert not list(job.data.rglob("part-0"))
 
 
 def test_without_json_a_person_reads_a_table(job: Ended) -> None:
