@@ -30,8 +30,8 @@ class Trouble(enum.Enum):
     """What keeps a file system from doing what it was asked."""
 
     DENIED = "denied"  # rights or tickets: a human
-    UNSUPPORTED = "unsupported"  # the URI, or Hadoop's configuration: a human
-    FULL = "full"  # no disk has room, or a quota is used up: a human
+    UNSUPPORTED = "unsupported"  # the URI, a name, or Hadoop's configuration: a human
+    FULL = "full"  # no disk has room, a quota is used up, or a directory is full: a human
     UNREACHABLE = "unreachable"  # down, starting, in safe mode, or not the active one: wait
     OTHER = "other"
 
@@ -56,11 +56,17 @@ _NAMES: Mapping[Trouble, frozenset[str]] = {
     Trouble.DENIED: frozenset(
         {"AccessControlException", "AuthorizationException", "SaslException", "InvalidToken"}
     ),
-    Trouble.UNSUPPORTED: frozenset({"UnsupportedFileSystemException", "IllegalArgumentException"}),
+    Trouble.UNSUPPORTED: frozenset(
+        {
+            *("UnsupportedFileSystemException", "IllegalArgumentException"),
+            "PathComponentTooLongException",
+        }
+    ),
     Trouble.FULL: frozenset(
         {
             *("DSQuotaExceededException", "NSQuotaExceededException", "DiskOutOfSpaceException"),
             *("QuotaExceededException", "QuotaByStorageTypeExceededException"),
+            "MaxDirectoryItemsExceededException",
         }
     ),
     Trouble.UNREACHABLE: frozenset(
@@ -90,6 +96,7 @@ _TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
             r"|Unable to close file because the last block|between local host is"
             r"|Name ?[nN]ode (?:is )?still not started|Failed to replace a bad datanode"
             r"|Unable to create new block|ResponseProcessor .* [Cc]onnection"
+            r"|failed on socket exception|Network is (?:unreachable|down)"  # this host's own
         ),
     ),
 )
@@ -148,13 +155,17 @@ def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamErr
         )
     if trouble is Trouble.UNSUPPORTED:
         return ConfigError(
-            f"cannot {what}", where, "Check the URI and Hadoop's configuration (HADOOP_CONF_DIR)."
+            f"cannot {what}",
+            where,
+            "Check the URI and Hadoop's configuration (HADOOP_CONF_DIR). A name that is too long, "
+            "as of a partition column's value, must be made shorter.",
         )
     if trouble is Trouble.FULL:
         return StorageError(
             f"there is no room to {what}",
             where,
-            "Make room there, or raise the quota, and start again; nothing is lost or doubled.",
+            "Make room there, or raise the quota or limit, and start again; nothing is lost or "
+            "doubled.",
         )
     if trouble is Trouble.UNREACHABLE:
         return StorageUnreachableError(
