@@ -9,12 +9,19 @@ import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from runtime.errors import AuthenticationError, ConfigError, StorageError, StreamError
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    StorageError,
+    StorageUnreachableError,
+    StreamError,
+)
 from runtime.failpoints import failpoint
 from runtime.storage.file_system import Entry
 
@@ -24,6 +31,11 @@ _TRASH = ".sluice-trash-"
 _COPY_BYTES = 1 << 20
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AWAY = {
+    *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EREMOTEIO),
+}
+"""Of a mount whose server does not answer."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 
 
@@ -68,7 +80,7 @@ class LocalFileSystem:
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
         with self._translated("look up", path):
-            return self._at(path).exists()
+            return _status(self._at(path)) is not None
 
     def write_temporary(self, path: str, data: bytes) -> None:
         """See `FileSystem.write_temporary`."""
@@ -123,8 +135,8 @@ class LocalFileSystem:
     def length_bytes(self, path: str) -> int | None:
         """See `FileSystem.length_bytes`."""
         with self._translated("look up", path):
-            target = self._at(path)
-            return target.stat().st_size if target.is_file() else None
+            found = _status(self._at(path))
+            return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def make_directories(self, path: str) -> None:
         """See `FileSystem.make_directories`."""
@@ -153,7 +165,7 @@ class LocalFileSystem:
         """See `FileSystem.move`."""
         with self._translated("move a file", path):
             target = self._at(path)
-            if target.exists():
+            if _status(target) is not None:
                 return False
             self._at(source).rename(target)
             return True
@@ -167,7 +179,7 @@ class LocalFileSystem:
         """See `FileSystem.delete`: a tree is moved aside first, so that it vanishes in one step."""
         target = self._at(path)
         with self._translated("delete", path):
-            if not target.is_dir():
+            if not _is_directory(target):
                 target.unlink(missing_ok=True)
                 return
             target.replace(self._root / f"{_TRASH}{uuid.uuid4().hex}")
@@ -202,6 +214,12 @@ class LocalFileSystem:
                     "Make room there, or raise the quota, and start again; nothing is lost or "
                     "doubled.",
                 ) from error
+            if error.errno in _AWAY:
+                raise StorageUnreachableError(
+                    f"could not {action} in a directory of the job",
+                    where,
+                    "It lies on a mount whose server does not answer: look there.",
+                ) from error
             if error.errno == errno.ENOTDIR:
                 raise StorageError(
                     f"could not {action}: this is no directory",
@@ -224,9 +242,23 @@ def _entry(found: "os.DirEntry[str]") -> Entry | None:
         return None
 
 
+def _status(path: Path) -> os.stat_result | None:
+    """None: nothing has this name. `Path.exists` and its like take other failures for that, too,
+    from Python 3.14 on all of them."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_directory(path: Path) -> bool:
+    found = _status(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
 def _make_directories(path: Path) -> None:
     """As ``mkdir -p``, each new name synced: a synced file in a lost directory is lost."""
-    if path.is_dir():
+    if _is_directory(path):
         return
     _make_directories(path.parent)
     path.mkdir(exist_ok=True)

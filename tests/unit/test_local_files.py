@@ -1,11 +1,13 @@
 """What a local file system has on its disk when: the order of syncs and names."""
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from runtime.errors import StorageError
+from runtime.errors import StorageError, StorageUnreachableError
 from runtime.storage.local_fs import LocalFileSystem
 
 
@@ -37,3 +39,48 @@ def test_a_file_in_the_place_of_a_directory_is_told_as_that(tmp_path: Path, belo
     with pytest.raises(StorageError, match="this is no directory") as caught:
         LocalFileSystem(tmp_path / "file" / below).entries("")
     assert "disk" not in str(caught.value)
+
+
+_LOOKS: dict[str, Callable[[LocalFileSystem], object]] = {
+    "exists": lambda fs: fs.exists("place"),
+    "length_bytes": lambda fs: fs.length_bytes("place"),
+    "move": lambda fs: fs.move("other", "place"),
+    "make_directories": lambda fs: fs.make_directories("place"),
+}
+
+
+@pytest.mark.parametrize("look", _LOOKS)
+def test_a_look_that_fails_is_no_answer(tmp_path: Path, look: str) -> None:
+    """Python's own looks take some failures for "there is no such file", and from 3.14 on all of
+    them: a decision would be passed over, and a published file be called missing."""
+    (tmp_path / "place").symlink_to(tmp_path / "place")  # for ever: ELOOP
+    (tmp_path / "other").write_bytes(b"x")
+    with pytest.raises(StorageError):
+        _LOOKS[look](LocalFileSystem(tmp_path))
+    assert (tmp_path / "other").read_bytes() == b"x"
+
+
+def test_what_is_below_a_file_is_not_there(tmp_path: Path) -> None:
+    """That is an answer."""
+    (tmp_path / "file").write_bytes(b"x")
+    fs = LocalFileSystem(tmp_path)
+    assert not fs.exists("file/below")
+    assert fs.length_bytes("file/below") is None
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
+def test_a_mount_whose_server_is_away_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """As HDFS is; a disk that fails is not."""
+
+    def failed(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(Path, "read_bytes", failed)
+    with pytest.raises(StorageUnreachableError, match="could not read"):
+        LocalFileSystem(tmp_path).read("place")
+    error = errno.EIO
+    with pytest.raises(StorageError) as caught:
+        LocalFileSystem(tmp_path).read("place")
+    assert type(caught.value) is StorageError
