@@ -116,7 +116,9 @@ class FileSinkCoordinator:
         )
         claim.take()
         self._claim = claim
-        self._sweeper = StagingSweeper(self._fs, root=root, operator_id=context.operator_id)
+        self._sweeper = StagingSweeper(
+            self._fs, root=root, operator_id=context.operator_id, clock=self._clock
+        )
         self._fs.make_directories(self._name)
         self._try_rename(root)
         if self._marks is not None:

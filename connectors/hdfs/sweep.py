@@ -1,18 +1,24 @@
 """Which staged attempts nobody will ever publish, and their deletion: protocol rules 6 and 20."""
 
 import logging
+import re
+import time
 from collections.abc import Iterable, Iterator
 
 from connectors.hdfs.committables import COMMITTABLE_KIND, decode_file_set
 from connectors.hdfs.held_files import HELD_KIND, decode_held_files
 from connectors.hdfs.staging import StagingAttempt
-from runtime.contracts import SweepView
+from runtime.checkpoint.leftovers import HALF_MADE, Leftovers
+from runtime.contracts import Clock, SweepView
 from runtime.errors import StreamError
 from runtime.storage.file_system import FileSystem
 
 __all__ = ["StagingSweeper", "attempts_below", "orphans"]
 
 log = logging.getLogger(__name__)
+
+_OF_KILLED = re.compile(rf"{HALF_MADE.pattern}|\.sluice-probe-[0-9a-f]{{32}}")
+"""Owner records that were half made, and what a start or a region tried the store with."""
 
 
 def orphans(
@@ -65,16 +71,25 @@ def _lives(fs: FileSystem, root: str) -> list[str]:
 
 
 class StagingSweeper:
-    """Lists, decides by `orphans`, deletes. Driver, one thread; keeps nothing between sweeps.
+    """Lists, decides by `orphans`, deletes. Driver, one thread; keeps no attempt between sweeps.
 
     A task that outlives its batch may write into a deleted directory again: the next sweep, or
     the next start, finds it there.
+
+    Args:
+        fs: rooted at the parent of the target.
+        root: `connectors.hdfs.staging.staging_root` of the sink.
+        operator_id: of the sink.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, fs: FileSystem, *, root: str, operator_id: str) -> None:
+    def __init__(
+        self, fs: FileSystem, *, root: str, operator_id: str, clock: Clock = time.monotonic
+    ) -> None:
         self._fs = fs
         self._root = root
         self._operator_id = operator_id
+        self._leftovers = Leftovers(fs, clock=clock, directory=root, pattern=_OF_KILLED)
 
     def sweep(self, view: SweepView) -> int:
         """One pass; returns how many attempts were deleted. Never raises for a file system."""
@@ -90,6 +105,7 @@ class StagingSweeper:
                 log.info("orphaned staging deleted: root=%s attempt=%s", self._root, attempt.path)
                 deleted += 1
             self._delete_empty_lives(view)
+            self._leftovers.look()
         except StreamError as err:
             log.warning("staging was not swept, next time: root=%s error=%s", self._root, err)
         return deleted

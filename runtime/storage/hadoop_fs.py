@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from runtime.errors import StorageError
+from runtime.errors import StorageError, StreamError
 from runtime.storage.file_system import Entry
 from runtime.storage.hadoop_errors import said_by, trouble_of, typed
 
@@ -152,13 +152,18 @@ class HadoopFileSystem:
         """See `FileSystem.replace`."""
         directory, _, name = path.rpartition("/")
         temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/")
-        if is_private:
+        try:
+            if is_private:
+                with self._translated("write", path):
+                    self._write(self._private_stream(temporary), data)
+            else:
+                self.write_temporary(temporary, data)
             with self._translated("write", path):
-                self._write(self._private_stream(temporary), data)
-        else:
-            self.write_temporary(temporary, data)
-        with self._translated("write", path):
-            self._fs.rename(self._at(temporary), self._at(path), self._overwriting())
+                self._fs.rename(self._at(temporary), self._at(path), self._overwriting())
+        except BaseException:
+            with contextlib.suppress(StreamError):
+                self.delete(temporary)  # without a DataNode the name is there all the same
+            raise
 
     def length_bytes(self, path: str) -> int | None:
         """See `FileSystem.length_bytes`."""

@@ -72,6 +72,8 @@ def test_servers_that_are_gone_are_waited_for(fs: FileSystem, hdfs: EmbeddedHdfs
         hdfs.data_node.kill()
         with pytest.raises(StorageUnreachableError):
             require_writable(fs, "below")
+        with pytest.raises(StorageUnreachableError):
+            fs.replace("below/record", b"x")
         assert fs.entries("below") == []
         hdfs.stop()
         _all_raise(fs, StorageUnreachableError, fs.uri)

@@ -14,6 +14,7 @@ from runtime.model import BatchKey
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
+from tests.fakes import ManualClock
 
 CONTEXT = SinkContext(
     job_uid="job", job_name="j", operator_id="op", checkpoint_uri="file:///c", leader_session_id="s"
@@ -169,6 +170,26 @@ class TestCoordinator:
         (tmp_path / ROOT / old.path).mkdir(parents=True)
         view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
         assert coordinator.sweep(view, timeout_s=1).aborted == 1
+
+    def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
+        """Owner records and probes, which another run may be writing at this moment: what is there
+        an hour later is nobody's."""
+        disk, clock = Disk(), ManualClock()
+        coordinator = FileSinkCoordinator(
+            "fake:///data/orders", lambda uri: FakeFileSystem(disk, uri=uri), clock=clock
+        )
+        coordinator.claim(CONTEXT, timeout_s=1)
+        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        left = [f"{ROOT}/..sluice-owner.{'0' * 32}.tmp", f"{ROOT}/.sluice-probe-{'1' * 32}"]
+        theirs = [f"{ROOT}/.sluice-owner", f"{ROOT}/notes.tmp"]
+        for path in [*left, *theirs]:
+            disk.write(path, b"x")
+        coordinator.sweep(view, timeout_s=1)
+        assert sorted(disk.files) == sorted([*left, *theirs])
+        clock.advance(3600.0)
+        disk.write(f"{ROOT}/.sluice-probe-{'2' * 32}", b"x")
+        coordinator.sweep(view, timeout_s=1)
+        assert sorted(disk.files) == sorted([*theirs, f"{ROOT}/.sluice-probe-{'2' * 32}"])
 
     @staticmethod
     def on(directory: Path) -> FileSinkCoordinator:
