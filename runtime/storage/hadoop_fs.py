@@ -19,13 +19,16 @@ from runtime.storage.hadoop_errors import said_by, trouble_of, typed
 
 __all__ = ["HadoopFileSystem"]
 
-# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour, and 0.4 s for a
-# block to be reported when a small file is closed. What the user set in a site file stays.
+# Hadoop's own defaults wait for a dead NameNode for up to a quarter of an hour, for one of two to
+# become the active one for three minutes (measured), and 0.4 s for a block to be reported when a
+# small file is closed. What the user set in a site file stays.
 _BOUNDS = {
     "ipc.client.connect.timeout": "5000",
     "ipc.client.connect.max.retries": "3",
     "ipc.client.connect.max.retries.on.timeouts": "2",
     "ipc.client.rpc-timeout.ms": "10000",
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.max.millis": "2000",
     "dfs.client.retry.max.attempts": "3",
     "dfs.client.socket-timeout": "10000",
     "dfs.client.datanode-restart.timeout": "10",

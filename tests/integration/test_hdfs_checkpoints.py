@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from runtime.checkpoint.cli import app
 from runtime.checkpoint.store import CheckpointStore, open_store, place_name
 from runtime.contracts import PublishOutcome
+from runtime.embedded._hdfs_site import render
 from runtime.embedded.hdfs import EmbeddedHdfs
 from runtime.embedded.process import ServerProcess
-from runtime.errors import AuthenticationError, StorageError
+from runtime.errors import AuthenticationError, StorageError, StorageUnreachableError
 from runtime.model import Verdict
 from runtime.spark.jvm import hadoop_jvm
 from runtime.storage.hadoop_fs import HadoopFileSystem
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.integration
 
 _RACES = 100
 _BAD_INPUT_BOUND_S = 300.0  # 30 s on a quiet machine
+_FAILOVER_BOUND_S = 100.0  # 5 s there
 
 
 @pytest.fixture
@@ -193,6 +195,29 @@ def test_unreachable_name_node_is_a_typed_error_in_time(hadoop_client: Any) -> N
     with pytest.raises(StorageError, match="NameNode"):
         open_store("hdfs://127.0.0.1:1/x", hadoop_client).publish(record(0), timeout_s=1)
     assert time.monotonic() - began < _BAD_INPUT_BOUND_S
+
+
+def test_two_name_nodes_of_which_none_is_there_are_a_typed_error_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop's client goes from one to the other for three minutes, unless a site file says how
+    long it shall."""
+    properties = {
+        "dfs.nameservices": "ns",
+        "dfs.ha.namenodes.ns": "nn1,nn2",
+        "dfs.namenode.rpc-address.ns.nn1": "127.0.0.1:1",
+        "dfs.namenode.rpc-address.ns.nn2": "127.0.0.1:2",
+        "dfs.client.failover.proxy.provider.ns": (
+            "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+        ),
+    }
+    (tmp_path / "hdfs-site.xml").write_text(render(properties))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with hadoop_jvm() as jvm:
+        began = time.monotonic()
+        with pytest.raises(StorageUnreachableError, match="NameNode"):
+            HadoopFileSystem("hdfs://ns/x", jvm).read("y")
+        assert time.monotonic() - began < _FAILOVER_BOUND_S
 
 
 def test_a_private_file_is_its_owners_alone(uri: str, hadoop_client: Any) -> None:
