@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.hdfs import committer, rolling_writer
+from connectors.hdfs import committer, files_survey, rolling_writer
 from connectors.hdfs.committables import COMMITTABLE_KIND, FileSet, StagedFile
 from connectors.hdfs.coordination import FileSinkCoordinator
 from runtime.checkpoint import rescaling
@@ -94,8 +94,19 @@ def forget_what_vanished_regions_hold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rescaling, "_with_states", lambda regions, record, plan: tuple(regions))
 
 
+def clean_what_checkpoints_hold(patch: pytest.MonkeyPatch) -> None:
+    """Rule 19: what any checkpoint holds is safe from ``sluice files clean``."""
+    patch.setattr(files_survey, "_held_files", lambda record: iter(()))
+
+
+def clean_what_the_newest_run_stages(patch: pytest.MonkeyPatch) -> None:
+    """The newest run may be running, and decide what it has staged."""
+    patch.setattr(files_survey, "first_place_of_newest_run", lambda records: 10**9)
+
+
 _FILES: Mapping[str, Any] = {"files": True, "only_files": True}
 _HELD: Mapping[str, Any] = {**_FILES, "roll": True, "kill": 0.03}
+_CLEANED: Mapping[str, Any] = {"disk": True, "clean": 0.3, "start": 0.1}
 
 FILE_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
@@ -122,6 +133,16 @@ FILE_MUTATIONS: Mapping[
         "a decision names a file that is not there",
     ),
     "move held files": (move_held_files, _HELD, "a held file is moved away"),
+    "clean what checkpoints hold": (
+        clean_what_checkpoints_hold,
+        {**_HELD, **_CLEANED},
+        "a held file is deleted",
+    ),
+    "clean what the newest run stages": (
+        clean_what_the_newest_run_stages,
+        {**_FILES, **_CLEANED},
+        "a decision names a file that is not there",
+    ),
     "forget what vanished regions hold": (
         forget_what_vanished_regions_hold,
         {**_HELD, "rescale": 4, "partitions": 5, "start": 0.1},

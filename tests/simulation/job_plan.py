@@ -4,6 +4,7 @@ import random
 
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.model import OperatorNode
+from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
 from tests.simulation.profile import Profile
 
@@ -20,6 +21,7 @@ def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
     return JobPlan(
         name="simulated",
         graph=_graph_of(profile),
+        settings={f"{FILES}.path": TARGET} if profile.files else {},
         regions=tuple(
             RegionPlan(
                 name=name,

@@ -53,6 +53,8 @@ class Profile:
         forget: a transactional id expires at the broker; of what it carried nobody can tell then,
             so a person looks, says it, and starts the job again.
         txn: somebody gives a command of ``sluice txn``, or it goes on.
+        clean: somebody gives a command of ``sluice files clean --delete``, or it goes on; on a
+            ``disk``.
         restore: somebody starts the job from an older checkpoint, and is started again, at times
             with the same wish.
     """
@@ -106,4 +108,5 @@ class Profile:
     broken_repairs: float = 0.0
     forget: float = 0.0
     txn: float = 0.0
+    clean: float = 0.0
     restore: float = 0.0

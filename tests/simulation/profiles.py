@@ -17,6 +17,7 @@ _FILES: dict[str, Any] = {"files": True, "only_files": True}
 _SEVERAL: dict[str, Any] = {"tasks": 3, "partitions": 6}  # transactions in a batch
 _TORN: dict[str, Any] = {**_SEVERAL, "torn": 0.1, "meanwhile": 0.2}
 _PEOPLE: dict[str, Any] = {"disk": True, "txn": 0.2}
+_CLEANED: dict[str, Any] = {"disk": True, "clean": 0.2}
 _RESTORES: dict[str, Any] = {"restore": 0.08, "kill": 0.02, "start": 0.05, "processes": 12}
 
 _REPAIRED_BY_SOME = Profile(
@@ -296,6 +297,15 @@ PROFILES: Mapping[str, Profile] = {
     "held files in three checkpoints at once, on disk": Profile(
         files=True, roll=True, max_concurrent=3, disk=True, late=0.1, kill=0.02, pause=0.02
     ),
+    "files are cleaned by hand": Profile(
+        **_FILES, **_CLEANED, late=0.1, pause=0.05, resume=0.02, start=0.1, processes=10
+    ),
+    "held files are cleaned by hand": Profile(
+        **_FILES, **_CLEANED, roll=True, kill=0.03, start=0.1, processes=12
+    ),
+    "held files of other numbers of regions are cleaned by hand": Profile(
+        **_CLEANED, files=True, roll=True, short=True, rescale=4, partitions=5, kill=0.03
+    ),
     "several tasks": Profile(**_SEVERAL, fail_task=0.1, meanwhile=0.2),
     "several tasks of a drop-in": Profile(**_SEVERAL, external=True, fail_task=0.1, kill=0.03),
     "several tasks of regions that are carried": Profile(
@@ -419,6 +429,9 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "restores of files": Profile(**_RESTORES, **_FILES, late=0.1, lost_answer=0.1, pause=0.03),
     "restores of held files": Profile(**_RESTORES, **_FILES, roll=True, late=0.05, pause=0.02),
+    "restores of held files, cleaned by hand": Profile(
+        **_RESTORES, **_FILES, **_CLEANED, roll=True, late=0.05, pause=0.02
+    ),
     "restores of held files, few checkpoints are kept, other numbers of regions": Profile(
         **_RESTORES, files=True, roll=True, short=True, rescale=3, partitions=4, disk=True
     ),

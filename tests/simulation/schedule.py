@@ -34,6 +34,7 @@ class Kind:
     FORGET = "forget"
     TXN = "txn"
     RESTORE = "restore"
+    CLEAN = "clean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ _SENTENCES: dict[str, Callable[[Move], str]] = {
     Kind.MARKERS: lambda move: "the broker writes its markers",
     Kind.FORGET: lambda move: "a transactional id expires",
     Kind.TXN: lambda move: "somebody uses `sluice txn`",
+    Kind.CLEAN: lambda move: "somebody uses `sluice files clean`",
     Kind.RESTORE: lambda move: "somebody starts the job from an older checkpoint",
 }
 
@@ -99,6 +101,7 @@ class Dice:
             (Kind.EXPIRE, profile.expire),
             (Kind.FORGET, profile.forget),
             (Kind.TXN, profile.txn),
+            (Kind.CLEAN, profile.clean),
             (Kind.START, profile.start),
             (Kind.RESTORE, profile.restore),
             (Kind.KILL, 2 * profile.kill),
@@ -123,6 +126,8 @@ class Dice:
         if not awake:
             if self._profile.txn and random_.random() < 0.5:  # the job is gone
                 return Move(Kind.TXN, random_.randrange(8), seed=seed)
+            if self._profile.clean and random_.random() < 0.5:
+                return Move(Kind.CLEAN, seed=seed)
             if may_start and self._profile.restore and random_.random() < 0.5:
                 return Move(Kind.RESTORE, random_.randrange(8), seed=seed)
             if may_start:

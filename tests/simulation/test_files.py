@@ -28,6 +28,15 @@ def test_worlds_publish_hold_and_merge_files() -> None:
     assert sum(world.faults["it dies while it asks to move"] for world in worlds) > 5
 
 
+def test_worlds_are_cleaned_by_hand() -> None:
+    """Commands do delete what earlier runs have left, or those worlds prove little."""
+    names = ("files are cleaned by hand", "held files are cleaned by hand")
+    worlds = [World(seed, PROFILES[name]) for name in names for seed in range(20)]
+    for world in worlds:
+        world.run()
+    assert sum(world.cleaner.deleted for world in worlds) > 10
+
+
 @pytest.mark.parametrize("name", FILE_MUTATIONS)
 def test_worlds_notice_a_broken_rule_about_files(
     name: str, monkeypatch: pytest.MonkeyPatch

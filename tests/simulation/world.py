@@ -18,6 +18,7 @@ from runtime.owner_record import OwnerRecord
 from tests.fake_file_system import Disk
 from tests.fake_kafka import FakeBroker, Fenced
 from tests.fakes import ManualClock
+from tests.simulation.cleaning import Cleaner
 from tests.simulation.continuous import ContinuousLife, Task
 from tests.simulation.ending import Ending
 from tests.simulation.file_watch import WatchedFiles
@@ -72,6 +73,7 @@ class World:
         self.broker.on_end = self.watch.ended
         self.require = self.watch.require
         self.people = People(self)
+        self.cleaner = Cleaner(self)
         self.producers = Producers(self)
         self.ending = Ending(self)
         self.owner: OwnerRecord | None = None
@@ -268,6 +270,8 @@ class World:
                 self.move_zombie(move.number)
             case Kind.TXN:
                 self.people.move_command(move.number)
+            case Kind.CLEAN:
+                self.cleaner.move()
             case _:
                 self._make_of_the_broker(move)
 
