@@ -81,6 +81,8 @@ _NAMES: Mapping[Trouble, frozenset[str]] = {
     ),
 }
 _TEXTS: Sequence[tuple[Trouble, re.Pattern[str]]] = (
+    # The first bytes of an answer in HTTP, taken for a length: it is the port of the web pages.
+    (Trouble.UNSUPPORTED, re.compile(r"RPC response .*exceeds maximum data length")),
     # The NameNode knows of DataNodes and has excluded none: it found room on none of them.
     (
         Trouble.FULL,
@@ -157,8 +159,9 @@ def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamErr
         return ConfigError(
             f"cannot {what}",
             where,
-            "Check the URI and Hadoop's configuration (HADOOP_CONF_DIR). A name that is too long, "
-            "as of a partition column's value, must be made shorter.",
+            "Check the URI, whose port is the NameNode's own and not that of its web pages, and "
+            "Hadoop's configuration (HADOOP_CONF_DIR). A name that is too long, as of a partition "
+            "column's value, must be made shorter.",
         )
     if trouble is Trouble.FULL:
         return StorageError(

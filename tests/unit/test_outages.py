@@ -46,6 +46,11 @@ NO_NODE = (
         (Trouble.DENIED, "AccessControlException", "Permission denied: user=a, access=WRITE"),
         (Trouble.UNSUPPORTED, "UnsupportedFileSystemException", "No FileSystem for scheme x"),
         (Trouble.UNSUPPORTED, "PathComponentTooLongException", "limit=255 length=301"),
+        (
+            Trouble.UNSUPPORTED,
+            "RpcException",
+            "RPC response has a length of 9 exceeds maximum data length",
+        ),
         (Trouble.OTHER, "IOException", "Stream is corrupted"),
     ],
 )
