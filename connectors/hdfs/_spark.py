@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
@@ -19,11 +19,18 @@ from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
 from connectors.hdfs.staged_output import StagedOutput
 from runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
 from runtime.storage.file_system import FileSystem
-from runtime.storage.hadoop_errors import Said, causes_of, said_of, trouble_of, typed
+from runtime.storage.hadoop_errors import (
+    Said,
+    causes_of,
+    said_by,
+    said_of,
+    trouble_of,
+    typed,
+)
 from runtime.storage.opening import open_file_system
 
 __all__ = [
-    "NO_MARKER",
+    "COMMITTER",
     "ROW_COUNTS",
     "SparkFrameSaver",
     "chosen",
@@ -68,16 +75,53 @@ class SparkFrameSaver:
 
     def check(self, frame: DataFrame) -> None:
         """See `FrameSaver`: what Spark asks when it begins to write."""
-        rows = chosen(frame, self.columns)
-        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
-        sources = jvm.org.apache.spark.sql.execution.datasources
-        directories = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(self.partition_by))
         with refusals(self.format_name, self.partition_by):
-            sources.PartitioningUtils.validatePartitionColumn(_java_schema(rows), directories, True)
+            rows = chosen(frame, self.columns)
+        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
+        sql, sequence = jvm.org.apache.spark.sql, jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        sources, conf = sql.execution.datasources, sql.internal.SQLConf.get()
+        with refusals(self.format_name, self.partition_by):
+            sql.util.SchemaUtils.checkColumnNameDuplication(
+                sequence(list(rows.columns)), conf.caseSensitiveAnalysis()
+            )
+            sources.PartitioningUtils.validatePartitionColumn(
+                _java_schema(rows), sequence(list(self.partition_by)), True
+            )
             if self.format_name in _FORMATS:
                 form = _FORMATS[self.format_name](sources)
-                in_files = _java_schema(rows.drop(*map(_quoted, self.partition_by)))
+                apart = [F.col(_quoted(column)) for column in self.partition_by]
+                in_files = _java_schema(rows.drop(*apart))
                 sources.DataSourceUtils.verifySchema(form, in_files, False)
+                self._prepare(rows, form, in_files)
+
+    def _prepare(self, rows: DataFrame, form: Any, in_files: Any) -> None:  # noqa: ANN401 - Java objects
+        """Let Spark read the options, as it does on the driver before each write; nothing is
+        written."""
+        session = rows.sparkSession
+        jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no public way
+        java_session: Any = session._jsparkSession  # noqa: SLF001 - PySpark has no public way
+        given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(self.options))
+        companion = getattr(jvm.org.apache.spark.sql.catalyst.util, "CaseInsensitiveMap$")
+        options = getattr(companion, "MODULE$").apply(given)
+        try:
+            conf = java_session.sessionState().newHadoopConfWithOptions(options)
+            job = jvm.org.apache.hadoop.mapreduce.Job.getInstance(conf)
+            form.prepareWrite(java_session, job, options, in_files)
+            _read_patterns(jvm, self.options)
+        except (PySparkException, Py4JJavaError) as err:
+            raise self._refused(err) from err
+
+    def _refused(self, err: Exception) -> ConfigError:
+        said = said_by(err)
+        return ConfigError(
+            "Spark's writer does not take these options",
+            {
+                "format": self.format_name,
+                "options": ",".join(sorted(self.options)),  # keys of encrypted formats are values
+                "error": said[-1].text,
+            },
+            "Choose other options, or another format.",
+        )
 
     def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
         """See `FrameSaver`."""
@@ -113,7 +157,7 @@ class SparkFrameSaver:
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         with refusals(self.format_name, self.partition_by), failures(uri):
-            writer.option(NO_MARKER, "false").save(uri)
+            writer.options(**COMMITTER).save(uri)
         found = _counted(counted)
         number = found.get(_ROWS)
         return (None if number is None else int(number)), frozenset(found.get(_TASKS) or ())
@@ -122,6 +166,21 @@ class SparkFrameSaver:
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     """The frame with these columns alone, in this order; None: with all."""
     return frame if columns is None else frame.select(*map(_quoted, columns))
+
+
+def _read_patterns(jvm: Any, options: Mapping[str, str]) -> None:  # noqa: ANN401 - py4j's view
+    """Raise what Spark's tasks would of how dates and times shall be spelt, row by row."""
+    patterns = {key.strip().lower(): value for key, value in options.items()}
+    util = jvm.org.apache.spark.sql.catalyst.util
+    dates, times = (getattr(util, f"{kind}Formatter$") for kind in ("Date", "Timestamp"))
+    if "dateformat" in patterns:
+        made = getattr(dates, "MODULE$").apply(patterns["dateformat"], False)
+        made.validatePatternString()
+    for name in ("timestampformat", "timestampntzformat"):
+        if name in patterns:
+            zone = jvm.java.time.ZoneOffset.UTC
+            made = getattr(times, "MODULE$").apply(patterns[name], zone, False)
+            made.validatePatternString(True)
 
 
 def session_writes(format_name: str) -> bool:
@@ -215,8 +274,14 @@ _FORMATS: Mapping[str, Callable[[Any], Any]] = {
     "json": lambda sources: sources.json.JsonFileFormat(),
     "csv": lambda sources: sources.csv.CSVFileFormat(),
 }
-NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-"""Option of Spark's writers: whether an empty file says that the directory is whole."""
+COMMITTER: Mapping[str, str] = {
+    # No empty file that says that the directory is whole.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # By the second one a task puts its files into the directory one by one: those of an attempt
+    # that dies meanwhile stay, beside other ones of the next attempt.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+}
+"""Options of Spark's writers, for Hadoop's committer, whatever the session says."""
 
 
 def _parquet_rows(uri: str) -> int:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from connectors.hdfs._spark import (
-    NO_MARKER,
+    COMMITTER,
     ROW_COUNTS,
     SparkFrameSaver,
     chosen,
@@ -111,7 +111,7 @@ class SparkFileMerger:
 
     def _writer(self, rows: DataFrame) -> DataFrameWriter:
         writer = rows.write.format(self.saver.format_name).options(**self.saver.options)
-        return writer.option(NO_MARKER, "false")
+        return writer.options(**COMMITTER)
 
     def _schema(self, frame: DataFrame) -> StructType:
         """Of the files: columns to partition by are in no file."""

@@ -89,6 +89,7 @@ class HdfsSink:
         self._partition_by = _names(partition_by, "partition_by", "['day']")
         self._columns = None if columns is None else _names(columns, "columns", "['day', 'value']")
         self._options = {key: _text(value) for key, value in (options or {}).items()}
+        _require_one_place(self._options)
         self._name = name or f"files-{directory}"
         self._uid = uid
         self._roll = roll
@@ -254,6 +255,16 @@ class HdfsSink:
 
 def _names(columns: object, argument: str, example: str) -> tuple[str, ...]:
     return ordered_texts(columns, argument, of="HdfsSink", example=example)
+
+
+def _require_one_place(options: Mapping[str, str]) -> None:
+    """Spark's writers are told by the sink where to write, and refuse to be told twice."""
+    if "path" in {key.strip().lower() for key in options}:
+        raise ConfigError(
+            "the directory of a file sink is no option of its format",
+            {"option": "path"},
+            "Leave it out: the first argument says where readers find the files.",
+        )
 
 
 def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:

@@ -334,6 +334,68 @@ def test_what_a_format_does_not_take_is_said_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("format_name", "options"),
+    [
+        ("parquet", {"compression": "oddly"}),
+        ("orc", {"compression": "oddly"}),
+        ("json", {"compression": "oddly"}),
+        ("json", {"timestampFormat": "oddly"}),
+        ("csv", {"dateFormat": "oddly"}),
+        ("csv", {"header": "oddly"}),
+        ("csv", {"encoding": "oddly"}),
+    ],
+)
+def test_options_that_a_writer_does_not_take_are_said_before_anything_is_written(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    tmp_path: Path,
+    format_name: str,
+    options: dict[str, str],
+) -> None:
+    """As Spark reads them, which it does when it begins to write: of each batch again."""
+    job, stream = bounded(spark, kafka, "never-read", tmp_path)
+    sink = HdfsSink(str(tmp_path / "out" / "rows"), format=format_name, options=options)
+    stream.transform(lambda frame: frame.selectExpr("cast(value AS string)")).sink(sink)
+    with pytest.raises(ConfigError, match=f"does not take these options.*{next(iter(options))}"):
+        job.run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_a_writer_takes_are_no_reason_to_refuse(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """In any case of their names."""
+    sink = HdfsSink(
+        str(tmp_path / "out" / "rows"),
+        format="csv",
+        partition_by=["place"],
+        options={
+            "Compression": "gzip",
+            "header": True,
+            "dateFormat": "dd.MM.yyyy",
+            "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
+            "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss",
+            "maxRecordsPerFile": 10,
+        },
+    )
+    run(spark, kafka, topic(), tmp_path, lambda stream: stream.transform(described).sink(sink))
+
+
+@pytest.mark.parametrize("settings", [{}, {"partition_by": ["day"]}, {"columns": ["day"]}])
+def test_columns_that_differ_in_case_alone_are_said_before_anything_is_written(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, settings: dict[str, list[str]]
+) -> None:
+    """Spark's writer takes them for one."""
+    job, stream = bounded(spark, kafka, "never-read", tmp_path)
+    sink = HdfsSink(str(tmp_path / "out" / "rows"), **settings)
+    columns = ("value", "topic AS day", "topic AS Day")
+    stream.transform(lambda frame: frame.selectExpr(*columns)).sink(sink)
+    with pytest.raises(ConfigError, match=r"(?i)`day`"):
+        job.run()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_columns_are_checked_before_anything_is_written(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -37,9 +37,15 @@ def saved(
     format_name: str,
     partition_by: tuple[str, ...],
     hidden_task: int | None = None,
+    fails_at: int | None = None,
 ) -> SavedFrame:
-    """100 rows of four tasks, the last without any."""
-    rows = spark.range(0, 100, numPartitions=4).filter("id < 75")
+    """100 rows of four tasks, the last without any, or with one that fails."""
+    rows = spark.range(0, 100, numPartitions=4).filter(f"id < 75 OR id = {fails_at or 0}")
+    if fails_at is not None:
+        failed = F.raise_error(F.lit("the last task fails")).cast("bigint")
+        rows = rows.select(
+            F.when(F.col("id") == fails_at, failed).otherwise(F.col("id")).alias("id")
+        )
     frame = rows.select(F.col("id").cast("string"), (F.col("id") % 2).alias("half"))
     directory = StagingDirectory(
         fs=OtherHosts(root, hidden_task=hidden_task),
@@ -51,6 +57,20 @@ def saved(
         format_name=format_name, partition_by=partition_by, columns=("id", "half"), options={}
     )
     return saver.save(frame, directory)
+
+
+def test_a_write_that_fails_leaves_nothing_of_the_tasks_that_were_done(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where the session wants Hadoop's second algorithm, by which a task gives its files their
+    names one by one: an attempt that dies meanwhile would leave some beside those of the next."""
+    spark.conf.set("mapreduce.fileoutputcommitter.algorithm.version", "2")
+    try:
+        with pytest.raises(Exception, match="the last task fails"):
+            saved(spark, tmp_path, format_name="json", partition_by=(), fails_at=99)
+    finally:
+        spark.conf.unset("mapreduce.fileoutputcommitter.algorithm.version")
+    assert not [path for path in tmp_path.rglob("part-*") if path.is_file()]
 
 
 @pytest.mark.parametrize("partition_by", [(), ("half",)], ids=["flat", "in directories"])

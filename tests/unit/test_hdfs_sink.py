@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,10 @@ class TestSettings:
             ({"path": "/data/_x"}, "target"),
             ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
             ({"path": "/data/x", "partitionby": ["a"]}, "partition_by"),
+            ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option of its format"),
         ],
     )
-    def test_mistakes_are_named(self, settings: dict[str, str], said: str) -> None:
+    def test_mistakes_are_named(self, settings: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigError, match=said):
             HdfsSink(**settings)
 
