@@ -11,9 +11,11 @@ others: CI takes one of them, by the commit, and with each what needs containers
 import os
 import signal
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from runtime.embedded import ports
 from tests.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
@@ -43,6 +45,27 @@ __all__ = [
     "topic",
 ]
 
+_TOGETHER = {
+    "hdfs": {
+        "tests/contract/test_checkpoint_store.py",
+        "tests/contract/test_file_committer.py",
+        "tests/contract/test_file_system.py",
+        "tests/contract/test_known_places.py",
+        "tests/contract/test_leader_record.py",
+        "tests/contract/test_lost_committables.py",
+        "tests/contract/test_store_retention.py",
+        "tests/integration/test_hdfs_checkpoints.py",
+        "tests/integration/test_hdfs_outages.py",
+        "tests/integration/test_webhdfs.py",
+    },
+    "brokers of each level": {
+        "tests/contract/test_broker_model.py",
+        "tests/contract/test_committer.py",
+        "tests/contract/test_native_commits.py",
+    },
+}
+"""Modules of one process, by the servers that they need: else each process starts its own."""
+
 # How long an example takes says how busy the machine is; pytest-timeout catches what hangs.
 settings.register_profile("sluice", deadline=None, print_blob=True)
 settings.load_profile("sluice")
@@ -55,6 +78,19 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     open_scratch(config)
     _share_ports()
+
+
+class _ByServers(LoadFileScheduling):
+    """A module's tests stay in one process, and so do those of modules that share servers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module: str = super()._split_scope(nodeid)
+        return next((servers for servers in _TOGETHER if module in _TOGETHER[servers]), module)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """Who runs what, in place of ``--dist``."""
+    return _ByServers(config, log)
 
 
 def _share_ports() -> None:
