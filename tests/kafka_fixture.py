@@ -92,7 +92,10 @@ def older_kafka() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-@pytest.fixture(params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
+@pytest.fixture(
+    params=[0, pytest.param(1, marks=pytest.mark.extended), 2],
+    ids=lambda level: f"transaction.version={level}",
+)
 def leveled_kafka(request: pytest.FixtureRequest, kafka_by_level: BrokerByLevel) -> EmbeddedKafka:
     """A broker of each feature level in turn; one parameter of the test."""
     return kafka_by_level(request.param)

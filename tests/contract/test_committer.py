@@ -15,7 +15,7 @@ from tests.harness_kinds import harness_of, kinds
 from tests.transaction_harness import Attempt, Harness, begun, committable, done_state
 
 
-@pytest.fixture(params=kinds(older=True))
+@pytest.fixture(params=kinds(extended={1}, older=True))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
     with harness_of(request) as made:

@@ -19,7 +19,7 @@ from tests.transaction_harness import Attempt, Harness, begun, committable
 from tests.waiting import join
 
 
-@pytest.fixture(params=kinds(older=True))
+@pytest.fixture(params=kinds(extended={1}, older=True))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """A broker of one kind and level."""
     with harness_of(request) as made:

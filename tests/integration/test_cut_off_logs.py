@@ -243,7 +243,11 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 @pytest.mark.parametrize(
-    "engine", [pytest.param("micro-batch", marks=pytest.mark.extended), "continuous", "drop-in"]
+    "engine",
+    [
+        "continuous",
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("micro-batch", "drop-in")),
+    ],
 )
 def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
     session: SparkSession,

@@ -314,10 +314,8 @@ def _copy_on(broker: EmbeddedKafka, session: SparkSession, directory: Path) -> C
     return copy
 
 
-@pytest.mark.parametrize(
-    "engine",
-    ["continuous", pytest.param("micro-batch", marks=pytest.mark.extended)],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
 def test_a_broker_that_is_away_while_partitions_are_looked_for_costs_time_alone(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, engine: str
 ) -> None:

@@ -475,4 +475,4 @@ def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
 
 
 TestEpochs = Epochs.TestCase
-TestEpochs.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestEpochs.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)

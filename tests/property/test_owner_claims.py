@@ -138,7 +138,7 @@ def _overtaken(draw: st.DrawFn) -> tuple[RunPlan, RunPlan]:
     return plan, RunPlan(uri="file:/b", begins_s=max(plan.begins_s, at_s + behind_s))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(_overtaken())
 def test_rule_22_who_was_taken_over_decides_no_more(plans: tuple[RunPlan, RunPlan]) -> None:
     """However often it was paused, where the run from a copy is not. It may have been asleep in any

@@ -151,5 +151,5 @@ class Marks(RuleBasedStateMachine):
             assert all(mark.is_late for mark in since if known and sink.commit.has_success_file)
 
 
-Marks.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Marks.TestCase.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)
 TestMarks = Marks.TestCase

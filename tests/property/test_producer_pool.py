@@ -192,4 +192,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestProducerPool = PoolMachine.TestCase
-TestProducerPool.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestProducerPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -82,7 +82,7 @@ def _store(world: _World, faults: list[Fault], turn: Callable[[], None]) -> Chec
     return CheckpointStore(fs, clock=lambda: next(clock), pause=lambda _: turn())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_orders, st.lists(_faults, min_size=2, max_size=3), st.lists(st.integers(0, 40), max_size=3))
 @example([], [[Fault.NONE, Fault.LATE, *[Fault.REFUSED] * 9], [Fault.CRASH_BEFORE]], [])
 @example([], [[Fault.NONE, Fault.LATE] * 6, [Fault.CRASH_BEFORE]], [])

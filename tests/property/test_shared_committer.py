@@ -228,7 +228,7 @@ _WEIGHTS = {
 _STEPS = 30
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), roughness=st.sampled_from((0.0, 0.3, 0.5)))
 def test_rule_18_held_work_is_never_lost_doubled_or_shown_before_its_decision(
     seed: int, roughness: float

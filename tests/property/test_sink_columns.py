@@ -109,7 +109,7 @@ _FAR_FUTURE = pa.record_batch(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(batch=_batches(), topic=st.sampled_from([None, "out"]))
 @example(batch=_NULL_PARTITION, topic="out")
 @example(batch=_WITH_HEADERS, topic="out")

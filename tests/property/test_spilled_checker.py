@@ -147,7 +147,7 @@ def delays(lane: list[Record], rng: random.Random) -> None:
 FAULTS = [loses, doubles, invents, swaps, moves, delays, corrupts]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     count=st.integers(min_value=30, max_value=200),
     faults=st.lists(st.sampled_from(FAULTS), max_size=8),

@@ -29,7 +29,7 @@ from tests.simulation.profiles import PROFILES
 from tests.simulation.shrink import find
 from tests.simulation.world import World
 
-SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "10"))
+SEEDS = int(os.environ.get("SLUICE_SIMULATION_SEEDS", "4"))
 MUTANT_SEEDS = 200
 
 
