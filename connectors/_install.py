@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from connectors.hdfs import _spark_format as files
 from connectors.kafka import _spark as kafka
+from runtime.arguments import require_host
 from runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from runtime.service.server import CoordinatorService
 from runtime.spark.drop_in import DropInQueries
@@ -51,8 +52,10 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         host: address of this process as the executors reach it; loopback for ``local[…]``, and
             beyond that see docs/monitoring.md.
     Raises:
-        ConfigError: the session has been stopped, or has a setting that breaks exactly-once.
+        ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
+            nobody is reached at ``host``.
     """
+    require_host(host, "host", of="connectors.install")
     require_running(spark)
     application = spark.sparkContext.applicationId
     found = _installed.get(application)

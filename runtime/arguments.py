@@ -15,6 +15,7 @@ __all__ = [
     "require_able",
     "require_flag",
     "require_function",
+    "require_host",
     "require_mapping",
     "require_number",
     "require_text",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 _MOST_SHOWN = 60
+_ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 def require_text(value: object, name: str, *, of: str, may_be_empty: bool = False) -> None:
@@ -37,6 +39,22 @@ def require_text(value: object, name: str, *, of: str, may_be_empty: bool = Fals
     """
     if not isinstance(value, str) or not (may_be_empty or value.strip()):
         raise _wrong(value, name, of, "text", f"Write {name}='…'.")
+
+
+def require_host(value: object, name: str, *, of: str) -> None:
+    """An address at which others reach this process; see `require_text`.
+
+    One that stands for all of a machine's is taken by whoever listens, and leads others to
+    themselves: tasks of a cluster would ask in vain, for minutes.
+    """
+    require_text(value, name, of=of)
+    if value in _ALL_ADDRESSES:
+        raise ConfigError(
+            "an address that stands for all of this machine's is none to be reached at",
+            {"argument": f"{name} of {of}", "given": value},
+            "Give the one at which the executors reach the driver, for example "
+            "socket.gethostbyname(socket.gethostname()); leave it out for a local master.",
+        )
 
 
 def require_number(value: object, name: str, *, of: str, may_be_endless: bool = False) -> None:

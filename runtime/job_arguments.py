@@ -8,6 +8,7 @@ from runtime.arguments import (
     check_kinds,
     require_able,
     require_function,
+    require_host,
     require_number,
     require_text,
     require_whole,
@@ -27,7 +28,8 @@ __all__ = [
 _OF = "Job"
 _Check = Callable[..., None]
 _KINDS: Mapping[_Check, tuple[str, ...]] = {
-    require_text: ("name", "host"),
+    require_text: ("name",),
+    require_host: ("host",),
     require_number: ("interval_s", "timeout_s", "min_pause_s", "outage_timeout_s"),
     require_whole: ("retained", "task_memory_mib"),
 }

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+import connectors
 from connectors.hdfs import HdfsSink, Roll
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.hot_path import HotPath
@@ -52,7 +53,7 @@ _WRONG: dict[str, list[Any]] = {
     "max_dropped_records": ["10"],
     "restore_from": ["5", True],
     "task_memory_mib": ["256"],
-    "host": [None, 5],
+    "host": [None, 5, "0.0.0.0", "::"],
     "engine": [None, "continous"],
     "recovery": [None, "none"],
     "on_lost": [None, "ignore"],
@@ -73,6 +74,12 @@ def test_a_job_refuses_an_argument_that_it_cannot_use(name: str, value: object) 
         _job(**{name: value})
     _, _, remedy = raised.value.args
     assert remedy
+
+
+def test_drop_in_queries_refuse_an_address_at_which_nobody_is_reached() -> None:
+    """Before anything is started, as a Job does."""
+    with pytest.raises(ConfigError, match=r"host of connectors\.install given=0\.0\.0\.0"):
+        connectors.install(cast(Any, None), host="0.0.0.0")
 
 
 @pytest.mark.parametrize("given", [5, "log", SimpleNamespace(on_progress=print)])
