@@ -116,6 +116,11 @@ class KafkaConnection:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.redacted().items())
         return f"KafkaConnection({shown})"
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """``host:port`` of each broker that is asked first."""
+        return tuple(s.strip() for s in self.bootstrap_servers.split(",") if s.strip())
+
     def refuse_owned(self, *, exactly_once: bool, reads_only: bool = False) -> None:
         """ConfigError for options that Sluice sets itself or that weaken the guarantee."""
         refuse_owned(self.options, exactly_once=exactly_once, reads_only=reads_only)
@@ -168,9 +173,7 @@ class KafkaConnection:
         """
         protocol = self.options.get("security.protocol", "PLAINTEXT").upper()
         settings: dict[str, Any] = {
-            "bootstrap_servers": [
-                s.strip() for s in self.bootstrap_servers.split(",") if s.strip()
-            ],
+            "bootstrap_servers": list(self.servers),
             "security_protocol": protocol,
         }
         if client_id := self.options.get("client.id"):

@@ -148,6 +148,16 @@ class KafkaSink:
         return self._uid
 
     @property
+    def topic(self) -> str | None:
+        """Of every record; None: each has its own."""
+        return self._topic
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """``host:port`` of the brokers that are asked first."""
+        return self._connection.servers
+
+    @property
     def is_exactly_once(self) -> bool:
         """See `runtime.contracts.Sink`."""
         return self._guarantee is Guarantee.EXACTLY_ONCE

@@ -23,10 +23,11 @@ from connectors.kafka.serde.deserializing import (
     Deserializer,
     require_deserializable,
 )
+from connectors.kafka.sink import KafkaSink
 from connectors.kafka.subscription import Subscription
 from connectors.kafka.tuning import claimed_by_reader, read_settings
 from runtime.arguments import check_kinds, ordered_texts, require_function
-from runtime.contracts import FollowingReader, SourceFunction, SplitEnumerator, SplitReader
+from runtime.contracts import FollowingReader, Sink, SourceFunction, SplitEnumerator, SplitReader
 from runtime.errors import ConfigError, StreamError
 from runtime.on_error import OnError, Policy, policy_of
 from runtime.rate_limit import PidRateLimit
@@ -276,6 +277,14 @@ class KafkaSource:
     def following_reader(self) -> FollowingReader:
         """See `runtime.contracts.ContinuousSource`."""
         return KafkaFollowingReader(reader=self._split_reader())
+
+    def rereads(self, sink: Sink) -> str | None:
+        """See `runtime.contracts.RereadingSource`."""
+        if not isinstance(sink, KafkaSink) or sink.topic is None:
+            return None
+        options = self._options
+        shared = set(options.connection.servers).intersection(sink.servers)
+        return sink.topic if shared and options.subscription.reads(sink.topic) else None
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

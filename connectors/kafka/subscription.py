@@ -52,6 +52,10 @@ class Topics:
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
         del partition
+        return self.reads(topic)
+
+    def reads(self, topic: str) -> bool:
+        """Whether a partition of this topic may belong to it."""
         return topic in self.names
 
 
@@ -103,7 +107,11 @@ class Pattern:
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
         del partition
-        return re.fullmatch(self.regex, topic) is not None
+        return self.reads(topic)
+
+    def reads(self, topic: str) -> bool:
+        """Whether a partition of this topic may belong to it."""
+        return topic not in _INTERNAL and re.fullmatch(self.regex, topic) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +157,10 @@ class Assigned:
     def covers(self, topic: str, partition: int) -> bool:
         """Whether this partition belongs to it."""
         return (topic, partition) in self.keys
+
+    def reads(self, topic: str) -> bool:
+        """Whether a partition of this topic may belong to it."""
+        return any(topic == name for name, _ in self.keys)
 
 
 Subscription: TypeAlias = Topics | Pattern | Assigned

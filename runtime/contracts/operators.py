@@ -21,6 +21,7 @@ __all__ = [
     "FrameSink",
     "NarrowingSource",
     "RateLimitedSource",
+    "RereadingSource",
     "SelectiveSink",
     "Sink",
     "Source",
@@ -190,6 +191,15 @@ class RateLimitedSource(Source, Protocol):
     @property
     def rate_limit(self) -> PidRateLimit | None:
         """For each region of its own; None: there is no limit."""
+        ...
+
+
+@runtime_checkable
+class RereadingSource(Source, Protocol):
+    """A source that may read what a sink of its own pipeline writes."""
+
+    def rereads(self, sink: "Sink") -> str | None:
+        """What both of them name; None: nothing, as far as their settings tell."""
         ...
 
 

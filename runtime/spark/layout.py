@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from runtime.closing import close_logged
 from runtime.continuous.lost_timeout import LostTimeout
 from runtime.continuous.sink import require_short_epochs
-from runtime.contracts import Sink
+from runtime.contracts import RereadingSource, Sink
 from runtime.errors import ConfigError
-from runtime.job import Engine, Job, Recovery
+from runtime.job import Engine, Job, Pipeline, Recovery
 from runtime.model import OperatorNode
 from runtime.spark.engines import choose_engine, choose_parts
 from runtime.spark.frame_look import FrameLook, look_at, require_modules
@@ -73,6 +73,7 @@ def lay_out(job: Job) -> Layout:
         if refused:
             first = _chosen(job, looks, refused)
     found = _in_parts(job, looks, first, facts)
+    _warn_of_loops(job.pipelines)
     return Layout(
         graph=found.graph,
         regions=tuple(tuned(found.regions, memory_mib=job.task_memory_mib)),
@@ -122,6 +123,22 @@ def _in_parts(
     graph, regions = regions_of(job.pipelines, stateful, parts=parts)
     names = frozenset(region.name for region in regions)
     return Layout(graph=graph, regions=regions, continuous=names)
+
+
+def _warn_of_loops(pipelines: Sequence[Pipeline]) -> None:
+    """A mistake, most of the time; who wants it, for tries that come later, is not stopped."""
+    for pipeline in pipelines:
+        source = pipeline.source
+        for sink in pipeline.sinks:
+            topic = source.rereads(sink) if isinstance(source, RereadingSource) else None
+            if topic is not None:
+                log.warning(
+                    "a pipeline writes what it reads again: source=%s sink=%s topic=%s. Without "
+                    "an end, unless its functions leave records out.",
+                    source.name,
+                    sink.name,
+                    topic,
+                )
 
 
 def _sinks_of(layout: Layout) -> dict[str, Sink]:

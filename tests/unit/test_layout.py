@@ -88,6 +88,28 @@ class _Context:
         return self._slots
 
 
+@pytest.mark.parametrize(
+    ("servers", "reads", "topic"),
+    [
+        ("b:1", {"topics": ["in", "out"]}, "out"),
+        ("a:1, b:1", {"pattern": "o.*"}, "out"),
+        ("b:1", {"partitions": {"out": [0]}}, "out"),
+        ("other:1", {"topics": ["out"]}, None),
+        ("b:1", {"topics": ["in"]}, None),
+    ],
+)
+def test_a_pipeline_that_reads_what_it_writes_is_told_of(
+    servers: str, reads: Mapping[str, Any], topic: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one cluster, as far as the servers say; it runs all the same."""
+    job = _job()
+    job.source(_Source(bootstrap_servers=servers, **reads)).sink(_Sink(_Asked(900.0)))
+    assert lay_out(job).regions
+    found = [each.getMessage() for each in caplog.records if "reads again" in each.msg]
+    assert len(found) == (topic is not None)
+    assert topic is None or f"topic={topic}." in found[0]
+
+
 def _job(*sinks: _Sink, **options: Any) -> Job:
     spark = cast(SparkSession, SimpleNamespace(sparkContext=_Context(4)))
     job = Job("j", spark, checkpoint_dir="d", **options)
