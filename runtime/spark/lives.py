@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JNetworkError
+
 from runtime.attended import AttendedClock
 from runtime.checkpoint.asked_restart import AskedRestart
 from runtime.checkpoint.coordinator import BarrierCoordinator
@@ -246,7 +248,15 @@ class RegionLives:
             try:
                 if not watched.handle.stop(life.generation, timeout_s=_LONGEST_STOP_S):
                     log.warning("a region has not stopped yet: region=%s", life.region)
-            except Exception:  # a signal to all processes ends Spark's first: the rest goes on
+            except (OSError, Py4JNetworkError) as err:
+                # As behind a signal to all processes: that is no news, and the rest goes on.
+                log.warning(
+                    "a region was not stopped in order, for Spark's JVM does not answer any more: "
+                    "region=%s error=%s",
+                    life.region,
+                    err,
+                )
+            except Exception:
                 log.exception("a region was not stopped in order: region=%s", life.region)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
@@ -211,6 +212,39 @@ def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
     with pytest.raises(RegionGivenUpError, match="region=left attempts=2"):
         watched.coordinator.wait(PATIENCE_S)
     assert watched.job.visible()[0] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [
+        (ConnectionRefusedError("no JVM"), False),
+        (Py4JNetworkError("no"), False),
+        (KeyError(), True),
+    ],
+)
+def test_an_end_behind_that_of_spark_is_one_line(
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    error: Exception,
+    has_traceback: bool,
+) -> None:
+    """A signal to the whole group of processes, as `timeout` and schedulers send it, ends Spark's
+    JVM first: a page of a traceback would hide the line that says where the job ended."""
+    watched.begin("left")
+    watched.run()
+    handle = watched.lives._regions["left"].handle  # noqa: SLF001 - the one that it asks
+
+    def stop(*_: object, **__: object) -> bool:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handle, "stop", stop)
+        watched.lives.stop()
+    (line,) = [each for each in caplog.records if "not stopped in order" in each.msg]
+    assert bool(line.exc_info) is has_traceback
+    assert "left" in line.getMessage()
 
 
 def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watched) -> None:
