@@ -12,11 +12,20 @@ __all__ = ["choice_of", "nearest", "refuse_misspelt"]
 
 E = TypeVar("E", bound=enum.Enum)
 
+_TELLING = 5  # letters of a name that is taken for a part of another one
+
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that ``name`` most likely means, if any is close."""
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    # Before a name that looks alike comes one that says more, or less: interval_s is meant by
+    # checkpoint_interval_s, not checkpoint_dir.
+    longer = {each for each in known if min(len(each), len(name)) >= _TELLING}
+    contained = [each for each in longer if each in name or name in each]
+    for among, cutoff in ((known, 0.85), (contained, 0.0), (known, 0.6)):
+        found = difflib.get_close_matches(name, sorted(among), n=1, cutoff=cutoff)
+        if found:
+            return found[0]
+    return None
 
 
 def choice_of(kind: type[E], given: E | str, *, setting: str, remedy: str = "") -> E:

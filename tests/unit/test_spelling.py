@@ -61,6 +61,22 @@ def test_a_missing_argument_is_named(make: Callable[[], object], missing: str) -
         make()
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("checkpoint_interval_s", "interval_s"),
+        ("servers", "bootstrap_servers"),
+        ("interval", "interval_s"),
+        ("subscribepatern", "subscribepattern"),
+        ("keys", None),
+    ],
+)
+def test_a_name_that_says_more_or_less_is_guessed(given: str, meant: str | None) -> None:
+    """Before one that only looks alike."""
+    known = ["checkpoint_dir", "interval_s", "bootstrap_servers", "subscribe", "subscribepattern"]
+    assert nearest(given, known) == meant
+
+
 def test_only_a_close_name_is_a_guess() -> None:
     """The closest of all."""
     assert nearest("ack", {"acks", "batch.size"}) == "acks"
