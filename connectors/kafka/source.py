@@ -185,6 +185,16 @@ class KafkaSource:
             partitions = self._made("", cluster).check(timeout_s=timeout_s)
         finally:
             cluster.close()
+        if not partitions:
+            log.warning(
+                "the source finds nothing to read: source=%s subscription=%s servers=%s. %s",
+                self._name,
+                self._options.subscription,
+                self._options.connection.bootstrap_servers,
+                "It ends at once."
+                if self._bounded
+                else "It is looked for again from time to time.",
+            )
         return {"cluster_id": cluster_id, "partitions": str(partitions)}
 
     def enumerator(self, source_id: str) -> SplitEnumerator:

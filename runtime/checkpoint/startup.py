@@ -200,7 +200,7 @@ class StartSequence:
             raise WaitedTooLongError(
                 "the job could not start in time",
                 {"job": self._plan.name, "store": self._store.uri, "waited_s": round(waited_s, 1)},
-                "Nothing is lost; start it again when broker and store answer.",
+                "Nothing is lost. The log says what did not answer: start it again when it does.",
             )
         return left_s
 

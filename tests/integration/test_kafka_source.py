@@ -361,6 +361,19 @@ def test_facts_of_a_check_name_the_cluster(kafka: EmbeddedKafka, topic: TopicFac
     )
 
 
+@pytest.mark.parametrize(("bounded", "then"), [(True, "ends at once"), (False, "looked for again")])
+def test_a_pattern_that_no_topic_matches_is_told_at_the_start(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, *, bounded: bool, then: str
+) -> None:
+    """It is no error, for a topic may come; a run that ends with nothing is most often one."""
+    pattern = "no-topic-of-any-test-.*"
+    made = KafkaSource(bootstrap_servers=kafka.bootstrap, pattern=pattern, bounded=bounded)
+    assert made.check(timeout_s=TIMEOUT_S)["partitions"] == "0"
+    (line,) = [each.getMessage() for each in caplog.records if "nothing to read" in each.msg]
+    assert pattern in line
+    assert then in line
+
+
 def test_unreachable_brokers_are_an_error_in_time() -> None:
     (closed,) = free_ports(1)
     made = KafkaSource(
