@@ -10,7 +10,14 @@ from typing import TypeVar
 
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_log import STATE_TOPIC, id_for_each_partition
+from connectors.kafka.transaction_answers import (
+    end_report,
+    error_name,
+    is_answered_later,
+    raise_if_forbidden,
+    take_description,
+)
+from connectors.kafka.transaction_listing import list_transactions, metadata_of
 from connectors.kafka.transactions import (
     REFUSED_CREDENTIALS,
     ApiVersionsRequest,
@@ -18,9 +25,7 @@ from connectors.kafka.transactions import (
     DescribeTransactionsRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
-    ListTransactionsRequest,
     Message,
-    MetadataRequest,
     Net,
     WireClient,
     kafka_errors,
@@ -29,7 +34,6 @@ from connectors.kafka.wire import (
     Cluster,
     EndOutcome,
     EndReport,
-    ListedTransaction,
     Listing,
     TransactionDescription,
     TransactionState,
@@ -44,16 +48,6 @@ _T = TypeVar("_T")
 _TRANSACTION_KEY = 1  # FindCoordinator's key type
 _BROKER_RESOURCE = 4  # DescribeConfigs' resource type
 _BATCH = 500  # ids in one request
-_NOT_YET = frozenset(
-    {
-        "ConcurrentTransactionsError",
-        "CoordinatorLoadInProgressError",
-        "CoordinatorNotAvailableError",
-        "NodeNotReadyError",
-        "NotCoordinatorError",
-        "UnknownBrokerIdError",
-    }
-)
 
 
 class TransactionWire:
@@ -102,7 +96,7 @@ class TransactionWire:
         """See `Wire.list_transactions`."""
         names = [state.value for state in states]
         try:
-            return self._call(lambda net: _list(net, prefix, names), timeout_s)
+            return self._call(lambda net: list_transactions(net, prefix, names), timeout_s)
         except UnreachableError as err:
             log.debug("listing transactions: error=%s", err)
             return Listing(transactions=(), missing=("the cluster",))
@@ -181,16 +175,6 @@ class TransactionWire:
 _NEVER_SENT = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
 
 
-def _error_name(code: int) -> str:
-    return "" if code == 0 else str(kafka_errors.for_code(code).__name__)
-
-
-def _raise_if_forbidden(code: int, what: str) -> None:
-    kind = kafka_errors.for_code(code)
-    if issubclass(kind, kafka_errors.AuthorizationError):
-        raise kind(what)
-
-
 async def _coordinators(net: Net, ids: Iterable[str]) -> dict[str, int]:
     """Coordinator of each id, as far as known now. Asked each time: it moves with its partition."""
     found: dict[str, int] = {}
@@ -198,7 +182,7 @@ async def _coordinators(net: Net, ids: Iterable[str]) -> dict[str, int]:
         FindCoordinatorRequest(key_type=_TRANSACTION_KEY, coordinator_keys=list(ids), min_version=4)
     )
     for row in response.coordinators:
-        _raise_if_forbidden(row.error_code, f"coordinator of {row.key}")
+        raise_if_forbidden(row.error_code, f"coordinator of {row.key}")
         if row.error_code == 0:
             found[row.key] = row.node_id
     return found
@@ -238,36 +222,9 @@ async def _describe(
                 log.debug("describing transactions: error=%s", err)
                 continue
             for row in response.transaction_states:
-                _take_description(row, found)
+                take_description(row, found)
         if any(i not in found for i in open_ids) and not await net.pause():
             return
-
-
-def _take_description(row: Message, found: dict[str, TransactionDescription | None]) -> None:
-    _raise_if_forbidden(row.error_code, f"describe {row.transactional_id}")
-    if _error_name(row.error_code) == "TransactionalIdNotFoundError":
-        found[row.transactional_id] = None
-    elif row.error_code == 0:
-        found[row.transactional_id] = TransactionDescription(
-            transactional_id=row.transactional_id,
-            state=_state(row.transaction_state),
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            timeout_s=row.transaction_timeout_ms / 1000,
-            started_at_ms=row.transaction_start_time_ms
-            if row.transaction_start_time_ms >= 0
-            else None,
-            partitions=tuple(
-                (topic.topic, partition) for topic in row.topics for partition in topic.partitions
-            ),
-        )
-
-
-def _state(name: str) -> TransactionState:
-    try:
-        return TransactionState(name)
-    except ValueError:
-        return TransactionState.UNKNOWN
 
 
 async def _transaction_version(net: Net, node_id: int | None) -> int:
@@ -295,7 +252,7 @@ async def _end(
 ) -> None:
     """One EndTxn each; asked again only after an answer that says that nothing was done."""
     while True:
-        ours = {t.transactional_id: t for t in transactions if not _is_final(reports.get(t))}
+        ours = {t.transactional_id: t for t in transactions if is_answered_later(reports.get(t))}
         if not ours:
             return
         groups = await _by_coordinator(net, list(ours)[:_BATCH])
@@ -307,7 +264,7 @@ async def _end(
         ]
         for group in started:
             await group
-        if any(not _is_final(reports.get(t)) for t in ours.values()) and not await net.pause():
+        if any(is_answered_later(reports.get(t)) for t in ours.values()) and not await net.pause():
             return
 
 
@@ -354,125 +311,22 @@ async def _end_report(answer: Awaitable[Message]) -> EndReport:
         return EndReport(outcome=EndOutcome.REFUSED, error=type(err).__name__)  # never sent
     except kafka_errors.KafkaError as err:
         return EndReport(outcome=EndOutcome.UNKNOWN, error=type(err).__name__)
-    name = _error_name(response.error_code)
-    outcome = EndOutcome.REFUSED if name else EndOutcome.DONE
-    return EndReport(outcome=outcome, error=name)
-
-
-def _is_final(report: EndReport | None) -> bool:
-    if report is None:
-        return False
-    return report.outcome is not EndOutcome.REFUSED or report.error not in _NOT_YET
-
-
-async def _list(net: Net, prefix: str, states: list[str]) -> Listing:
-    leaders, brokers = await _log_leaders(net)
-    offline = [f"{STATE_TOPIC}-{index}" for index, node in leaders.items() if node not in brokers]
-    ids_at: dict[int, list[str]] = defaultdict(list)
-    for index, transactional_id in enumerate(id_for_each_partition(prefix, len(leaders))):
-        if leaders[index] in brokers:
-            ids_at[leaders[index]].append(transactional_id)
-    # A broker that has not loaded a partition yet leaves it out and says nothing: each is asked
-    # for before and after, so that none moves in between unnoticed.
-    before = await _not_loaded(net, ids_at)
-    rows, silent = await _list_at(net, brokers, prefix, states)
-    after = await _not_loaded(net, ids_at)
-    missing = dict.fromkeys(offline + before + silent + after)
-    return Listing(transactions=tuple(rows), missing=tuple(missing))
-
-
-async def _list_at(
-    net: Net, brokers: Sequence[int], prefix: str, states: list[str]
-) -> tuple[list[ListedTransaction], list[str]]:
-    """What the brokers list, and those that did not."""
-    waiting = {
-        node_id: net.send(
-            ListTransactionsRequest(state_filters=states, producer_id_filters=[], min_version=0),
-            node_id,
-        )
-        for node_id in brokers
-    }
-    missing: list[str] = []
-    rows: list[ListedTransaction] = []
-    for node_id, answer in waiting.items():
-        try:
-            response = await answer
-        except kafka_errors.KafkaError as err:
-            log.debug("listing transactions: broker=%s error=%s", node_id, err)
-            missing.append(f"broker {node_id}")
-            continue
-        _raise_if_forbidden(response.error_code, "list transactions")
-        if response.error_code != 0:
-            missing.append(f"broker {node_id}")
-            continue
-        rows += [
-            ListedTransaction(
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                state=_state(row.transaction_state),
-            )
-            for row in response.transaction_states
-            if row.transactional_id.startswith(prefix)
-        ]
-    return rows, missing
-
-
-async def _log_leaders(net: Net) -> tuple[dict[int, int], list[int]]:
-    """The leader of each partition of the transaction log, and all brokers."""
-    response = await net.send(_metadata_request([STATE_TOPIC]))
-    for topic in response.topics:
-        error = kafka_errors.for_code(topic.error_code)
-        # Without its partitions a listing that leaves some out would pass for a whole one.
-        if error not in (kafka_errors.NoError, kafka_errors.UnknownTopicOrPartitionError):
-            raise error(f"describe topic {STATE_TOPIC}")
-    leaders = {
-        partition.partition_index: partition.leader_id
-        for topic in response.topics
-        for partition in topic.partitions
-    }
-    return leaders, [broker.node_id for broker in response.brokers]
-
-
-async def _not_loaded(net: Net, ids_at: Mapping[int, list[str]]) -> list[str]:
-    """Brokers that do not answer for an id of each partition of the log they lead (rule 28).
-
-    A leader says of an id that it "was not found" only once it has read that id's partition.
-    Metadata names it as leader some time before it begins to read.
-    """
-    waiting = {
-        node_id: net.send(DescribeTransactionsRequest(transactional_ids=ids), node_id)
-        for node_id, ids in ids_at.items()
-    }
-    loaded: dict[str, TransactionDescription | None] = {}
-    for node_id, answer in waiting.items():
-        try:
-            response = await answer
-        except kafka_errors.KafkaError as err:
-            log.debug("asking what is loaded: broker=%s error=%s", node_id, err)
-            continue
-        for row in response.transaction_states:
-            _take_description(row, loaded)
-    return [f"broker {node_id}" for node_id, ids in ids_at.items() if not loaded.keys() >= set(ids)]
-
-
-def _metadata_request(topics: list[str]) -> Message:
-    rows = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-    return MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+    return end_report(response.error_code)
 
 
 async def _missing(net: Net, topics: list[str]) -> tuple[str, ...]:
-    response = await net.send(_metadata_request(topics))
+    response = await metadata_of(net, topics)
     for topic in response.topics:
-        _raise_if_forbidden(topic.error_code, f"describe topic {topic.name}")
+        raise_if_forbidden(topic.error_code, f"describe topic {topic.name}")
     return tuple(
         topic.name
         for topic in response.topics
-        if _error_name(topic.error_code) == "UnknownTopicOrPartitionError"
+        if error_name(topic.error_code) == "UnknownTopicOrPartitionError"
     )
 
 
 async def _cluster(net: Net) -> Cluster:
-    response = await net.send(_metadata_request([]))
+    response = await metadata_of(net, [])
     level = await _transaction_version(net, None)
     limits = [await _max_timeout_s(net, broker.node_id) for broker in response.brokers]
     known = [limit for limit in limits if limit is not None]

@@ -285,11 +285,16 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
 
 
 class Net:
-    """One call's view of the client: requests with a bound. I/O thread only."""
+    """One call's view of the client: requests with a bound. I/O thread only.
+
+    Attributes:
+        unreached: set by the call: brokers that it needed were not reached.
+    """
 
     def __init__(self, client: WireClient, deadline: float) -> None:
         self.client = client
         self.deadline = deadline
+        self.unreached = False
 
     @property
     def left_s(self) -> float:

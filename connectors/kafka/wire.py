@@ -73,7 +73,7 @@ class EndOutcome(enum.Enum):
 
     DONE = "done"  # accepted: this request, or an equal earlier one, has happened
     REFUSED = "refused"  # certainly without effect; ``error`` says why
-    UNKNOWN = "unknown"  # sent, and no answer
+    UNKNOWN = "unknown"  # sent; no answer, or one that does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,7 @@ class PlayedClient:
 
     refusing: Mapping[str, Exception] = field(default_factory=dict)
     refused: BaseException | None = None
+    unreached: bool = False
     closed: bool = False
 
     def run(self, coroutine: Callable[[], Awaitable[Any]], deadline: float) -> Any:

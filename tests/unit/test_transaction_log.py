@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from connectors.kafka.transaction_listing import list_transactions
 from connectors.kafka.transaction_log import id_for_each_partition, partition_of
-from connectors.kafka.transaction_wire import _list
 from connectors.kafka.transactions import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
@@ -56,6 +56,7 @@ class _Broker:
                     for index in range(_PARTITIONS)
                 ]
                 return SimpleNamespace(
+                    error_code=0,
                     brokers=[SimpleNamespace(node_id=1)],
                     topics=[SimpleNamespace(error_code=0, partitions=rows)],
                 )
@@ -87,7 +88,7 @@ def test_rule_28_a_listing_is_not_complete_while_its_broker_has_not_loaded_all(
     loaded: tuple[bool, bool], missing: tuple[str, ...]
 ) -> None:
     """One partition is enough, before or after: the broker itself answers without an error."""
-    listing = asyncio.run(_list(cast(Net, _Broker(*loaded)), "prefix/", []))
+    listing = asyncio.run(list_transactions(cast(Net, _Broker(*loaded)), "prefix/", []))
 
     assert listing.transactions == ()
     assert listing.missing == missing

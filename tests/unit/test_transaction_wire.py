@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from connectors.kafka import transaction_wire
+from connectors.kafka import transaction_listing, transaction_wire
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_log import STATE_TOPIC, id_for_each_partition
@@ -45,6 +45,7 @@ class TableNet:
 
     answers: Mapping[str, Answer]
     pauses: int = 0
+    unreached: bool = False
     sent: list[Any] = field(default_factory=list)
 
     def send(self, request: Any, node_id: int | None = None) -> Awaitable[Any]:
@@ -167,7 +168,9 @@ def test_rule_13_an_abort_is_an_endtxn_with_the_transactions_own_epoch() -> None
     [
         (said(error_code=code(kafka_errors.InvalidTxnStateError)), EndOutcome.REFUSED, 1),
         (said(error_code=code(kafka_errors.ConcurrentTransactionsError)), EndOutcome.REFUSED, 3),
-        (said(error_code=code(kafka_errors.NotCoordinatorError)), EndOutcome.REFUSED, 3),
+        (said(error_code=code(kafka_errors.CoordinatorLoadInProgressError)), EndOutcome.REFUSED, 3),
+        # It may be in the log of a coordinator that has lost its partition meanwhile.
+        (said(error_code=code(kafka_errors.NotCoordinatorError)), EndOutcome.UNKNOWN, 1),
         (kafka_errors.NodeNotReadyError("never sent"), EndOutcome.REFUSED, 3),
         (kafka_errors.RequestTimedOutError("sent"), EndOutcome.UNKNOWN, 1),
         (kafka_errors.KafkaConnectionError("cut off"), EndOutcome.UNKNOWN, 1),
@@ -311,6 +314,7 @@ def log_of(*leaders: int, brokers: tuple[int, ...] = (1, 2), error_code: int = 0
     """Metadata of the transaction log."""
     partitions = [said(partition_index=i, leader_id=node) for i, node in enumerate(leaders)]
     return lambda *_: said(
+        error_code=0,
         topics=[said(name=STATE_TOPIC, error_code=error_code, partitions=partitions)],
         brokers=[said(node_id=node) for node in brokers],
     )
@@ -341,7 +345,7 @@ def listed(answers: Mapping[str, Answer]) -> tuple[list[str], tuple[str, ...]]:
         **answers,
     }
     net = cast(Net, TableNet(table))
-    found = asyncio.run(transaction_wire._list(net, PREFIX, ["Ongoing"]))  # noqa: SLF001
+    found = asyncio.run(transaction_listing.list_transactions(net, PREFIX, ["Ongoing"]))
     return [one.transactional_id for one in found.transactions], found.missing
 
 
@@ -364,6 +368,19 @@ def test_rule_28_a_log_whose_partitions_are_not_told_is_not_taken_for_an_empty_o
     """Nobody could tell then that a broker has not loaded its part."""
     with pytest.raises(error):
         listed({"MetadataRequest": log_of(error_code=code(error))})
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+def test_rule_28_a_broker_that_knows_nothing_yet_does_not_list_for_the_cluster(
+    names_it: bool,
+) -> None:
+    """It says that there is no log, and would be believed; or, since version 13 of its answer,
+    that whoever asks has to begin at the bootstrap servers again."""
+    unknown = code(kafka_errors.UnknownTopicOrPartitionError)
+    starting = log_of(brokers=(), error_code=unknown)
+    elsewhere = lambda *_: said(error_code=129, topics=[], brokers=[])  # noqa: E731
+    with pytest.raises(kafka_errors.KafkaError):
+        listed({"MetadataRequest": starting if names_it else elsewhere})
 
 
 def test_a_cluster_without_a_transaction_has_no_log_yet() -> None:
@@ -415,7 +432,8 @@ def test_rule_28_a_broker_that_does_not_describe_is_missing() -> None:
 def test_topics_that_do_not_exist_are_named() -> None:
     unknown = code(kafka_errors.UnknownTopicOrPartitionError)
     topics = [said(name="there", error_code=0), said(name="not", error_code=unknown)]
-    net = cast(Net, TableNet({"MetadataRequest": lambda *_: said(topics=topics)}))
+    metadata = said(error_code=0, topics=topics, brokers=[said(node_id=1)])
+    net = cast(Net, TableNet({"MetadataRequest": lambda *_: metadata}))
     assert asyncio.run(transaction_wire._missing(net, ["there", "not"])) == ("not",)  # noqa: SLF001
 
 
@@ -437,7 +455,7 @@ def test_the_smallest_timeout_limit_of_the_brokers_is_the_clusters(
     net = TableNet(
         {
             "MetadataRequest": lambda *_: said(
-                cluster_id=None, brokers=[said(node_id=1), said(node_id=2)]
+                error_code=0, cluster_id=None, brokers=[said(node_id=1), said(node_id=2)]
             ),
             "ApiVersionsRequest": features(1),
             "DescribeConfigsRequest": limit,
