@@ -48,6 +48,8 @@ _T = TypeVar("_T")
 _TRANSACTION_KEY = 1  # FindCoordinator's key type
 _BROKER_RESOURCE = 4  # DescribeConfigs' resource type
 _BATCH = 500  # ids in one request
+_RENEWAL_S = 2.0
+_SLOW = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 
 class TransactionWire:
@@ -55,13 +57,16 @@ class TransactionWire:
 
     Driver or command line; any thread. kafka-python runs one I/O thread per client; callers wait
     on an event, with a bound. A client that failed is thrown away and made anew, so that a
-    cluster whose brokers have all moved is found again from the bootstrap servers.
+    cluster whose brokers have all moved is found again from the bootstrap servers. One that
+    reaches some brokers and not others is replaced once another one can be made: certificates and
+    addresses may have changed since, or the bootstrap servers be those that are away.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._client: WireClient | None = None
+        self._is_doubted = False
         self._closed = False
 
     def describe(
@@ -123,12 +128,15 @@ class TransactionWire:
         deadline = time.monotonic() + timeout_s
         try:
             client = self._connected(deadline)
+            net = Net(client, deadline)
             try:
-                return client.run(lambda: ask(Net(client, deadline)), deadline)
+                return client.run(lambda: ask(net), deadline)
             except (kafka_errors.KafkaError, OSError, RuntimeError):
                 self._drop(client)
                 raise
             finally:
+                if net.unreached:
+                    self._doubt(client)
                 # It would answer all further calls with what one broker has said for a moment.
                 if client.refused is not None:
                     self._drop(client)
@@ -141,7 +149,26 @@ class TransactionWire:
                 raise self._unreachable("this client is closed")
             if self._client is None:
                 self._client = WireClient.connect(self._connection.wire(), deadline)
+            elif self._is_doubted:
+                self._client = self._renewed(self._client, deadline)
+            self._is_doubted = False
             return self._client
+
+    def _renewed(self, client: WireClient, deadline: float) -> WireClient:
+        """Another client, or this one where none can be made: it may still reach some brokers."""
+        try:
+            until = min(deadline, time.monotonic() + _RENEWAL_S)
+            made = WireClient.connect(self._connection.wire(), until)
+        except (kafka_errors.KafkaError, StreamError, OSError, RuntimeError) as err:
+            log.debug("the client is kept: error=%s", self._connection.scrub(str(err)))
+            return client
+        client.close()
+        return made
+
+    def _doubt(self, client: WireClient) -> None:
+        """Look for another one before the next call."""
+        with self._lock:
+            self._is_doubted = self._is_doubted or self._client is client
 
     def _drop(self, client: WireClient) -> None:
         """Close it, unless another thread has; the one that is there by now stays."""
@@ -188,13 +215,16 @@ async def _coordinators(net: Net, ids: Iterable[str]) -> dict[str, int]:
     return found
 
 
-async def _by_coordinator(net: Net, ids: Sequence[str]) -> dict[int, list[str]]:
+async def _by_coordinator(
+    net: Net, ids: Sequence[str], failures: list[BaseException]
+) -> dict[int, list[str]]:
     try:
         found = await _coordinators(net, ids)
     except REFUSED_CREDENTIALS:
         raise
     except kafka_errors.KafkaError as err:
         log.debug("finding coordinators: error=%s", err)
+        failures.append(err)
         return {}
     groups: dict[int, list[str]] = defaultdict(list)
     for transactional_id, node_id in found.items():
@@ -206,11 +236,11 @@ async def _describe(
     net: Net, ids: Sequence[str], found: dict[str, TransactionDescription | None]
 ) -> None:
     """Fills ``found`` as answers come, so that a late one costs only itself."""
-    while True:
-        open_ids = [i for i in dict.fromkeys(ids) if i not in found][:_BATCH]
-        if not open_ids:
-            return
-        groups = await _by_coordinator(net, open_ids)
+    open_ids = list(dict.fromkeys(ids))
+    failures: list[BaseException] = []
+    while open_ids:
+        asked, others = open_ids[:_BATCH], open_ids[_BATCH:]
+        groups = await _by_coordinator(net, asked, failures)
         waiting = [
             net.send(DescribeTransactionsRequest(transactional_ids=group), node_id)
             for node_id, group in groups.items()
@@ -220,11 +250,20 @@ async def _describe(
                 response = await answer
             except kafka_errors.KafkaError as err:
                 log.debug("describing transactions: error=%s", err)
+                failures.append(err)
                 continue
             for row in response.transaction_states:
                 take_description(row, found)
-        if any(i not in found for i in open_ids) and not await net.pause():
+        left = [i for i in asked if i not in found]
+        open_ids = others + left  # those whose coordinator is away hold up none of the others
+        if left and not await net.pause():
+            net.unreached = _is_cut_off(failures)
             return
+
+
+def _is_cut_off(failures: Iterable[BaseException]) -> bool:
+    """Whether brokers were not reached, and not only slow to answer."""
+    return any(not isinstance(err, _SLOW) for err in failures)
 
 
 async def _transaction_version(net: Net, node_id: int | None) -> int:
@@ -251,20 +290,25 @@ async def _end(
     commit: bool,
 ) -> None:
     """One EndTxn each; asked again only after an answer that says that nothing was done."""
-    while True:
-        ours = {t.transactional_id: t for t in transactions if is_answered_later(reports.get(t))}
-        if not ours:
-            return
-        groups = await _by_coordinator(net, list(ours)[:_BATCH])
+    open_ones = list(transactions)
+    failures: list[BaseException] = []
+    while open_ones:
+        ours = {t.transactional_id: t for t in open_ones[:_BATCH]}
+        groups = await _by_coordinator(net, list(ours), failures)
         started = [
             net.begin(
-                partial(_end_at, net, node_id, [ours[i] for i in ids], reports, commit=commit)
+                partial(
+                    _end_at, net, node_id, [ours[i] for i in ids], reports, failures, commit=commit
+                )
             )
             for node_id, ids in groups.items()
         ]
         for group in started:
             await group
-        if any(is_answered_later(reports.get(t)) for t in ours.values()) and not await net.pause():
+        left = [t for t in open_ones[:_BATCH] if is_answered_later(reports.get(t))]
+        open_ones = open_ones[_BATCH:] + left
+        if left and not await net.pause():
+            net.unreached = _is_cut_off(failures)
             return
 
 
@@ -273,6 +317,7 @@ async def _end_at(
     node_id: int,
     transactions: list[TransactionIdentity],
     reports: dict[TransactionIdentity, EndReport],
+    failures: list[BaseException],
     *,
     commit: bool,
 ) -> None:
@@ -282,6 +327,7 @@ async def _end_at(
         level = await _transaction_version(net, node_id)
     except kafka_errors.KafkaError as err:
         log.debug("reading features: broker=%s error=%s", node_id, err)
+        failures.append(err)
         return
     answers = []
     for transaction in transactions:

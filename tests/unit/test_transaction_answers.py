@@ -8,6 +8,7 @@ changes nothing, but that EndTxn says INVALID_PRODUCER_EPOCH for PRODUCER_FENCED
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -107,6 +108,10 @@ def said(**fields: Any) -> SimpleNamespace:
     return SimpleNamespace(**fields)
 
 
+def _always(answer: Any, _: Any) -> Any:
+    return answer
+
+
 class Answering:
     """A cluster of one broker, as a call sees it. Each kind of request has its answer; there is no
     time for another try."""
@@ -127,7 +132,7 @@ class Answering:
             "Metadata": lambda _: log_of_one(),
             "ListTransactions": lambda _: said(error_code=0, transaction_states=[]),
             "EndTxn": lambda _: said(error_code=0),
-            **{name: (lambda _, answer=answer: answer) for name, answer in answers.items()},
+            **{name: partial(_always, answer) for name, answer in answers.items()},
         }
 
     async def send(self, request: Any, node_id: int | None = None) -> Any:
