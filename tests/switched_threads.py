@@ -5,6 +5,7 @@ where nobody can go on, or the plan lets it. A process may be stopped, or killed
 points.
 """
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from typing import Self
 from unittest.mock import patch
 
 from tests.baton import Actor, EndedError, take
+from tests.switched_queues import SwitchedFuture, SwitchedQueue
 
 __all__ = ["Process", "Switched", "Thread"]
 
@@ -153,6 +155,9 @@ class _Event:
 
     def set(self) -> None:
         self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
 
     def is_set(self) -> bool:
         return self._is_set
@@ -299,7 +304,7 @@ class Switched:
 
     @contextmanager
     def in_modules(self, *modules: str) -> Iterator[None]:
-        """Their ``threading`` and ``time`` are of this world."""
+        """Their ``threading``, ``time``, ``queue`` and ``Future`` are of this world."""
 
         def thread(*, target: Callable[[], object], name: str = "", daemon: bool = True) -> Thread:
             del daemon
@@ -311,11 +316,23 @@ class Switched:
             Lock=lambda: _Lock(self),
             Condition=lambda: _Condition(self),
             Event=lambda: _Event(self),
+            get_ident=lambda: id(self.running),
+            current_thread=lambda: self.running,
         )
-        times = SimpleNamespace(monotonic=self.clock, sleep=self.sleep)
+        queues = SimpleNamespace(
+            SimpleQueue=lambda: SwitchedQueue(self),
+            Queue=lambda _=0: SwitchedQueue(self),
+            Empty=queue.Empty,
+            Full=queue.Full,
+        )
+        ours = {
+            "threading": threads,
+            "time": SimpleNamespace(monotonic=self.clock, sleep=self.sleep),
+            "queue": queues,
+            "Future": lambda: SwitchedFuture(self),
+        }
         with ExitStack() as stack:
             for module in modules:
-                stack.enter_context(patch(f"{module}.threading", threads))
-                if hasattr(import_module(module), "time"):
-                    stack.enter_context(patch(f"{module}.time", times))
+                for name in ours.keys() & vars(import_module(module)).keys():
+                    stack.enter_context(patch(f"{module}.{name}", ours[name]))
             yield

@@ -51,7 +51,17 @@ from tests.core_driver import CoreDriver, split
 from tests.fake_kafka import FakeBroker, FakeWire, Written
 from tests.random_moves import RandomMoves
 from tests.switched_threads import Process, Switched, Thread
-from tests.threaded_tasks import JOB, OTHER, PREFIX, SILENCE_S, Faults, Life, Worker, made_ready
+from tests.threaded_tasks import (
+    JOB,
+    OTHER,
+    PREFIX,
+    SILENCE_S,
+    Faults,
+    Life,
+    PlayedLink,
+    Worker,
+    made_ready,
+)
 
 __all__ = ["Threads"]
 
@@ -89,12 +99,24 @@ class Threads:
         self.decided: set[TransactionIdentity] = set()
         self.logs = dict.fromkeys(range(_PARTITIONS), 0)
         self.driver = Process("driver")
+        self.job_uid = JOB
+        self.listens = True
+        self.is_cut_off = False
         self.people = Process("world")
         self.workers = 0
         self.zombies: list[Life] = []
         self.is_stopping = False
         self.balancer = RandomMoves(random) if moves else None
         self._begin_driver()
+
+    @property
+    def last_committed(self) -> int:
+        """See `World.last_committed`."""
+        return self.core.core.last_committed
+
+    def link(self) -> PlayedLink:
+        """See `World.link`."""
+        return PlayedLink(self)
 
     def lock(self) -> Any:
         """One of the threads that change."""

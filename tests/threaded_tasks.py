@@ -8,18 +8,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from connectors.kafka._client import KafkaException
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.producers import ProducerPools
+from connectors.kafka.producers import ProducerPool, ProducerPools
 from connectors.kafka.transactional_producer import TransactionalProducer
 from connectors.kafka.wire import TransactionState
 from connectors.kafka.writer import TransactionalWriter
 from runtime.continuous.courier import Courier
-from runtime.continuous.desk import EpochBook
+from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.continuous.loop import EpochScope, TaskLoop
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.continuous.pulse import TaskPulse
@@ -30,12 +30,9 @@ from runtime.model import BatchKey, RegionRecord
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.task_writers import TaskWriters
 from tests.continuous_parts import LogFollower
-from tests.fake_kafka import Fenced
+from tests.fake_kafka import FakeBroker, Fenced
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
-from tests.switched_threads import Process
-
-if TYPE_CHECKING:
-    from tests.threaded_driver import Threads
+from tests.switched_threads import Process, Switched
 
 __all__ = [
     "JOB",
@@ -47,6 +44,7 @@ __all__ = [
     "Life",
     "PlayedLink",
     "Worker",
+    "World",
     "made_ready",
 ]
 
@@ -67,10 +65,68 @@ _REFUSED_S = 5.0
 T = TypeVar("T")
 
 
+class World(Protocol):
+    """Where tasks live, and what they see of their driver.
+
+    Attributes:
+        switched: whose turn it is.
+        faults: what goes wrong.
+        broker: that all write to.
+        logs: end of each partition of the input.
+        sinks: by operator id.
+        driver: its process.
+        job_uid: of the job.
+    """
+
+    switched: Switched
+    faults: "Faults"
+    broker: FakeBroker
+    logs: dict[int, int]
+    sinks: Sequence[str]
+    driver: Process
+    job_uid: str
+
+    @property
+    def desk(self) -> ContinuousDesk:
+        """Of the driver."""
+        ...
+
+    @property
+    def last_committed(self) -> int:
+        """Newest checkpoint that is committed on record."""
+        ...
+
+    @property
+    def listens(self) -> bool:
+        """Whether the driver serves requests; else they are refused."""
+        ...
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether nothing gets through to it, or from it."""
+        ...
+
+    def link(self) -> "PlayedLink":
+        """From a task to the driver."""
+        ...
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        """See `AttemptRegistry.register`."""
+        ...
+
+    def pool(self, scope: TaskScope) -> ProducerPool:
+        """Of a worker."""
+        ...
+
+    def lock(self) -> Any:
+        """One of the threads that change."""
+        ...
+
+
 class PlayedClient(FakeClient):
     """A librdkafka producer over the model broker; other threads run while one is inside of it."""
 
-    def __init__(self, world: "Threads", first: int, config: Mapping[str, Any]) -> None:
+    def __init__(self, world: World, first: int, config: Mapping[str, Any]) -> None:
         super().__init__(FakeCluster(partitions=2 * OTHER), config)
         self.identity: TransactionIdentity | None = None
         self._world = world
@@ -172,7 +228,7 @@ class PlayedClient(FakeClient):
 class _Producer(TransactionalProducer):
     """Given up at times."""
 
-    world: "Threads"
+    world: World
 
     def confirm(self) -> None:
         super().confirm()
@@ -180,7 +236,7 @@ class _Producer(TransactionalProducer):
             raise TransactionAbortedError("not the one that was begun", {}, "")
 
 
-def made_ready(world: "Threads", first: int, transactional_id: str) -> TransactionalProducer:
+def made_ready(world: World, first: int, transactional_id: str) -> TransactionalProducer:
     """A producer whose records go to partitions from ``first`` on."""
     producer = _Producer(
         partial(PlayedClient, world, first),
@@ -234,7 +290,7 @@ class Faults:
 class PlayedLink:
     """From a task to its driver: a request is carried out in a thread of the driver's."""
 
-    def __init__(self, world: "Threads") -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
 
     def next_barrier(
@@ -267,9 +323,13 @@ class PlayedLink:
     def _asked(self, work: Callable[[], T]) -> T:
         world, switched = self._world, self._world.switched
         switched.point("ask")
-        if world.driver.is_killed or world.faults.happens("lose_question"):
-            switched.sleep(_REFUSED_S if world.driver.is_killed else 0.1)
+        is_refused = world.driver.is_killed or not world.listens
+        if is_refused or world.faults.happens("lose_question"):
+            switched.sleep(_REFUSED_S if is_refused else 0.1)
             raise UnreachableError("nothing listens", {}, "")
+        if world.is_cut_off:
+            switched.sleep(_ANSWER_S)
+            raise UnreachableError("nobody answers", {}, "")
         answers: list[T | Exception] = []
 
         def serve() -> None:
@@ -281,7 +341,9 @@ class PlayedLink:
         switched.spawn(serve, process=world.driver, name="service")
         is_cut = world.faults.happens("break")
         limit_s = 0.005 * world.faults.choose(8) if is_cut else _ANSWER_S
-        if not switched.block(lambda: bool(answers), limit_s, at="an answer"):
+        if not switched.block(
+            lambda: bool(answers) and not world.is_cut_off, limit_s, at="an answer"
+        ):
             raise UnreachableError("no answer", {}, "")
         if is_cut or world.faults.happens("lose_answer"):
             raise UnreachableError("the answer is lost", {}, "")
@@ -302,12 +364,10 @@ class Worker(Process):
 class Life:
     """A life of a region: its task in a worker, and who waits for it in the driver."""
 
-    def __init__(
-        self, world: "Threads", record: RegionRecord, generation: int, worker: Worker
-    ) -> None:
+    def __init__(self, world: World, record: RegionRecord, generation: int, worker: Worker) -> None:
         self.region, self.generation, self.worker = record.region, generation, worker
         self.world = world
-        self.begins_after = world.core.core.last_committed
+        self.begins_after = world.last_committed
         self.error: BaseException | None = None
         self.has_ended = False
         self.is_told = False
@@ -346,7 +406,7 @@ class Life:
 
     def _loop(self) -> TaskLoop:
         world = self.world
-        link = PlayedLink(world)
+        link = world.link()
         self.courier = Courier(
             link,
             self.region,
@@ -384,7 +444,7 @@ class Life:
 
     def _writer(self, sink: str, registry: TaskRegistry, epoch: EpochScope) -> ContinuousWriter:
         scope = TaskScope(
-            job_uid=JOB,
+            job_uid=self.world.job_uid,
             operator_id=sink,
             batch=epoch.batch,
             checkpoint_id=epoch.checkpoint_id,

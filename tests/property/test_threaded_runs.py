@@ -1,0 +1,223 @@
+"""Drivers of a continuous job that die, freeze, wake beside their successors, or are cut off.
+
+Thread by thread, with the tasks of all of them (rules 4, 5, 6, 18 and 22): readers see each record
+once and in order, whichever run has written it, and nothing goes on that has a successor.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectors.kafka import sweep
+from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.writer import TransactionalWriter
+from runtime.checkpoint import startup, steps
+from runtime.checkpoint.ownership import OwnerWatch
+from runtime.checkpoint.startup import StartSequence
+from runtime.continuous.courier import Courier
+from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
+from runtime.errors import FencedError, StreamError, UnreachableError
+from runtime.model import SEAL, CheckpointRecord
+from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
+
+_MUTANT_SEEDS = 20
+_SUCCESSORS = ("another run", "freeze driver", "kill driver", "stop driver", "stop thread")
+
+_plans = st.builds(
+    Plan,
+    seed=st.integers(0, 2**32),
+    events=st.lists(st.sampled_from(EVENTS), unique=True).map(tuple),
+    faults=st.lists(st.sampled_from(sorted(FAULTS)), unique=True).map(tuple),
+    level=st.sampled_from([0, 2]),
+    sinks=st.integers(1, 2),
+    moves=st.booleans(),
+    rescales=st.booleans(),
+    parks=st.booleans(),
+    leader_is_seen=st.booleans(),
+    ending=st.sampled_from(["good", "killed", "frozen"]),
+)
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """Thousands of lives have much to say."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@settings(max_examples=10)
+@given(_plans)
+def test_rule_6_whichever_driver_lives_readers_see_each_record_once_and_in_order(
+    plan: Plan,
+) -> None:
+    """And of those that have a successor nothing goes on."""
+    pass_by(plan)
+
+
+def test_drivers_have_successors_and_all_of_them_commit() -> None:
+    """Or those runs prove little."""
+    found = [pass_by(Plan(seed)) for seed in range(4)]
+    started = [run for runs in found for run in runs.runs if run.started is not None]
+    assert len(started) > 2 * len(found), "most starts come to their end"
+    assert sum(isinstance(run.error, FencedError) for run in started) > 1, "by their successors"
+    assert any(run.has_ended and run.started is None for runs in found for run in runs.runs)
+    requests = [request for runs in found for request in runs.broker.requests]
+    by_hand = {identity for identity, is_commit, _ in requests if is_commit}
+    decided = {identity for runs in found for identity in runs.directory.decided}
+    assert len(decided - by_hand) > 30, "tasks commit"
+    assert len(decided & by_hand) > 5, "and so do drivers"
+    assert all(any(runs.faults.seen[name] for runs in found) for name in FAULTS)
+
+
+def _nobody_asks_who_owns(patch: pytest.MonkeyPatch) -> None:
+    """No owner record fences anybody."""
+    patch.setattr(OwnerWatch, "require", lambda _: None)
+    patch.setattr(OwnerWatch, "tell", lambda *_: None)
+
+
+def test_rule_6_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the owner record says."""
+    _nobody_asks_who_owns(monkeypatch)
+    for seed in range(3):
+        pass_by(Plan(seed, events=_SUCCESSORS))
+
+
+# --- the runs would notice a broken rule ----------------------------------------------------------
+
+
+def _starts_without_a_seal(patch: pytest.MonkeyPatch) -> None:
+    """Its own record is written nowhere."""
+    publish = startup.publish_record
+
+    def forgotten(store: Any, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        if record.asked_by != SEAL:
+            return publish(store, record, timeout_s=timeout_s)
+        return PublishOutcome.OURS
+
+    def highest(*found: Any) -> Any:
+        return found[0][-1] + 1 if len(found) == 1 else max(*found)
+
+    _nobody_asks_who_owns(patch)
+    patch.setattr(startup, "publish_record", forgotten)
+    patch.setattr(startup, "max", highest, raising=False)
+
+
+def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
+    """Of the run before, which may decide it meanwhile."""
+    seal = StartSequence._seal  # noqa: SLF001 - goes on with the real one
+
+    def swept(self: StartSequence, restore_from: int | None) -> Any:
+        history = self._read(None)
+        view = SweepView(
+            job_uid=history.newest.job_uid,
+            generations={r.name: history.next_place for r in self._plan.regions},
+            protected=tuple(e for p in history.places for e in p.record.committables),
+            orphans=(),
+        )
+        for sink in self._sinks.values():
+            sink.sweep(view, timeout_s=10.0)
+        return seal(self, restore_from)
+
+    patch.setattr(StartSequence, "_seal", swept)
+
+
+def _a_taken_place_is_its_own(patch: pytest.MonkeyPatch) -> None:
+    """A driver that has been superseded believes its decision."""
+    publish = steps.publish_record
+
+    def believed(store: Any, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
+        outcome = publish(store, record, timeout_s=timeout_s)
+        return PublishOutcome.OURS if outcome is PublishOutcome.TAKEN else outcome
+
+    _nobody_asks_who_owns(patch)
+    patch.setattr(steps, "publish_record", believed)
+    patch.setattr(steps, "is_taken_over", lambda *_, **__: False)
+
+
+def _a_recovery_skips_an_id(patch: pytest.MonkeyPatch) -> None:
+    """One of the transactions that the last run has decided is taken for committed."""
+    commit = KafkaCommitter.commit
+
+    def skipped(
+        self: KafkaCommitter, committables: Any, *, timeout_s: float, after_crash: bool
+    ) -> Any:
+        if not after_crash or not committables:
+            return commit(self, committables, timeout_s=timeout_s, after_crash=after_crash)
+        rest = commit(self, committables[1:], timeout_s=timeout_s, after_crash=True)
+        return [CommitReport(outcome=CommitOutcome.COMMITTED), *rest]
+
+    patch.setattr(KafkaCommitter, "commit", skipped)
+
+
+def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
+    """What is open under each task's first id stays so."""
+    found = sweep.orphans
+
+    def skipped(*args: Any, **words: Any) -> Any:
+        return tuple(i for i in found(*args, **words) if not i.transactional_id.endswith("/0"))
+
+    patch.setattr(sweep, "orphans", skipped)
+
+
+def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """For a coordinator that is silent."""
+
+    def patiently(self: Courier, ask: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return ask()
+            except UnreachableError:
+                if self._is_closed:
+                    return None
+
+    patch.setattr(Courier, "_patiently", patiently)
+
+
+def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
+    """As they end, whoever may have decided it."""
+
+    def released(self: TransactionalWriter) -> None:
+        held = self._held
+        if held is not None:
+            with held.producer.in_use():
+                held.producer.commit(timeout_s=1.0)
+            self._held = None
+            self._pool.let_go(held)
+
+    patch.setattr(TransactionalWriter, "release", released)
+
+
+_BROKEN = {
+    "starts without a seal": (_starts_without_a_seal, ""),
+    "sweeps before it seals": (_sweeps_before_it_seals, "aborted and decided"),
+    "a taken place is its own": (_a_taken_place_is_its_own, "committed and not decided"),
+    "a recovery skips an id": (_a_recovery_skips_an_id, "aborted and decided"),
+    "a sweep skips an id": (_a_sweep_skips_an_id, "readers wait"),
+    "tasks wait for ever": (_tasks_wait_for_ever, "go on"),
+    "tasks commit what they hold": (_tasks_commit_what_they_hold, "committed and not decided"),
+}
+
+
+@pytest.mark.parametrize("name", _BROKEN)
+def test_runs_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what goes wrong then."""
+    breaks, what = _BROKEN[name]
+    breaks(monkeypatch)
+    plans = (
+        Plan(seed, events=_SUCCESSORS, leader_is_seen=False, ending="killed", patience=60_000)
+        for seed in range(_MUTANT_SEEDS)
+    )
+    assert any((failure := _failure(plan)) and what in failure for plan in plans)
+
+
+def _failure(plan: Plan) -> str:
+    try:
+        pass_by(plan)
+    except (AssertionError, StreamError) as err:
+        return f"{type(err).__name__}: {err}"
+    return ""

@@ -1,0 +1,489 @@
+"""Runs of a continuous job, one after the other and beside one another, with all their threads.
+
+Each driver is a process with the real coordinator, its start and its end, the real owner records,
+desk, committers and sweeps; its tasks outlive it (`tests.threaded_tasks`). Played are Spark, the
+brokers, the checkpoint directory, and the ways between them.
+"""
+
+import itertools
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+import runtime.continuous.pulse as patched_module
+from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.handles import TransactionalId
+from connectors.kafka.producer_wait import ProducerWait
+from connectors.kafka.producers import ProducerPool
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.wire import TransactionState
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
+from runtime.checkpoint.leader import Leader
+from runtime.checkpoint.plan import (
+    CheckpointSettings,
+    JobPlan,
+    OnRegionFailure,
+    RegionPlan,
+    StartedJob,
+)
+from runtime.continuous.desk import ContinuousDesk
+from runtime.continuous.lost_timeout import LostTimeout
+from runtime.continuous.native_commits import NativeCommits, TasksFirst
+from runtime.continuous.sink import ContinuousSink
+from runtime.contracts import (
+    MetadataStore,
+    RegionHandle,
+    RegionLife,
+    RegionRegistration,
+    RegisteredAttempt,
+    SinkCoordinator,
+    SplitEnumerator,
+    TaskScope,
+)
+from runtime.errors import FencedError, StreamError, UnreachableError, WaitedTooLongError
+from runtime.model import OperatorNode
+from runtime.owner_record import OwnerClaim, OwnerRecord
+from runtime.service.hosted_region import HostedRegion
+from runtime.spark.lives import RegionLives
+from tests.fake_kafka import FakeBroker, Written
+from tests.fakes import FakeSource
+from tests.random_moves import RandomMoves
+from tests.switched_threads import Process, Switched, Thread
+from tests.threaded_remotes import Directory, ReachedOwner, ReachedStore, ReachedWire
+from tests.threaded_tasks import (
+    OTHER,
+    PREFIX,
+    SILENCE_S,
+    Faults,
+    Life,
+    PlayedLink,
+    Worker,
+    made_ready,
+)
+
+__all__ = ["START_S", "Run", "Runs"]
+
+START_S = 30.0
+"""What a start is given."""
+_PARTITIONS = 4
+_CANCELLED_S = 60.0
+_COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+_SWITCHED = (
+    "connectors.kafka.coordination",
+    "connectors.kafka.producers",
+    "connectors.kafka.transactional_producer",
+    "runtime.checkpoint.asked_restart",
+    "runtime.checkpoint.coordinator",
+    "runtime.checkpoint.desk",
+    "runtime.checkpoint.housekeeping",
+    "runtime.checkpoint.loop",
+    "runtime.checkpoint.ownership",
+    "runtime.checkpoint.progress",
+    "runtime.checkpoint.region_watch",
+    "runtime.checkpoint.routes",
+    "runtime.checkpoint.run_threads",
+    "runtime.checkpoint.serial",
+    "runtime.checkpoint.turns",
+    "runtime.checkpoint.waiting",
+    "runtime.continuous.courier",
+    "runtime.continuous.desk",
+    "runtime.continuous.native_commits",
+    "runtime.continuous.pulse",
+    "runtime.service.hosted_region",
+)
+
+
+class Runs:
+    """The world; `close` it.
+
+    Attributes:
+        runs: all that were begun, in their order.
+        newest: generation of the newest run whose start has ended well.
+        leader_is_seen: whether tasks can read who leads.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        faults: Faults,
+        *,
+        level: int,
+        sinks: int,
+        moves: bool,
+        rescales: bool,
+        parks: bool,
+    ) -> None:
+        self.random = random
+        self.switched = Switched(random.randrange)
+        self.faults = faults
+        self.sinks = ("sink", "other")[:sinks]
+        self.moves, self.rescales, self.parks = moves, rescales, parks
+        self.leader_is_seen = True
+        self.broker = FakeBroker(level=level, on_end=self._ended)
+        self.directory = Directory(require=self.switched.require)
+        self.owners: dict[str, OwnerRecord | None] = {}
+        self.logs = dict.fromkeys(range(_PARTITIONS), 0)
+        self.people = Process("world")
+        self.runs: list[Run] = []
+        self.newest = -1
+        self.workers = itertools.count(1)
+        self._stack = ExitStack()
+        self._stack.enter_context(self.switched.in_modules(*_SWITCHED))
+        drawn = itertools.count(1)
+        waiting = partial(ProducerWait, clock=self.switched.clock, sleep=self.switched.sleep)
+        patches = {
+            "connectors.kafka.writer.ProducerWait": waiting,
+            "connectors.kafka.coordination.OwnerClaim": partial(OwnerClaim, slept=lambda: 0.0),
+            "runtime.checkpoint.coordinator.random": SimpleNamespace(random=random.random),
+            "runtime.checkpoint.coordinator.uuid": SimpleNamespace(uuid4=lambda: next(drawn)),
+            "runtime.checkpoint.startup.uuid": SimpleNamespace(uuid4=lambda: next(drawn)),
+            "runtime.checkpoint.steps.failpoint": self.switched.point,
+            "runtime.continuous.courier.failpoint": self.switched.point,
+            "runtime.continuous.loop.failpoint": self.switched.point,
+        }
+        for name, played in patches.items():
+            self._stack.enter_context(patch(name, played))
+        self.begin()
+
+    def begin(self, restore_from: int | None = None) -> "Run":
+        """One more run of the job, whoever lives."""
+        run = Run(self, len(self.runs) + 1, restore_from)
+        self.runs.append(run)
+        self.switched.spawn(run.live, process=run.driver, name="main")
+        return run
+
+    def close(self) -> None:
+        """End all threads."""
+        try:
+            self.switched.end()
+        finally:
+            self._stack.close()
+
+    @property
+    def tasks(self) -> list[Thread]:
+        """Threads of tasks: loops and couriers."""
+        drivers = {self.people, *(run.driver for run in self.runs)}
+        return [
+            thread
+            for thread in self.switched.living
+            if thread.process not in drivers and "pool" not in thread.name
+        ]
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def _ended(self, written: Written) -> None:
+        is_decided = written.identity in self.directory.decided
+        if written.state not in _COMMITTED:
+            self.switched.require(not is_decided, f"aborted and decided: {written}")
+            return
+        self.switched.require(is_decided, f"committed and not decided: {written}")
+        name = TransactionalId.parse(written.identity.transactional_id)
+        assert name is not None
+        is_in_time = name.generation >= self.newest
+        self.switched.require(is_in_time, f"committed behind a recovery: {written}")
+
+    def require_order(self) -> None:
+        """Readers see each record once, in order."""
+        for output, partition in self._outputs.items():
+            seen = self._seen(output)
+            expected = self.directory.expected(partition, self.logs[partition])
+            assert seen == expected[: len(seen)], f"partition {output}: {seen}"
+
+    @property
+    def is_all_seen(self) -> bool:
+        """Whether readers see every record."""
+        return all(
+            len(self._seen(output)) == len(self.directory.expected(partition, self.logs[partition]))
+            for output, partition in self._outputs.items()
+        )
+
+    def _seen(self, output: int) -> list[int]:
+        found = cast(list[tuple[int, int]], self.broker.read_committed(output))
+        return [offset for _, offset in found]
+
+    @property
+    def _outputs(self) -> dict[int, int]:
+        """By partition of the output, that of the input."""
+        return {at * OTHER + p: p for at in range(len(self.sinks)) for p in self.logs}
+
+
+class Run:
+    """One driver; see `tests.threaded_tasks.World`.
+
+    Attributes:
+        restore_from: it is told to go back to.
+        began_s: when.
+        started_s: when its start had ended.
+        has_ended: its process has, by itself.
+        error: by what.
+        is_stopping: somebody has told it to end.
+        is_cut_off: from its tasks.
+        has_store, has_brokers: see `tests.threaded_remotes.Reach`.
+        is_disturbed: something of that happened to it.
+    """
+
+    def __init__(self, world: Runs, number: int, restore_from: int | None) -> None:
+        self.world = world
+        self.restore_from = restore_from
+        self.number = number
+        self.switched, self.faults = world.switched, world.faults
+        self.broker, self.logs, self.sinks = world.broker, world.logs, world.sinks
+        self.driver = Process(f"driver-{number}")
+        self.began_s = self.switched.now_s
+        self.started_s: float | None = None
+        self.started: StartedJob | None = None
+        self.has_ended = self.is_stopping = self.is_cut_off = self.is_disturbed = False
+        self.has_store = self.has_brokers = True
+        self.listens = False
+        self.error: StreamError | None = None
+        self.job_uid = ""
+        self.lives: dict[str, Life] = {}
+        self._desk: ContinuousDesk | None = None
+        self._coordinator: BarrierCoordinator | None = None
+        self._store = ReachedStore(self, world.directory)
+        self._names = ("main", "side")
+        if world.rescales:
+            self._names = (("main", "side"), ("main",), ("main", "third", "side"))[number % 3]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it decides nothing any more."""
+        return self.has_ended or self.driver.is_killed
+
+    # --- its main thread --------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """As `runtime.spark.engine.run_job`."""
+        try:
+            self._run()
+        except StreamError as err:
+            self.error = err
+        self.has_ended = True
+
+    def _run(self) -> None:
+        commits = NativeCommits()
+        coordinator = self._coordinator = BarrierCoordinator(
+            self._plan(),
+            cast(MetadataStore, self._store),
+            sinks={name: self._sink(name, commits) for name in self.sinks},
+            sources={"source": cast(SplitEnumerator, FakeSource("source", self.logs))},
+            settings=self._settings(),
+            clock=self.switched.clock,
+            slept=lambda: 0.0,
+        )
+        try:
+            started = coordinator.start(START_S, restore_from=self.restore_from)
+            self.started, self.started_s = started, self.switched.now_s
+            self.job_uid = started.job_uid
+            self.world.newest = max(self.world.newest, started.generation)
+            self._desk = ContinuousDesk(coordinator, commits)
+            self._serve(coordinator, started)
+        finally:
+            self.listens = False
+            coordinator.stop()
+
+    def _serve(self, coordinator: BarrierCoordinator, started: StartedJob) -> None:
+        self.listens = True
+        self._store.announce(
+            Leader(
+                leader_session_id=started.session,
+                address=self.driver.name,
+                generation=started.generation,
+            )
+        )
+        handles: Mapping[str, RegionHandle] = {
+            name: HostedRegion(name, self._begin_life) for name in self._names
+        }
+        lives = RegionLives(coordinator, handles, outage_limit_s=900.0, clock=self.switched.clock)
+        try:
+            for name in self._names:
+                life = RegionLife(
+                    generation=started.generation,
+                    restored=started.regions[name],
+                    after=started.restored_from or 0,
+                )
+                lives.begin(life)
+            while not self.is_stopping and not coordinator.wait(0.1):
+                lives.watch()
+        finally:
+            lives.stop()
+
+    def unpark(self) -> None:
+        """A person has its parked regions begin again, if there are any."""
+
+        def commands() -> None:
+            with suppress(StreamError):
+                self.coordinator.restart_regions()
+
+        self.switched.spawn(commands, process=self.driver, name="service")
+
+    def _begin_life(self, life: RegionLife) -> "_RunningLife":
+        before = self.lives.get(life.region)
+        is_left = before is not None and before.has_ended and not before.worker.is_killed
+        if before is not None and is_left and self.faults.choose(2):
+            worker = before.worker
+        else:
+            worker = Worker(f"worker-{next(self.world.workers)}")
+        begun = Life(self, life.restored, life.generation, worker)
+        self.lives[life.region] = begun
+        return _RunningLife(self, begun)
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    def _plan(self) -> JobPlan:
+        graph = (
+            OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),
+            *(
+                OperatorNode(operator_id=name, name=name, kind="sink", upstream=("source",))
+                for name in self.sinks
+            ),
+        )
+        regions = tuple(
+            RegionPlan(
+                name=name,
+                source_ids=("source",),
+                sink_ids=self.sinks,
+                stateful_sink_ids=(),
+                chained=True,
+                follows=True,
+            )
+            for name in self._names
+        )
+        return JobPlan(name="job", regions=regions, graph=graph)
+
+    def _settings(self) -> CheckpointSettings:
+        return CheckpointSettings(
+            interval_s=0.2,
+            timeout_s=SILENCE_S,
+            tolerable_failures=1 if self.world.parks else 10**6,
+            on_region_failure=OnRegionFailure.PARK if self.world.parks else OnRegionFailure.FAIL,
+            handler=RegionalCheckpointHandler(region_timeout_s=6.0, max_carried_in_a_row=3),
+            balancer=RandomMoves(self.world.random) if self.world.moves else None,
+            discovery_interval_s=2.0,
+            sweep_interval_s=5.0,
+        )
+
+    def _sink(self, name: str, commits: NativeCommits) -> SinkCoordinator:
+        clock, sleep = self.switched.clock, self.switched.sleep
+        own = KafkaSinkCoordinator(
+            KafkaConnection(bootstrap_servers="played:9092", options={}),
+            transactional_id_prefix=PREFIX,
+            transaction_timeout_s=None,
+            topics=("out",),
+            connect=cast(Any, lambda _: ReachedWire(self, self.broker)),
+            open_owner_store=cast(Any, lambda *_, timeout_s: ReachedOwner(self, self.world.owners)),
+            clock=clock,
+            sleep=sleep,
+        )
+        sink = ContinuousSink(own, commits, LostTimeout(None))
+        sink.committer = TasksFirst(lambda: own.committer, commits, clock=clock)
+        return sink
+
+    # --- as its tasks see it ----------------------------------------------------------------------
+
+    @property
+    def desk(self) -> ContinuousDesk:
+        """See `World.desk`."""
+        assert self._desk is not None
+        return self._desk
+
+    @property
+    def coordinator(self) -> BarrierCoordinator:
+        """Of the run, once it has one."""
+        assert self._coordinator is not None
+        return self._coordinator
+
+    @property
+    def last_committed(self) -> int:
+        """See `World.last_committed`."""
+        return self.coordinator.last_committed
+
+    def link(self) -> PlayedLink:
+        """See `World.link`."""
+        return _Link(self)
+
+    def lock(self) -> Any:
+        """See `World.lock`."""
+        return patched_module.threading.Lock()
+
+    def register(self, attempt: RegisteredAttempt) -> float:
+        """See `World.register`."""
+        return self.coordinator.register(attempt)
+
+    def pool(self, scope: TaskScope) -> ProducerPool:
+        """See `World.pool`."""
+        owner = f"w{next(self.world.workers)}"
+        return ProducerPool(
+            prefix=PREFIX,
+            scope=scope,
+            prepare=partial(made_ready, self, OTHER * self.sinks.index(scope.operator_id)),
+            background=lambda body: cast(None, self.switched.spawn_here(body, "pool")),
+            clock=self.switched.clock,
+            ages=self.switched.clock,
+            draw_owner=lambda: owner,
+        )
+
+
+class _RunningLife:
+    """Implements `RunningLife`, as `runtime.spark.continuous.ContinuousLife`."""
+
+    def __init__(self, run: Run, life: Life) -> None:
+        self._run = run
+        self._life = life
+
+    @property
+    def is_active(self) -> bool:
+        return not self._life.is_told
+
+    def registration(self) -> RegionRegistration:
+        return self._life.book.registration()
+
+    def prepare_stop(self) -> None:
+        self._life.book.stop()
+
+    def stop(self) -> None:
+        life, switched = self._life, self._run.switched
+        life.book.stop()
+        is_over = switched.block(lambda: life.has_ended, 10.0, at="its good end")
+        if is_over or life.worker.is_killed:
+            return
+        how = self._run.faults.choose(4)
+        if how < 2:
+            life.worker.is_killed = True  # cancelled
+        elif how == 2 and not switched.block(lambda: life.has_ended, _CANCELLED_S, at="its end"):
+            raise WaitedTooLongError("a region's task did not end", {}, "")
+        # Else Spark has lost its executor, which lives.
+
+    def require_writable(self) -> None:
+        """A life writes no files."""
+
+    def failure(self) -> BaseException | None:
+        return self._life.error
+
+
+class _Link(PlayedLink):
+    """Where nobody answers it looks who leads, as `runtime.service.client` does."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._run = run
+
+    def _asked(self, work: Any) -> Any:
+        try:
+            return super()._asked(work)
+        except UnreachableError:
+            self._require_leadership()
+            raise
+
+    def _require_leadership(self) -> None:
+        self._run.switched.point("who leads")
+        leader, started = self._run.world.directory.leader, self._run.started
+        if leader is None or started is None or not self._run.world.leader_is_seen:
+            return
+        if leader.generation is not None and leader.generation > started.generation:
+            raise FencedError("another coordinator leads the job now", {}, "")
