@@ -1,34 +1,24 @@
-"""Java's archive of Spark's loaded classes (class data sharing): what it fits, and its making.
+"""Java's archive of Spark's loaded classes: for which session it is, and the run that writes it.
 
-Spark's start is bound by the processor: the JVM reads and checks some 20,000 classes. An archive
-of them takes a third of that away. It fits one Java and one set of jars; Java tells by itself
-that it does not fit, and loads the classes as ever.
+Spark loads some 20,000 classes; an archive takes a third of its start away.
 """
 
-import contextlib
-import hashlib
 import os
 import shutil
 import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from runtime.embedded.cache import cache_dir, exclusive
 from runtime.embedded.ivy import pyspark_jars
 from runtime.embedded.java import find_java
 from runtime.embedded.program import Program, ProgramSpec
+from runtime.embedded.shared_classes import Prepared, SharedClasses, writing_options
 from runtime.errors import ConfigError, MissingRequirementError
 
-__all__ = ["SILENT", "Prepared", "SparkClasses", "find_archive", "prepare_archive"]
-
-SILENT = "-Xlog:cds*=off -Xlog:class+path*=off"
-"""Java options against complaints about an archive that does not fit."""
+__all__ = ["SparkClasses", "find_archive", "prepare_archive"]
 
 _MAKE_S = 900.0
-_KEPT = 4  # for Javas, or environments, that are used in turn
 _PACKAGES = Path(__file__).parents[2]
 
 
@@ -71,36 +61,20 @@ class SparkClasses:
         """Whether Java takes an archive for this class path at all."""
         return not self.configuration.is_dir() or not any(self.configuration.iterdir())
 
-    def archive_name(self, size_bytes: int | str) -> str:
-        """Changes with everything that makes Java refuse an archive.
-
-        The size is a part of it because Java 17 dies of an archive that was cut short.
-        """
-        jars = sorted((self.home / "jars").glob("*.jar"))
-        newest = max((jar.stat().st_mtime_ns for jar in jars), default=0)
-        java = (self.java, self.java.stat().st_mtime_ns, os.uname().machine)
-        parts = (*java, self.home, self.configuration, len(jars), newest)
-        fingerprint = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-        return f"spark-classes-{fingerprint}-{size_bytes}.jsa"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Where the archive is, and how long its making took; None: it was there."""
-
-    path: Path
-    elapsed_s: float | None
+    @property
+    def shared(self) -> SharedClasses:
+        """What of it decides whether an archive fits."""
+        places = (self.home, self.configuration)
+        return SharedClasses(
+            program="spark", java=self.java, places=places, jars=self.home / "jars"
+        )
 
 
 def find_archive() -> Path | None:
     """The whole archive for a session made by this process now, if there is one. No errors."""
     try:
         classes = SparkClasses.of_this_process()
-        found = _find(classes) if classes.is_shareable else None
-        if found is not None:
-            with contextlib.suppress(PermissionError):  # somebody else's
-                os.utime(found)  # in use, so others are dropped before it
-        return found
+        return classes.shared.find() if classes.is_shareable else None
     except (OSError, MissingRequirementError):
         return None
 
@@ -121,47 +95,11 @@ def prepare_archive() -> Prepared:
             {"directory": classes.configuration},
             "Give these settings in the program, or let SPARK_CONF_DIR name an empty directory.",
         )
-    with exclusive(cache_dir() / "spark-classes.lock", timeout_s=2 * _MAKE_S):
-        found = _find(classes)
-        if found is not None:
-            return Prepared(path=found, elapsed_s=None)
-        begun_s = time.monotonic()
-        path = _make(classes)
-        _drop_old()
-        return Prepared(path=path, elapsed_s=time.monotonic() - begun_s)
-
-
-def _find(classes: SparkClasses) -> Path | None:
-    for path in cache_dir().glob(classes.archive_name("*")):
-        if path.name == classes.archive_name(path.stat().st_size):
-            return path
-    return None
-
-
-def _drop_old() -> None:
-    archives = cache_dir().glob("spark-classes-*.jsa")
-    newest_first = sorted(archives, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in newest_first[_KEPT:]:
-        path.unlink()
-
-
-def _make(classes: SparkClasses) -> Path:
-    with tempfile.TemporaryDirectory(dir=cache_dir()) as directory:
-        made = Path(directory) / "classes.jsa"
-        _run_workload(made)
-        if not made.exists():
-            raise MissingRequirementError(
-                "this Java wrote no archive of its classes",
-                {"java": classes.java},
-                "Use a JDK with its own class archive; Sluice works without, Spark starts slower.",
-            )
-        with made.open("rb") as file:
-            os.fsync(file.fileno())
-        return made.rename(cache_dir() / classes.archive_name(made.stat().st_size))
+    return classes.shared.prepare(_run_workload, timeout_s=2 * _MAKE_S)
 
 
 def _run_workload(archive: Path) -> None:
-    options = f"-XX:ArchiveClassesAtExit={archive} {SILENT}"
+    options = " ".join(writing_options(archive))
     unset = {"HADOOP_CONF_DIR": "", "YARN_CONF_DIR": ""}  # directories on the class path
     spec = ProgramSpec(
         command=(sys.executable, "-m", "runtime.spark.archive_workload"),

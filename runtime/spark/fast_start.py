@@ -5,8 +5,9 @@ import re
 import sys
 from pathlib import Path
 
+from runtime.embedded.shared_classes import reading_options
 from runtime.interpreter import use_this_interpreter
-from runtime.spark.class_archive import SILENT, find_archive
+from runtime.spark.class_archive import find_archive
 
 __all__ = ["fast_start"]
 
@@ -37,7 +38,7 @@ def _java_settings(archive: Path | None) -> dict[str, str]:
     if archive is None or re.search(r"[\s'\"\\]", str(archive)):
         return {}  # Spark splits the options at blanks and quotes
     # Not extraJavaOptions, which are the user's; Spark joins the two.
-    return {"spark.driver.defaultJavaOptions": f"{SILENT} -XX:SharedArchiveFile={archive}"}
+    return {"spark.driver.defaultJavaOptions": " ".join(reading_options(archive))}
 
 
 def _python_settings() -> dict[str, str]:

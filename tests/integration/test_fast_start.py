@@ -88,7 +88,8 @@ def test_archive_that_does_not_fit_is_harmless(tmp_path: Path) -> None:
 def test_broken_archive_is_harmless(tmp_path: Path) -> None:
     """Anything may lie in a cache."""
     content = b"no classes at all\n" * 10_000
-    (tmp_path / SparkClasses.of_this_process().archive_name(len(content))).write_bytes(content)
+    name = SparkClasses.of_this_process().shared.archive_name(len(content))
+    (tmp_path / name).write_bytes(content)
     log = tmp_path / "classes"
     seen, written = _run({"SLUICE_CACHE": str(tmp_path)}, {}, log)
     assert seen["version"] == pyspark.__version__

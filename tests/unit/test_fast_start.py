@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _put_archive(directory: Path, content: bytes = b"classes") -> Path:
-    path = directory / SparkClasses.of_this_process().archive_name(len(content))
+    path = directory / SparkClasses.of_this_process().shared.archive_name(len(content))
     path.write_bytes(content)
     return path
 
@@ -83,10 +83,10 @@ def test_archive_serves_every_way_to_the_same_spark(
     """A virtual environment behind a link: PySpark starts its own home behind it, so Java sees one
     class path. Each would make an archive of its own else, and drop the other's."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    named = SparkClasses.of_this_process().archive_name("*")
+    named = SparkClasses.of_this_process().shared.archive_name("*")
     (tmp_path / "linked").symlink_to(pyspark_jars().parent)
     monkeypatch.setattr(class_archive, "pyspark_jars", lambda: tmp_path / "linked" / "jars")
-    assert SparkClasses.of_this_process().archive_name("*") == named
+    assert SparkClasses.of_this_process().shared.archive_name("*") == named
 
 
 def test_archive_is_left_out_where_java_would_refuse_it(
