@@ -188,7 +188,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what
     if value is None or isinstance(value, str | bytes | int):
         return value  # nearly all are
     if is_dataclass(value):
-        return {name: _plain(getattr(value, name)) for name in _names_on_record(type(value))}
+        cls: Any = type(value)
+        return {name: _plain(getattr(value, name)) for name in _names_on_record(cls)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -271,7 +271,7 @@ class RegionState:
                 carried_from=None,
                 splits=read,
             ),
-            [split.at_end() for split in self.record.splits],
+            self.record.splits,
         )
 
     def carried_record(self) -> RegionRecord:
@@ -292,9 +292,9 @@ class RegionState:
     def _with_new_splits(
         self, record: RegionRecord, standing: Sequence[SplitRange] = ()
     ) -> RegionRecord:
-        """With what its batch has not read: of ``standing``, and of what was discovered since."""
+        """With what its batch has not read: behind ``standing``, and of what was discovered."""
         known = {split.key for split in record.splits}
-        others = [split for split in standing if split.key not in known]
+        others = [split.at_end() for split in standing if split.key not in known]
         others += [split for key, split in self.discovered.items() if key not in known]
         if not others:
             return record
