@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
 from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
 from connectors.hdfs.staged_output import StagedOutput
@@ -79,7 +80,7 @@ class SparkFrameSaver:
             rows = chosen(frame, self.columns)
         jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
         sql, sequence = jvm.org.apache.spark.sql, jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        sources, conf = sql.execution.datasources, sql.internal.SQLConf.get()
+        sources, conf = sql.execution.datasources, _java_session(rows).sessionState().conf()
         with refusals(self.format_name, self.partition_by):
             sql.util.SchemaUtils.checkColumnNameDuplication(
                 sequence(list(rows.columns)), conf.caseSensitiveAnalysis()
@@ -97,9 +98,8 @@ class SparkFrameSaver:
     def _prepare(self, rows: DataFrame, form: Any, in_files: Any) -> None:  # noqa: ANN401 - Java objects
         """Let Spark read the options, as it does on the driver before each write; nothing is
         written."""
-        session = rows.sparkSession
-        jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no public way
-        java_session: Any = session._jsparkSession  # noqa: SLF001 - PySpark has no public way
+        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001 - PySpark has no public way
+        java_session = _java_session(rows)
         given = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(self.options))
         companion = getattr(jvm.org.apache.spark.sql.catalyst.util, "CaseInsensitiveMap$")
         options = getattr(companion, "MODULE$").apply(given)
@@ -145,7 +145,7 @@ class SparkFrameSaver:
         """
         counted = Observation()
         count = F.count(F.lit(1)).alias(_ROWS)
-        rows = chosen(frame, self.columns)
+        rows = self._spelt(chosen(frame, self.columns))
         if self.format_name in ROW_COUNTS:
             observed = rows.observe(counted, count)
         else:
@@ -161,6 +161,18 @@ class SparkFrameSaver:
         found = _counted(counted)
         number = found.get(_ROWS)
         return (None if number is None else int(number)), frozenset(found.get(_TASKS) or ())
+
+    def _spelt(self, rows: DataFrame) -> DataFrame:
+        """Rows whose directories' values are as they are spelt there. Two values of one spelling,
+        as bytes that are no UTF-8 or the hour that comes twice, Spark's tasks take for two
+        directories, and fail when they begin a file of the second one."""
+        has_own_zone = any(key.strip().lower() == "timezone" for key in self.options)
+        for column in self.partition_by:
+            if has_own_zone and isinstance(rows.schema[column].dataType, TimestampType):
+                continue  # spelt in another zone than a cast has
+            spelt = F.make_valid_utf8(F.col(_quoted(column)).cast("string"))
+            rows = rows.withColumn(column, spelt)
+        return rows
 
 
 def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
@@ -193,6 +205,10 @@ def session_writes(format_name: str) -> bool:
     except AnalysisException:
         return False
     return True
+
+
+def _java_session(frame: DataFrame) -> Any:  # noqa: ANN401 - a Java object
+    return frame.sparkSession._jsparkSession  # noqa: SLF001 - PySpark has no public way
 
 
 def _java_schema(frame: DataFrame) -> Any:  # noqa: ANN401 - a Java object

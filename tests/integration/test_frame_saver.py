@@ -30,6 +30,15 @@ class OtherHosts(LocalFileSystem):
         return [e for e in found if self._hidden is None or not e.name.startswith(self._hidden)]
 
 
+def _directory(fs: LocalFileSystem) -> StagingDirectory:
+    return StagingDirectory(
+        fs=fs,
+        root="staging",
+        attempt=StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1)),
+        checkpoint_id=1,
+    )
+
+
 def saved(
     spark: SparkSession,
     root: Path,
@@ -47,16 +56,38 @@ def saved(
             F.when(F.col("id") == fails_at, failed).otherwise(F.col("id")).alias("id")
         )
     frame = rows.select(F.col("id").cast("string"), (F.col("id") % 2).alias("half"))
-    directory = StagingDirectory(
-        fs=OtherHosts(root, hidden_task=hidden_task),
-        root="staging",
-        attempt=StagingAttempt.draw(BatchKey(region="main", generation=1, batch_id=1)),
-        checkpoint_id=1,
-    )
+    directory = _directory(OtherHosts(root, hidden_task=hidden_task))
     saver = SparkFrameSaver(
         format_name=format_name, partition_by=partition_by, columns=("id", "half"), options={}
     )
     return saver.save(frame, directory)
+
+
+@pytest.mark.parametrize("format_name", ["json", "parquet"])
+def test_values_that_are_spelt_alike_share_a_directory(
+    spark: SparkSession, tmp_path: Path, format_name: str
+) -> None:
+    """Bytes that are no UTF-8, as Kafka's keys may be, and the hour that comes twice where clocks
+    are set back: by themselves Spark's tasks would begin one file twice, and fail for ever."""
+    zone, hour = "spark.sql.session.timeZone", "timestamp_seconds(1792886400 + 3600 * id)"
+    known = spark.conf.get(zone)
+    assert known is not None
+    spark.conf.set(zone, "Europe/Berlin")
+    try:
+        rows = spark.range(0, 2, numPartitions=1).select(
+            F.expr("cast(if(id = 0, X'61FF', X'61FE') AS string)").alias("place"),
+            F.expr(hour).alias("hour"),
+            F.col("id").cast("string"),
+        )
+        saver = SparkFrameSaver(
+            format_name=format_name, partition_by=("place", "hour"), columns=None, options={}
+        )
+        found = saver.save(rows, _directory(LocalFileSystem(tmp_path)))
+    finally:
+        spark.conf.set(zone, known)
+    (file,) = found.files
+    assert found.rows == 2
+    assert file.staged.startswith("place=a\ufffd/hour=2026-10-25 02%3A00%3A00/")
 
 
 def test_a_write_that_fails_leaves_nothing_of_the_tasks_that_were_done(

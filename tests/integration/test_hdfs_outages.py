@@ -60,7 +60,10 @@ def test_a_used_up_quota_is_not_waited_for(fs: FileSystem, hadoop_client: Any) -
                 write(fs)
             assert not isinstance(raised.value, StorageUnreachableError)
             assert fs.uri in str(raised.value)
+        with pytest.raises(StorageError, match="there is no room to write"):
+            fs.replace("file", b"new")
     assert fs.read("file") == b"kept"
+    assert not [entry.name for entry in fs.entries("") if entry.name.startswith(".")]
     assert fs.entries("below") == []
 
 
