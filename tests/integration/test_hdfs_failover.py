@@ -1,0 +1,79 @@
+"""Checkpoints, files and tasks' files on an HDFS whose other NameNode becomes active."""
+
+import getpass
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.hdfs.webhdfs import WebHdfsTaskFiles
+from runtime.checkpoint.store import CheckpointStore
+from runtime.contracts import PublishOutcome
+from runtime.errors import StorageError, StorageUnreachableError
+from runtime.spark.jvm import hadoop_jvm
+from runtime.storage.hadoop_fs import HadoopFileSystem
+from runtime.storage.web_hdfs import WebHdfsAddress
+from tests.checkpoint_records import record
+from tests.ha_hdfs import HaHdfs
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.integration, pytest.mark.extended]
+
+
+@pytest.fixture
+def ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HaHdfs]:
+    """Its first NameNode is active."""
+    with HaHdfs(tmp_path) as found:
+        found.make_active("nn1")
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(found.conf_dir))
+        yield found
+
+
+def _takes_files(fs: HadoopFileSystem) -> bool:
+    try:
+        fs.write_temporary("probe", b"x")
+    except StorageError:
+        return False
+    return True
+
+
+def test_all_go_on_with_the_name_node_that_is_active(ha: HaHdfs) -> None:
+    """Where none is, they say that it is to be waited for; the other one knows what the first has
+    answered, also when that was killed."""
+    address = WebHdfsAddress(name_nodes=ha.web_addresses, user=getpass.getuser())
+    files = WebHdfsTaskFiles(address=address)
+
+    def put(name: str) -> int:
+        file = files.create(f"/jobs/{name}")
+        file.stream.write(b"rows")
+        return file.finish()
+
+    with hadoop_jvm() as jvm:
+        fs = HadoopFileSystem(f"{ha.uri}/jobs", jvm)
+        store = CheckpointStore(fs)
+        wait_for(lambda: _takes_files(fs), what="the DataNode is known to the NameNode")
+        assert store.publish(record(0), timeout_s=300) is PublishOutcome.OURS
+        assert put("first") == 4
+        ha.make_standby("nn1")
+        for ask in (
+            lambda: fs.read("probe"),
+            lambda: fs.move("probe", "moved"),
+            lambda: fs.replace("record", b"x"),
+            lambda: fs.delete("probe"),
+        ):
+            with pytest.raises(StorageUnreachableError):
+                ask()
+        ha.make_active("nn2")
+        wait_for(lambda: _takes_files(fs), what="the second NameNode takes files")
+        assert store.publish(record(1), timeout_s=300) is PublishOutcome.OURS
+        assert put("second") == 4, "asked of the standby first"
+        ha.make_standby("nn2")
+        ha.make_active("nn1")
+        ha.name_nodes["nn1"].kill()
+        ha.make_active("nn2")
+        wait_for(lambda: _takes_files(fs), what="the second NameNode takes files again")
+        assert store.publish(record(2), timeout_s=300) is PublishOutcome.OURS
+        assert put("third") == 4, "asked where nothing listens first"
+        assert store.places() == [0, 1, 2]
+        assert {entry.name for entry in fs.entries("")} >= {"first", "second", "third"}
+        assert fs.read("record") is None
