@@ -22,7 +22,7 @@ class FakeWebHdfs:
         asks_for_kerberos: answers 401 to whom brings no ticket.
         loses_answers: takes a file and closes the connection without a word.
         drops_bytes: so many bytes at the end of a file do not arrive.
-        dead_data_nodes: named first, unless excluded; nothing listens there.
+        dead_data_nodes: ``address:port``, named first, unless excluded; nothing listens there.
     """
 
     def __init__(self) -> None:
@@ -55,8 +55,10 @@ class FakeWebHdfs:
         join(self._thread)
 
     def data_node_for(self, excluded: list[str]) -> str:
-        """The first one that is not excluded."""
-        return next((one for one in self.dead_data_nodes if one not in excluded), self.address)
+        """The first one that is not excluded: by its address alone, as the port of what a
+        NameNode calls ``address:port`` is the one of another service of the DataNode."""
+        alive = (one for one in self.dead_data_nodes if one.partition(":")[0] not in excluded)
+        return next(alive, self.address)
 
 
 class _Handler(BaseHTTPRequestHandler):

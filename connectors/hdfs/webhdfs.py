@@ -13,6 +13,7 @@ HDFS client itself. Measured on Hadoop 3.5.0 (tests/integration/test_webhdfs.py)
 import contextlib
 import http.client
 import io
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,15 +61,17 @@ class WebHdfsTaskFiles:
     def create(self, path: str) -> "_HdfsFile":
         """See `TaskFiles.create`; a DataNode that does not listen is passed over."""
         name_node = _NameNode(self.address, deadline_s=self.deadline_s)
+        tried: list[str] = []
         excluded: list[str] = []
         while True:
             location = name_node.data_node_for(path, excluded)
             try:
                 return _HdfsFile(name_node, path, _connected(location))
             except OSError as error:  # no byte of the file was sent
-                excluded.append(urlsplit(location).netloc)
-                if len(excluded) > _MOST_EXCLUDED:
-                    raise _unreachable(path, error, excluded) from error
+                tried.append(urlsplit(location).netloc)
+                excluded += _address_of(location)
+                if len(tried) > _MOST_EXCLUDED:
+                    raise _unreachable(path, error, tried) from error
 
     def check(self) -> None:
         """See `TaskFiles.check`: asks a NameNode anything."""
@@ -260,6 +263,16 @@ class _NameNode:
 
     def _url(self, target: str) -> str:
         return f"http://{self._address.name_nodes[self._active]}{target}"
+
+
+def _address_of(location: str) -> list[str]:
+    """By which a NameNode finds the DataNode to leave out. It takes neither a host's name, nor the
+    port of HTTP: with a port it looks for the one that blocks go through. None where the name has
+    no address of IPv4: others it does not take, either."""
+    try:
+        return [socket.gethostbyname(urlsplit(location).hostname or "")]
+    except OSError:
+        return []
 
 
 def _connected(location: str) -> http.client.HTTPConnection:

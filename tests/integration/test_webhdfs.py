@@ -287,6 +287,16 @@ def test_no_data_node_to_write_to_is_told(
         files.create(f"{root}/nowhere")
 
 
+def test_a_name_node_leaves_out_a_data_node_by_its_address_alone(
+    hdfs: EmbeddedHdfs, root: str
+) -> None:
+    """As the fake does: behind an address stands the port that blocks go through, not HTTP's."""
+    path, web_port = f"{root}/nowhere", _address(hdfs).rpartition(":")[2]
+    for excluded, status in ((f"127.0.0.1:{web_port}", 307), ("127.0.0.1", 403)):
+        found, _ = _ask(hdfs, "PUT", path, "CREATE", excludedatanodes=excluded)
+        assert found == status
+
+
 @pytest.mark.extended
 def test_hung_name_node_is_told_in_time(hdfs: EmbeddedHdfs) -> None:
     """Silence is not waited for longer than the deadline and one call."""

@@ -82,15 +82,20 @@ def test_no_active_name_node_is_told_in_time(fake: FakeWebHdfs) -> None:
         _files(fake, deadline_s=0.2).create("/a")
 
 
+def _dead(count: int) -> list[str]:
+    """Each with an address of its own, of this host, by which a NameNode tells them apart."""
+    return [f"127.0.0.{2 + n}:{port}" for n, port in enumerate(free_ports(count))]
+
+
 def test_data_node_that_does_not_listen_is_passed_over(fake: FakeWebHdfs) -> None:
     """The NameNode is told to name another one."""
-    fake.dead_data_nodes = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    fake.dead_data_nodes = _dead(2)
     assert _written(_files(fake), "/a") == len(_CONTENT)
 
 
 def test_only_dead_data_nodes_are_told(fake: FakeWebHdfs) -> None:
     """A bounded number is tried."""
-    fake.dead_data_nodes = [f"127.0.0.1:{port}" for port in free_ports(5)]
+    fake.dead_data_nodes = _dead(5)
     with pytest.raises(UnreachableError):
         _files(fake).create("/a")
 
