@@ -165,7 +165,10 @@ class DeliveryLog:
             )
             return FencedError(str(what), place, remedy)
         if error.code() == UNKNOWN_PARTITION:
-            remedy = "Give the topic more partitions, or correct the column (null: by key)."
+            remedy = (
+                "Give the topic more partitions, or correct the column (null: by key). A function "
+                "that keeps it gives records the partition that they were read from: drop it there."
+            )
         elif error.code() == _TOO_LARGE:
             remedy = (
                 "Drop or split the record, or raise the topic's max.message.bytes; where only "
