@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from runtime.attended import AttendedClock
@@ -33,6 +32,7 @@ from runtime.failed_tasks import task_failed
 from runtime.model import SplitKey, SplitRange
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.service.client import CoordinatorClient
+from runtime.spark.sending import as_sent
 from runtime.spark.session import own_workers, scheduler_pool
 from runtime.spark.tasks import RegionTasks
 from runtime.task_writers import TaskWriters
@@ -255,13 +255,16 @@ class ContinuousLife:
     def _run(self) -> None:
         try:
             found = self._result()
+        except StreamError as err:
+            found = err
         except Exception as err:  # noqa: BLE001 - looked at by whoever watches the life
             found = _failed(self._chain.tasks, err)
         self._error = self._error or found
         self._book.stop()  # nobody answers any more, and what is decided is finished by hand
 
     def _result(self) -> StreamError | None:
-        context, work = self._spark.sparkContext, cloudpickle.dumps(self._chain)  # type: ignore[no-untyped-call]  # PySpark's
+        context = self._spark.sparkContext
+        work = as_sent(self._chain, region=self._chain.tasks.region)
 
         def run(_: Iterable[int]) -> Iterator[bytes]:
             chain: ContinuousChain = pickle.loads(work)  # written above

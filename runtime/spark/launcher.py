@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -41,6 +40,7 @@ from runtime.spark.passing import Passing, TaskAnswers
 from runtime.spark.pruning import in_full, kept_by
 from runtime.spark.region import RegionQuery, RegionSpec
 from runtime.spark.region_start import delete_lives, initial_offset, location_of, make_ready
+from runtime.spark.sending import as_sent
 from runtime.spark.session import (
     is_local,
     own_workers,
@@ -265,8 +265,7 @@ class RegionLauncher:
                 passing=passing,
                 most_dropped=0 if self._drops is None else self._drops.left(),
             )
-            # Spark sends along the broadcast variables that this thread has pickled.
-            chain = cloudpickle.dumps(whole)  # type: ignore[no-untyped-call]  # PySpark's
+            chain = as_sent(whole, region=region.name)
         return SourcePlan(
             format_name=f"sluice-{self._job_uid}-{region.name}",
             address=self._address,

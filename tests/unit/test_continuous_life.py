@@ -2,22 +2,22 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 
 from runtime.continuous.desk import EpochBook
 from runtime.continuous.pulse import LONGEST_STEP_S, TaskPulse
 from runtime.contracts import LifeState, RegionLife
-from runtime.errors import MissingRequirementError
+from runtime.errors import ConfigError, MissingRequirementError
 from runtime.model import RegionRecord
 from runtime.service.client import CoordinatorAddress
 from runtime.service.hosted_region import HostedRegion
 from runtime.spark.continuous import ContinuousChain, ContinuousLife
 from runtime.spark.tasks import RegionTasks
 from tests.fakes import ManualClock
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_for
 
 _SILENCE_S = 600.0
 
@@ -105,6 +105,20 @@ def _chain() -> ContinuousChain:
         begins_after=0,
         lost_timeout_s=60.0,
     )
+
+
+def test_a_function_that_cannot_be_sent_ends_its_life_for_good() -> None:
+    """Another life would fail likewise: the job ends with what to do."""
+    session: Any = BusySpark()
+    book = EpochBook(region="main", generation=7, pulse=TaskPulse(ManualClock()))
+    chain = replace(_chain(), splits=cast(Any, (threading.Lock(),)))
+    life = ContinuousLife(session, chain, book, silence_timeout_s=_SILENCE_S)
+    life.start()
+    wait_for(lambda: life.failure() is not None, what="the life's end")
+    found = life.failure()
+    assert isinstance(found, ConfigError)
+    assert "region=main error=TypeError: cannot pickle '_thread.lock' object" in str(found)
+    assert "inside the function" in str(found)
 
 
 def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiting) -> None:
