@@ -1,6 +1,8 @@
 """Names that stand in two places, in the code or in the documents, and must be the same in both."""
 
 import ast
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from connectors.kafka.options import SOURCE_OPTIONS, SourceOptions
 from connectors.kafka.writer import Guarantee
 from runtime.checkpoint.failpoints import FAILPOINTS
 from runtime.checkpoint.store import STORE_FAILPOINTS
+from runtime.job import Job
 from runtime.service.metrics import CheckpointMetrics, RegionMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -84,3 +87,23 @@ def test_every_metric_is_described() -> None:
     }
     assert len(names) > 12
     assert {name for name in names if name not in PAGES} == set()
+
+
+def _rows_of(page: str) -> dict[str, str]:
+    """Arguments, and what the table says is their default."""
+    rows = [
+        row.split(" | ") for row in page.splitlines() if re.match(r"\| `\w+`(, `\w+`)* \| ", row)
+    ]
+    return {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def test_every_argument_of_a_job_is_described_with_its_default() -> None:
+    given = inspect.signature(Job).parameters
+    expected = {
+        name: "required" if each.default in (inspect.Parameter.empty, "") else repr(each.default)
+        for name, each in given.items()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    page = (ROOT / "docs" / "job.md").read_text("utf-8").partition("## How long")[0]
+    told = {name: text.strip("`").replace('"', "'") for name, text in _rows_of(page).items()}
+    assert told == expected
