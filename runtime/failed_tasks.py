@@ -10,6 +10,7 @@ __all__ = ["in_short", "raised_in", "task_failed"]
 _TRACE = "traceback"
 _PYTHON_TRACE = "Traceback (most recent call last):"
 _JAVA_FRAME = "\n\tat "
+_QUERY = "\n=== Streaming Query ==="
 _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
 
@@ -23,7 +24,8 @@ def task_failed(what: str, error: Exception, *, region: str, generation: int) ->
         region, generation: whose work it was.
     """
     said = "".join(traceback.format_exception(error))
-    python = said.partition(_JAVA_FRAME)[0].rstrip()  # behind it comes Java's own stack
+    python = said.partition(_JAVA_FRAME)[0]  # behind it comes Java's own stack
+    python = python.partition(_QUERY)[0].rstrip()  # and where the query stood, by Spark's names
     failed = StreamError(
         what,
         {

@@ -47,6 +47,14 @@ def test_the_stack_of_java_behind_a_traceback_is_left_out() -> None:
     assert failed.__cause__ is error
 
 
+def test_what_spark_says_of_its_query_is_left_out() -> None:
+    """Its plan may be pages, and tells nothing of what went wrong."""
+    error = RuntimeError("no worker\n=== Streaming Query ===\nIdentifier: x\nState: ACTIVE")
+    failed = task_failed("the query failed", error, region="main", generation=3)
+    assert failed.args[1]["error"] == "RuntimeError: no worker"
+    assert "Identifier" not in str(failed)
+
+
 def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
     """Neither the traceback, nor that it goes on, which whoever ends a job must not repeat."""
     error = _raised(ValueError("no"))
