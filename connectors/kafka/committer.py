@@ -164,8 +164,9 @@ class KafkaCommitter:
             found = self._wire.describe(ids, timeout_s=self._attempt_s(deadline))
         except StreamError as err:
             # A committer does not raise for what a remote answered: these stay pending.
-            log.warning("transactions cannot be described: transactions=%d error=%s", len(ids), err)
             silent = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
+            if any(reports.get(identity) != silent for identity in identities):  # said once
+                log.warning("transactions cannot be described: number=%d error=%s", len(ids), err)
             reports.update(dict.fromkeys(identities, silent))
             return {}
         judged = {

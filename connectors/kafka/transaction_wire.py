@@ -131,6 +131,8 @@ class TransactionWire:
             net = Net(client, deadline)
             try:
                 return client.run(lambda: ask(net), deadline)
+            except kafka_errors.AuthorizationError:
+                raise  # a broker's answer; where the log-in is refused so, the client says it, too
             except (kafka_errors.KafkaError, OSError, RuntimeError):
                 self._drop(client)
                 raise

@@ -107,8 +107,11 @@ def test_a_broker_that_comes_back_in_time_is_waited_for() -> None:
     assert max(time.slept) <= 0.25
 
 
-def test_refused_permissions_are_pending_with_the_reason() -> None:
-    """Credentials that are refused change nothing, so the decision stays to be carried out."""
+def test_refused_permissions_are_pending_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Credentials that are refused change nothing, so the decision stays to be carried out. It is
+    said once in a call, and not with each of its looks."""
 
     class Refusing(FakeWire):
         def describe(self, *_: object, **__: object) -> dict[str, None]:
@@ -118,6 +121,7 @@ def test_refused_permissions_are_pending_with_the_reason() -> None:
 
     assert report.outcome is CommitOutcome.PENDING
     assert report.detail == "refused []. Fix it."
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("refusals", [1, 1_000])

@@ -20,6 +20,7 @@ from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.transactions import WireClient, kafka_errors
 from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
+from runtime.errors import AuthenticationError
 from tests.transaction_harness import committable
 
 CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
@@ -180,6 +181,26 @@ def test_a_broker_that_is_slow_costs_no_connection(wire_over: Made) -> None:
     wire = wire_over(only)
     assert not is_described(wire)
     only.failing = {}
+    assert is_described(wire)
+    assert not only.closed
+
+
+def test_a_permission_that_is_missing_costs_no_connection(
+    wire_over: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker has said so, and is asked again for as long as the decision stands."""
+    forbidden = kafka_errors.TransactionalIdAuthorizationFailedError.errno
+
+    def found(request: Any) -> Any:
+        rows = [said(key=k, node_id=-1, error_code=forbidden) for k in request.coordinator_keys]
+        return said(coordinators=rows)
+
+    only = PlayedClient()
+    wire = wire_over(only)
+    with monkeypatch.context() as patched:
+        patched.setitem(_ANSWERS, KINDS[0], found)
+        with pytest.raises(AuthenticationError):
+            is_described(wire)
     assert is_described(wire)
     assert not only.closed
 
