@@ -202,6 +202,10 @@ class KafkaProxy:
         self._start(self._accept)
         self._start(self._echo)
 
+    def move_to(self, port: int) -> None:
+        """Connections to come go to another port."""
+        self._upstream = (HOST, port)
+
     def __enter__(self) -> "KafkaProxy":
         return self
 
