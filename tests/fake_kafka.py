@@ -274,13 +274,24 @@ class FakeBroker:
             return self._repeated(known, commit=commit)
         if transaction.producer_epoch != known.epoch:
             return "ProducerFencedError"
+        if known.state is not _S.ONGOING and version >= 5:
+            return "InvalidTxnStateError" if commit else self._abort_nothing(known)
         if known.state is not _S.ONGOING:
-            error = "InvalidTxnStateError"
-            return error if version >= 5 else self._repeated(known, commit=commit)
+            return self._repeated(known, commit=commit)
         if version >= 5:
             known.epoch += 1
             known.raised_by_end = True
         self._prepare(transaction.transactional_id, commit=commit)
+        return ""
+
+    def _abort_nothing(self, known: _Id) -> str:
+        """Version 5 begins an abort of nothing behind an end that has left the epoch as it was, by
+        which a client that does not know where it stands gets another epoch."""
+        if known.state in _OPEN:
+            return "InvalidTxnStateError"
+        known.epoch += 1
+        known.raised_by_end = True
+        known.state, known.records, known.written = _S.COMPLETE_ABORT, 0, None
         return ""
 
     @staticmethod

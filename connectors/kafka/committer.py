@@ -28,10 +28,11 @@ class KafkaCommitter:
     Driver or command line, one thread. Nothing is kept between calls, so a committer of another
     process continues where this one stopped.
 
-    After a crash the verdict comes first: EndTxn goes out only while the coordinator describes
-    the transaction as Ongoing with exactly the handle's producer id and epoch. Otherwise the
-    writers are alive, their ids are not initialised before the committed mark, and EndTxn may go
-    straight; but only its clean success counts, any other answer is settled by the verdict.
+    After a crash, and before an abort, the verdict comes first: EndTxn goes out only while the
+    coordinator describes the transaction as Ongoing with exactly the handle's producer id and
+    epoch. Otherwise the writers are alive, their ids are not initialised before the committed mark,
+    and EndTxn may go straight; but only its clean success counts, any other answer is settled by
+    the verdict.
 
     Args:
         wire: asks the cluster; from one thread.
@@ -89,11 +90,15 @@ class KafkaCommitter:
     def abort_transactions(
         self, transactions: Sequence[TransactionIdentity], *, timeout_s: float
     ) -> list[CommitReport]:
-        """As `abort`, for transactions known by name only; what the sweep uses (rule 13)."""
+        """As `abort`, for transactions known by name only; what the sweep uses (rule 13).
+
+        Version 5 accepts an abort also behind a native commit, and then describes the very epoch
+        as aborted: its records are there, and somebody would write them again.
+        """
         return self._finish(
             transactions,
             commit=False,
-            verdict_first=False,
+            verdict_first=True,
             deadline=self._clock() + timeout_s,
         )
 

@@ -69,6 +69,39 @@ def test_rule_5_a_raw_commit_behind_a_native_end(harness: Harness, commit: bool)
     assert harness.visible() == (2 if commit else 0)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_rule_5_a_raw_abort_behind_a_native_end(harness: Harness, commit: bool) -> None:
+    """Rule 5: version 5 begins an abort of nothing, and Describe tells of it as of an abort of what
+    was committed; why an abort, too, is asked for only where something is open."""
+    ours = ended_natively(harness, commit=commit)
+
+    answer = end_by_hand(harness, ours, commit=False)
+
+    if harness.level >= 1:
+        assert answer == _DONE
+        harness.await_state(ours, _S.COMPLETE_ABORT)
+        assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
+    else:
+        assert answer == ((_REFUSED, "InvalidTxnStateError") if commit else _DONE)
+        assert _state(harness, ours) == (done_state(commit=commit), 0)
+    assert harness.visible() == (2 if commit else 0)
+
+
+def test_rule_5_a_raw_abort_of_a_transaction_without_records(harness: Harness) -> None:
+    """Rule 5: version 5 begins an abort of nothing here, too."""
+    ours = harness.open().identity
+
+    answer = end_by_hand(harness, ours, commit=False)
+
+    if harness.level >= 1:
+        assert answer == _DONE
+        harness.await_state(ours, _S.COMPLETE_ABORT)
+        assert _state(harness, ours) == (_S.COMPLETE_ABORT, 1)
+    else:
+        assert answer == (_REFUSED, "InvalidTxnStateError")
+        assert _state(harness, ours) == (_S.EMPTY, 0)
+
+
 def test_rule_5_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> None:
     """Rule 5: the timeout raises the epoch, and the two versions refuse in different words."""
     ours = begun(harness, timeout_s=1.0).identity

@@ -224,6 +224,22 @@ def test_abort_says_so_when_the_transaction_was_committed(
     assert harness.visible() == 3
 
 
+def test_rule_5_an_abort_does_not_hide_that_the_writer_has_committed(
+    harness: Harness, committer: KafkaCommitter
+) -> None:
+    """Rule 5: version 5 would accept it, and whoever asks would be told of an abort from then on;
+    what is written again because of that is there twice."""
+    attempt, entry = _left(harness, 3)
+    attempt.end_natively(commit=True)
+    harness.await_state(attempt.identity, TransactionState.COMPLETE_COMMIT)
+
+    (report,) = committer.abort([entry], timeout_s=300)
+
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert _outcome(committer, entry, after_crash=True) is CommitOutcome.COMMITTED
+    assert harness.visible() == 3
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_rule_13_from_version_1_ending_a_transaction_fences_its_writer(
     harness: Harness, committer: KafkaCommitter, commit: bool
