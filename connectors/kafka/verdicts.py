@@ -45,6 +45,9 @@ _State, _Step = TransactionState, EpochStep
 
 TABLE: Mapping[tuple[TransactionState, EpochStep], CommitOutcome] = {
     (_State.ONGOING, _Step.SAME): CommitOutcome.PENDING,
+    # A time-out's abort that is not in the log yet, or could not be written: Kafka 3.9 raises the
+    # epoch before. It tries again; one that takes its place would find the transaction as it was.
+    (_State.ONGOING, _Step.NEXT): CommitOutcome.PENDING,
     (_State.PREPARE_COMMIT, _Step.SAME): CommitOutcome.PENDING,
     (_State.PREPARE_COMMIT, _Step.NEXT): CommitOutcome.PENDING,
     (_State.COMPLETE_COMMIT, _Step.SAME): CommitOutcome.COMMITTED,

@@ -22,6 +22,7 @@ ABORTED = {
 }
 PENDING = {
     (_S.ONGOING, 4),
+    (_S.ONGOING, 5),
     (_S.PREPARE_COMMIT, 4),
     (_S.PREPARE_COMMIT, 5),
     (_S.PREPARE_EPOCH_FENCE, 4),
