@@ -1,10 +1,13 @@
 """Who coordinates the job, as a file in the checkpoint directory. Liveness only (rule 18 f)."""
 
+import contextlib
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.checkpoint.succession import taken_over
 from runtime.errors import UnsupportedFormatError
 from runtime.json_text import parsed_json
 from runtime.storage.file_system import FileSystem
@@ -45,8 +48,17 @@ class FileLeaderStore:
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
 
-    def announce(self, leader: Leader) -> None:
-        """Replace the record. Liveness only: safety is the decision."""
+    def announce(self, leader: Leader, *, is_newest: Callable[[], bool] = lambda: True) -> None:
+        """Replace the record. Liveness only: safety is the decision.
+
+        Args:
+            is_newest: whether no later run has sealed; asked where one has announced itself, for a
+                directory that was emptied by hand may have kept its record.
+        Raises:
+            FencedError: one has. This run slept behind its seal, and nobody shall be sent to it.
+        """
+        if self._has_later(leader) and not is_newest():
+            raise taken_over((leader.generation or 0) + 1)
         record = {
             "format_version": _FORMAT_VERSION,
             "leader_session_id": leader.leader_session_id,
@@ -54,6 +66,13 @@ class FileLeaderStore:
             "generation": leader.generation,
         }
         self._fs.replace(LEADER_FILE, json.dumps(record).encode())
+
+    def _has_later(self, leader: Leader) -> bool:
+        with contextlib.suppress(UnsupportedFormatError):
+            found = self.current()
+            if found is not None and found.generation is not None:
+                return leader.generation is not None and found.generation > leader.generation
+        return False
 
     def current(self) -> Leader | None:
         """See `leader_in`: the last announced leader."""

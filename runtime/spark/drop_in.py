@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,6 +23,7 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.opening import DROP_IN
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.store import CheckpointStore
+from runtime.checkpoint.succession import has_last_record
 from runtime.contracts import TaskSink
 from runtime.errors import ConfigError, FencedError, StreamError
 from runtime.model import Acknowledgement, BatchKey, RegionRecord
@@ -267,7 +269,8 @@ class DropInQueries:
                     leader_session_id=started.session,
                     address=service.address,
                     generation=started.generation,
-                )
+                ),
+                is_newest=partial(has_last_record, store, session=started.session),
             )
             opened.pop_all()  # they are the run's now
         return _Run(

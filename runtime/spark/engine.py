@@ -15,6 +15,7 @@ from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.plan import StartedJob
 from runtime.checkpoint.progress import ProgressListener
 from runtime.checkpoint.store import CheckpointStore, open_store
+from runtime.checkpoint.succession import has_last_record
 from runtime.closing import close_logged
 from runtime.continuous.desk import ContinuousDesk
 from runtime.continuous.lost_timeout import LostTimeout
@@ -200,7 +201,8 @@ def _run_regions(
                 leader_session_id=started.session,
                 address=service.address,
                 generation=started.generation,
-            )
+            ),
+            is_newest=partial(has_last_record, store, session=started.session),
         )
         stack.enter_context(announced(store.fs, service.command_address))
         launcher = RegionLauncher(

@@ -38,6 +38,20 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
+def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run() -> None:
+    """People and tasks would be sent to it for as long as that one runs. A record that was left in
+    an emptied directory hinders nobody."""
+    leaders = FileLeaderStore(FakeFileSystem(Disk()))
+    later = Leader(leader_session_id="later", address="http://later", generation=7)
+    leaders.announce(later)
+    slept = Leader(leader_session_id="slept", address="http://slept", generation=4)
+    with pytest.raises(FencedError, match="taken over"):
+        leaders.announce(slept, is_newest=lambda: False)
+    assert leaders.current() == later
+    leaders.announce(slept, is_newest=lambda: True)
+    assert leaders.current() == slept
+
+
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
     """As a task does, whose checkpoints lie on HDFS; where no record lies it is told of silence."""
     disk = Disk()
