@@ -25,6 +25,7 @@ EVENTS = (
     "kill job",
     "land",
     "no brokers",
+    "no markers",
     "no store",
     "partition",
     "raise",
@@ -153,6 +154,8 @@ class _World:
         run = self.random.choice(self.runs.runs[-3:])
         if event in ("another run", "go back"):
             self._begins(event)
+        elif event == "no markers":  # partitions' leaders are away
+            self._without_markers()
         elif event in ("jump", "land", "partition", "raise", "stop thread"):
             self._happens_to_all(event)
         elif event in ("fail", "freeze", "kill", "stop worker"):
@@ -223,6 +226,23 @@ class _World:
         elif event == "stop job":
             run.is_stopping = True
 
+    def _without_markers(self) -> None:
+        runs = self.runs
+        runs.broker.hold_markers = True
+        for run in runs.runs:
+            run.is_disturbed = True
+        until_s = self._soon([0.1, 0.5, 2.0, 7.0, 40.0])
+
+        def ends() -> None:
+            runs.switched.sleep(until_s - runs.switched.now_s)
+            self._write_markers()
+
+        runs.switched.spawn(ends, process=runs.people, name="markers")
+
+    def _write_markers(self) -> None:
+        self.runs.broker.hold_markers = False
+        self.runs.broker.write_markers()
+
     def _for_a_while(self, run: Run, what: str, *, is_so: bool) -> None:
         setattr(run, what, is_so)
         until_s = self._soon([0.5, 2.0, 7.0, 20.0, 70.0])
@@ -245,6 +265,7 @@ class _World:
         """All that is frozen wakes, but for tasks."""
         runs = self.runs
         runs.faults.are_off = True
+        self._write_markers()
         while runs.directory.late:
             runs.directory.land(0)
         while runs.broker.late:

@@ -60,6 +60,7 @@ _OVER = (
     TransactionState.COMPLETE_COMMIT,
     TransactionState.COMPLETE_ABORT,
 )
+_ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _ANSWER_S = 11.0
 _REFUSED_S = 5.0
 T = TypeVar("T")
@@ -146,9 +147,14 @@ class PlayedClient(FakeClient):
             self._user = ""
 
     def init_transactions(self, timeout: float) -> None:
-        del timeout
         with self._inside("init_transactions"):
-            described = self._world.broker.describe(self._id)
+            until_s = self._world.switched.now_s + timeout
+            while (described := self._world.broker.describe(self._id)) is not None:
+                if described.state not in _ENDING:
+                    break
+                if self._world.switched.now_s >= until_s:
+                    raise KafkaException(kafka_error("_TIMED_OUT", retriable=True))
+                self._world.switched.sleep(0.1)
             is_over = described is None or described.state in _OVER
             self._world.switched.require(is_over, f"not over: {described}")
             self.identity = self._world.broker.initialise(self._id)
