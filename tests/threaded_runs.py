@@ -66,7 +66,7 @@ from tests.threaded_tasks import (
     made_ready,
 )
 
-__all__ = ["START_S", "Run", "Runs"]
+__all__ = ["START_S", "Link", "Run", "Runs"]
 
 START_S = 30.0
 """What a start is given."""
@@ -412,7 +412,7 @@ class Run:
 
     def link(self) -> PlayedLink:
         """See `World.link`."""
-        return _Link(self)
+        return Link(self)
 
     def lock(self) -> Any:
         """See `World.lock`."""
@@ -473,7 +473,7 @@ class _RunningLife:
         return self._life.error
 
 
-class _Link(PlayedLink):
+class Link(PlayedLink):
     """Where nobody answers it looks who leads, as `runtime.service.client` does."""
 
     def __init__(self, run: Run) -> None:
@@ -484,10 +484,11 @@ class _Link(PlayedLink):
         try:
             return super()._asked(work)
         except UnreachableError:
-            self._require_leadership()
+            self.require_leadership()
             raise
 
-    def _require_leadership(self) -> None:
+    def require_leadership(self) -> None:
+        """Raise where a later run has announced itself."""
         self._run.switched.point("who leads")
         leader, started = self._run.world.directory.leader, self._run.started
         if leader is None or started is None or not self._run.world.leader_is_seen:

@@ -24,6 +24,7 @@ from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, Sweep
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import SEAL, CheckpointRecord
 from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
+from tests.threaded_runs import Link
 
 _MUTANT_SEEDS = 20
 _SUCCESSORS = ("another run", "freeze driver", "kill driver", "stop driver", "stop thread")
@@ -179,6 +180,11 @@ def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Courier, "_patiently", patiently)
 
 
+def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
+    """They wait for their driver, which has a successor."""
+    patch.setattr(Link, "require_leadership", lambda _: None)
+
+
 def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """As they end, whoever may have decided it."""
 
@@ -200,6 +206,7 @@ _BROKEN = {
     "a recovery skips an id": (_a_recovery_skips_an_id, "aborted and decided"),
     "a sweep skips an id": (_a_sweep_skips_an_id, "readers wait"),
     "tasks wait for ever": (_tasks_wait_for_ever, "go on"),
+    "tasks ask nobody who leads": (_tasks_ask_nobody_who_leads, "tasks of elders went on"),
     "tasks commit what they hold": (_tasks_commit_what_they_hold, "committed and not decided"),
 }
 
@@ -212,6 +219,8 @@ def test_runs_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -
     plan = Plan(0, events=_SUCCESSORS, leader_is_seen=False, ending="killed", patience=60_000)
     if breaks is _tasks_wait_for_ever:  # that of a driver which has no successor
         plan = replace(plan, events=())
+    if breaks is _tasks_ask_nobody_who_leads:
+        plan = replace(plan, events=("kill driver",), leader_is_seen=True)
     plans = (replace(plan, seed=seed) for seed in range(_MUTANT_SEEDS))
     assert any((failure := _failure(plan)) and what in failure for plan in plans)
 
