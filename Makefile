@@ -31,7 +31,7 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare Spark; instant when done before
+setup: $(STAMP) ## make .venv, fetch the Kafka broker, prepare it and Spark; instant when done before
 
 $(STAMP): pyproject.toml $(wildcard connectors/kafka/native/*.c)
 	@python=$$(for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do

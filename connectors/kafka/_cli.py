@@ -1,6 +1,7 @@
 """``sluice kafka``: a broker on this machine for first steps."""
 
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from connectors.kafka._cli_options import (
     connection_of,
     read_options,
 )
+from connectors.kafka.broker_archive import prepare_broker
 from connectors.kafka.embedded import KAFKA_VERSION, EmbeddedKafka, kafka_jars
 from connectors.kafka.new_topics import NewTopic, create_topics
 from connectors.kafka.security import KafkaConnection
@@ -20,8 +22,9 @@ from runtime.embedded.background import RunningServer, recall, start_once
 from runtime.embedded.cache import state_dir
 from runtime.embedded.commands import say_status, stop_and_say
 from runtime.embedded.foreground import serve
+from runtime.embedded.ivy import report_to_stderr
 from runtime.embedded.ports import LAST_PORT
-from runtime.errors import MissingRequirementError
+from runtime.errors import MissingRequirementError, StreamError
 
 __all__ = ["app"]
 
@@ -76,8 +79,13 @@ def status() -> None:
 
 @app.command()
 def fetch() -> None:
-    """Fetch the broker's jars if need be, and print their directory."""
-    _console.print(str(kafka_jars()))
+    """Fetch the broker's jars and archive its classes if need be, and print the jars' directory."""
+    jars = kafka_jars()
+    try:
+        prepare_broker()
+    except (StreamError, OSError, SubprocessError) as error:
+        report_to_stderr(f"That failed, so the broker will start slower; all else works. {error}")
+    _console.print(str(jars))
 
 
 @app.command()

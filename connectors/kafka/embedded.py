@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from connectors.kafka._broker_classes import sharing_options
 from connectors.kafka._broker_properties import (
     BrokerPorts,
     BrokerSecurity,
@@ -24,7 +25,7 @@ from runtime.embedded.ivy import Artifact, Bundle, Report, fetch, pinned_checksu
 from runtime.embedded.java import find_java
 from runtime.embedded.patience import FORMAT_TIMEOUT_S
 from runtime.embedded.ports import HOST, free_ports, is_free, require_free
-from runtime.embedded.process import Identity, ServerProcess, ServerSpec
+from runtime.embedded.process import STOP_TIMEOUT_S, Identity, ServerProcess, ServerSpec
 from runtime.errors import ConfigError, MissingRequirementError
 
 __all__ = [
@@ -195,10 +196,10 @@ class EmbeddedKafka:
                     raise
         return self
 
-    def stop(self) -> None:
-        """End the broker in good order; data and ports are kept."""
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the broker in good order, by force after ``timeout_s``; data and ports are kept."""
         if self._process:
-            self._process.stop()
+            self._process.stop(timeout_s=timeout_s)
 
     def kill(self) -> None:
         """End the broker as ``kill -9`` does; data and ports are kept."""
@@ -262,6 +263,7 @@ class EmbeddedKafka:
         properties_file = self._write_configuration(directory, ports)
         jvm = (
             str(java.executable),
+            *sharing_options(java.executable, jars, self._jvm_options),
             *self._jvm_options,
             f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
             f"-Djava.io.tmpdir={_temporary(directory)}",

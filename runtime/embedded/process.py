@@ -16,6 +16,7 @@ from runtime.embedded.patience import LONGEST_S, SILENCE_S, StartPatience
 from runtime.errors import MissingRequirementError
 
 __all__ = [
+    "STOP_TIMEOUT_S",
     "WATCHDOG_ANSWER_S",
     "Identity",
     "ServerProcess",
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 _WATCHDOG = Path(__file__).with_name("_watchdog.py")
 _TAIL_LINES = 15
 _POLL_S = 0.05
+
+STOP_TIMEOUT_S = 60.0
+"""What a server has to end in good order, before it is killed."""
 
 WATCHDOG_ANSWER_S = 120.0
 """Bound of a watchdog's end once it is dismissed; it must be scheduled for that, no more."""
@@ -131,7 +135,7 @@ class ServerProcess:
             self.kill()
             raise
 
-    def stop(self, *, timeout_s: float = 60.0) -> None:
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End it in good order, by force when it takes longer; nothing to do when ended."""
         if self._server is None:
             return
@@ -197,7 +201,7 @@ class ServerProcess:
         )
 
 
-def stop_identity(identity: Identity, *, timeout_s: float = 60.0) -> bool:
+def stop_identity(identity: Identity, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
     """End a process that another run started; False when it was gone already."""
     if not identity.is_running():
         return False

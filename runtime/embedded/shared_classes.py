@@ -8,6 +8,7 @@ that it does not fit, and loads the classes as ever.
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -105,7 +106,10 @@ class SharedClasses:
             path.unlink()
 
     def _make(self, run: Callable[[Path], None]) -> Path:
-        with tempfile.TemporaryDirectory(dir=cache_dir()) as directory:
+        scratch = f".{self.program}-classes-"
+        for left in cache_dir().glob(f"{scratch}*"):  # by one that was killed: the lock is ours
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=scratch) as directory:
             made = Path(directory) / "classes.jsa"
             run(made)
             if not made.exists():

@@ -5,13 +5,23 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import KafkaException
 
-from connectors.kafka.embedded import BrokerSecurity, EmbeddedKafka, SecurityProtocol
+from connectors.kafka._broker_classes import broker_classes
+from connectors.kafka.broker_archive import prepare_broker
+from connectors.kafka.embedded import (
+    QUICK_START,
+    BrokerSecurity,
+    EmbeddedKafka,
+    SecurityProtocol,
+    kafka_jars,
+)
+from runtime.embedded.java import find_java
 from runtime.errors import ConfigError, MissingRequirementError
 from tests.kafka_fixture import BrokerByLevel, SecureKafka, TopicFactory
 from tests.kafka_records import (
@@ -169,6 +179,49 @@ def test_sasl_without_tls(tmp_path: Path) -> None:
         assert admin(broker.secure_bootstrap, options).list_topics(timeout=120).brokers
         with pytest.raises(ConfigError, match="no TLS listener"):
             _ = broker.ca_file
+
+
+def _from_archive(directory: Path) -> list[float]:
+    """Of each JVM that logged there: how many of the classes that are not in Java's own archive
+    came from ours."""
+    shares = []
+    for log in directory.glob("loaded-*"):
+        lines = log.read_text("utf-8").splitlines()
+        others = [line for line in lines if not line.endswith("shared objects file")]
+        shares.append(sum(line.endswith("(top)") for line in others) / len(others))
+    return shares
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(QUICK_START, id="ours"),
+        pytest.param(("-Xmx512m", "-XX:+UseG1GC"), id="g1", marks=pytest.mark.extended),
+    ],
+)
+def test_broker_takes_its_classes_from_the_archive(tmp_path: Path, options: Sequence[str]) -> None:
+    """So does the formatting, and both with other flags than those of the archive's making."""
+    prepare_broker()
+    logged = (*options, f"-Xlog:class+load:file={tmp_path}/loaded-%p")
+    with EmbeddedKafka(data_dir=tmp_path / "broker", jvm_options=logged):
+        shares = _from_archive(tmp_path)
+    assert len(shares) == 2
+    assert min(shares) > 0.7
+
+
+@pytest.mark.extended
+def test_broken_archive_is_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything may lie in a cache: Java loads its classes as ever, and says nothing."""
+    jars = kafka_jars()
+    content = b"no classes at all\n" * 10_000
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path))
+    name = broker_classes(find_java().executable, jars).archive_name(len(content))
+    (tmp_path / name).write_bytes(content)
+    logged = (*QUICK_START, f"-Xlog:class+load:file={tmp_path}/loaded-%p")
+    with EmbeddedKafka(data_dir=tmp_path / "broker", jars=jars, jvm_options=logged) as broker:
+        assert _from_archive(tmp_path) == [0.0, 0.0]
+        assert "[cds" not in broker.log_path.read_text("utf-8")
 
 
 def test_a_level_is_started_once(kafka_by_level: BrokerByLevel, kafka: EmbeddedKafka) -> None:

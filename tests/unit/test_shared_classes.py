@@ -1,6 +1,7 @@
 """Which archive of loaded classes fits a program, and how one comes into the cache."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,21 @@ def test_failed_making_leaves_nothing(classes: SharedClasses, tmp_path: Path) ->
         classes.prepare(lambda _: None, timeout_s=1)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["p-classes.lock"]
     classes.prepare(_write, timeout_s=0)
+
+
+def test_killed_making_is_cleared_away(classes: SharedClasses, tmp_path: Path) -> None:
+    """By the next one: nobody else would, and it is as large as an archive."""
+
+    def killed(path: Path) -> None:
+        _write(path)
+        shutil.copytree(path.parent, tmp_path / "cache" / f"{path.parent.name}-left")
+
+    classes.prepare(killed, timeout_s=1)
+    made = classes.find()
+    assert made is not None
+    made.unlink()
+    classes.prepare(_write, timeout_s=1)
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {made.name, "p-classes.lock"}
 
 
 def test_archive_is_made_by_one_process_at_a_time(classes: SharedClasses, tmp_path: Path) -> None:
