@@ -46,6 +46,9 @@ _START_ATTEMPTS = 3
 QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """JVM options for the shortest start and a small footprint; not for a benchmark."""
 
+# A third of a formatting would go into setting up a log of which nobody reads a line.
+_NO_LOG = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
+
 _LOGGING = """\
 status = error
 appender.console.type = Console
@@ -311,7 +314,7 @@ class EmbeddedKafka:
             security=self._security,
         )
         answer = subprocess.run(
-            [*jvm, "kafka.tools.StorageTool", *arguments],
+            [*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments],
             capture_output=True,
             text=True,
             timeout=FORMAT_TIMEOUT_S,
