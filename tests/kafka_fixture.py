@@ -38,8 +38,7 @@ _PROPERTIES = {
     "log.cleaner.backoff.ms": "1000",
     # Others compare all that is in Kafka, where empty groups would vanish every 10 minutes.
     "offsets.retention.check.interval.ms": "86400000",
-    # A dozen of them stand by for most of a run: 1.4 % of a core each, and not 2.3 %.
-    "metadata.max.idle.interval.ms": "0",
+    # A dozen of them stand by for most of a run: 1.4 % of a core each, and not 2.0 %.
     "broker.heartbeat.interval.ms": "2000",
     "broker.session.timeout.ms": "9000",
 }

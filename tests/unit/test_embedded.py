@@ -155,6 +155,11 @@ def test_overrides_win() -> None:
     assert _properties(None, **{"node.id": "7"})["node.id"] == "7"
 
 
+def test_idle_broker_writes_nothing() -> None:
+    """Kafka's default is a record each half second, into a log that is kept."""
+    assert _properties(None)["metadata.max.idle.interval.ms"] == "0"
+
+
 def test_secure_listener_offers_its_mechanisms() -> None:
     """PLAIN users stand in the properties, SCRAM users in the format arguments."""
     security = BrokerSecurity(
