@@ -8,7 +8,7 @@ import pytest
 from connectors.kafka import producers
 from connectors.kafka.producers import ProducerPools, process_pools
 from connectors.kafka.slots import IDS_PER_TASK
-from runtime.errors import FencedError, UnreachableError
+from runtime.errors import DeliveryError, FencedError, UnreachableError
 from tests.fake_producer import FakeCluster
 from tests.producer_pools import Threads, pool_of, scope
 from tests.waiting import wait_for
@@ -101,6 +101,19 @@ def test_a_pool_that_was_closed_lets_nothing_more_in_and_keeps_no_thread() -> No
         pool.end(lease)
     pool.enter(scope(batch_id=1))
     assert len(pool) <= IDS_PER_TASK
+
+
+def test_the_producer_of_an_epoch_that_is_flushed_outlives_the_begin_of_the_next_ones() -> None:
+    """A continuous task begins them meanwhile; that of a writer which died is let go of."""
+    pool = pool_of(FakeCluster(), scope(), lambda function: function())
+    pool.enter(scope())
+    flushed, left = pool.take(scope(), timeout_s=1), pool.take(scope(), timeout_s=1)
+    pool.end(flushed)
+    for batch_id in (1, 2):
+        pool.enter(scope(batch_id=batch_id))
+    assert flushed.producer.client is not None
+    with pytest.raises(DeliveryError, match="given back"):
+        _ = left.producer.client
 
 
 def test_all_pools_of_a_process_are_let_go_at_once() -> None:

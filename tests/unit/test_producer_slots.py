@@ -61,6 +61,21 @@ def test_an_id_of_a_late_batch_rests_although_its_hinted_checkpoint_is_over() ->
     assert book.state(slot) is SlotState.SPENT
 
 
+def test_an_id_that_a_dead_writer_left_is_given_up_and_a_living_ones_is_not() -> None:
+    """By a task of a later batch: one of the same batch runs beside its neighbours, and a writer
+    whose epoch has ended still flushes it while the next one is written."""
+    book = SlotBook()
+    book.enter(scope())
+    for slot in book.to_prepare(at_least=2):
+        book.record(slot, SlotEvent.PREPARED)
+    left, ended = book.take(scope()), book.take(scope())
+    assert left is not None
+    assert ended is not None
+    book.record(ended, SlotEvent.END)
+    assert book.enter(scope(task="1.0")) == []
+    assert book.enter(scope(batch_id=1)) == [left]
+
+
 def test_a_task_whose_transactions_rest_gets_three_ids_and_then_an_error() -> None:
     """The bound of rule 4 holds when no checkpoint is committed."""
     book = SlotBook()
