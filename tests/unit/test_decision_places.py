@@ -16,6 +16,7 @@ from runtime.checkpoint.messages import (
     RegionRestarted,
     RestartAsked,
 )
+from runtime.checkpoint.plan import CheckpointSettings
 from runtime.contracts import PublishOutcome
 from runtime.errors import FencedError, UnreachableError
 from runtime.model import BatchKey, CheckpointKind, Verdict
@@ -144,6 +145,17 @@ def test_rule_23_a_decision_that_landed_before_its_withdrawal_stands() -> None:
     assert set(commit.committables) == {committable("main.0.1"), committable("side.0.1")}
     assert not driver.seen(AbortWork)
     assert driver.core.is_live("main", 0)
+
+
+def test_rule_23_a_batch_that_no_barrier_asked_for_grows_old_in_its_checkpoint() -> None:
+    """As a drop-in query's, each of which begins one: its transactions are no younger for that."""
+    driver = CoreDriver(CheckpointSettings(interval_s=None))
+    driver.auto = False
+    ack = driver.acknowledgement(BatchKey(region="main", generation=0, batch_id=1))
+    driver.tell(Acknowledged(ack=dataclasses.replace(ack, decide_by_s=driver.clock() + 5.0)))
+    driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
+    driver.tick(5.0)
+    assert [each.verdict for each in driver.seen(Publish)] == [Verdict.DECIDED, Verdict.ABORTED]
 
 
 def test_rule_6_a_withdrawal_in_a_place_that_is_taken_ends_the_run() -> None:
