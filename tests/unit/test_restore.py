@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from runtime.errors import (
 )
 from runtime.model import (
     CheckpointRecord,
+    FileReference,
     Redistribution,
     RegionRecord,
     StateEntry,
@@ -323,18 +325,27 @@ def test_a_directory_of_another_job_is_refused_before_anything_changes(
     assert job.sink.calls == ["check"]
 
 
-@pytest.mark.parametrize("operators", [(), ((0, "stateStoreSave"),)])
+@pytest.mark.parametrize(
+    "held",
+    [
+        {},
+        {"operators": ((0, "stateStoreSave"),)},
+        {"files": (FileReference(path="0/0/1.delta", length_bytes=3, sha256="0" * 64),)},
+    ],
+    ids=["nothing", "operators", "files"],
+)
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_a_region_that_never_kept_anything_may_become_stateless(
-    operators: tuple[tuple[int, str], ...], is_empty: bool
+    held: dict[str, Any], is_empty: bool
 ) -> None:
-    """Some steps of a plan counted as stateful once; state that is there is never given up."""
+    """Some steps of a plan counted as stateful once; state that is there, or was when the record
+    was written, is never given up."""
     kept = record(1)
-    state = dataclasses.replace(NEVER_WRITTEN, operators=operators)
+    state = dataclasses.replace(NEVER_WRITTEN, **held)
     regions = tuple(dataclasses.replace(each, state=state) for each in kept.regions)
     job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 1))
     job.store.empty |= {state.location} if is_empty else set()
-    if is_empty and not operators:
+    if is_empty and not held:
         assert job.start().regions["main"].splits == kept.regions[0].splits
     else:
         with pytest.raises(WrongJobError, match="keeps_state_now=False"):

@@ -36,10 +36,17 @@ def _next(driver: CoreDriver, read: SplitRange) -> None:
     [
         (7, 30, 1, 2, 10),
         (7, 30, None, 2, 10),
+        (7, 30, 1, None, 10),
         (7, 7, 1, 1, 10),
         (7, 30, 1, 2, 15),  # an epoch that is not decided yet had read on
     ],
-    ids=["a later leader", "nobody knows who led", "nothing to read yet", "from further on"],
+    ids=[
+        "a later leader",
+        "nobody knows who led",
+        "nobody knows who leads",
+        "nothing to read yet",
+        "from further on",
+    ],
 )
 def test_rule_8_a_range_that_was_set_back_is_decided(
     start: int, end: int, before: int | None, after: int | None, set_back_from: int
