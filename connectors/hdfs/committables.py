@@ -150,4 +150,4 @@ def _from_content(content: Mapping[str, object]) -> FileSet:
 
 def is_within(path: str) -> bool:
     """Whether a relative path stays below the directory that it is relative to."""
-    return bool(path) and not path.startswith("/") and not {"", ".", ".."} & set(path.split("/"))
+    return not {"", ".", ".."} & set(path.split("/"))
