@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from connectors.kafka.producers import ProducerPool
+from connectors.kafka.refusals import NotReadyError
 from connectors.kafka.transactional_producer import TransactionalProducer
 from runtime.contracts import TaskScope
 from runtime.errors import StreamError
@@ -104,7 +105,8 @@ class Preparations:
         return lease.producer.transactional_id
 
     def fail(self, error: type[StreamError]) -> None:
-        """A task asks, and is told of it."""
-        with pytest.raises(error):
+        """A task asks, and is told of it before its time is up."""
+        with pytest.raises(error) as told:
             self.pool.take(scope(), timeout_s=10)
+        assert not isinstance(told.value, NotReadyError)
         self.threads.join()

@@ -7,7 +7,7 @@ import pytest
 
 from connectors.kafka import producers
 from connectors.kafka.producers import ProducerPools, process_pools
-from connectors.kafka.slots import IDS_PER_TASK
+from connectors.kafka.slots import IDS_PER_TASK, NoIdLeftError
 from runtime.errors import DeliveryError, FencedError, UnreachableError
 from tests.fake_producer import FakeCluster
 from tests.producer_pools import Threads, pool_of, scope
@@ -43,6 +43,16 @@ def test_waiting_for_a_producer_has_a_bound() -> None:
     """A background thread that hangs in the client does not hang the task."""
     pool = pool_of(FakeCluster(), scope(), lambda _: None)
     with pytest.raises(UnreachableError, match="became ready in time"):
+        pool.take(scope(), timeout_s=0)
+
+
+def test_nobody_waits_for_an_id_where_all_of_them_rest() -> None:
+    """They become free by what the task's next batch is told, and by nothing else."""
+    pool = pool_of(FakeCluster(), scope(), lambda function: function())
+    pool.enter(scope())
+    for _ in range(IDS_PER_TASK):
+        pool.spend(pool.take(scope(), timeout_s=0))
+    with pytest.raises(NoIdLeftError):
         pool.take(scope(), timeout_s=0)
 
 

@@ -1,6 +1,7 @@
 """Rule 4 step by step: when an id may be initialised again, and how many there are."""
 
 import inspect
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -59,6 +60,16 @@ def test_an_id_of_a_late_batch_rests_although_its_hinted_checkpoint_is_over() ->
     slot = used_slot(book, scope(batch_id=5, checkpoint_id=5, committed_through=4))
     book.enter(scope(batch_id=5, checkpoint_id=6, committed_through=5, task="1.0"))
     assert book.state(slot) is SlotState.SPENT
+
+
+def test_an_id_rests_until_its_batch_is_committed_where_its_checkpoint_was_not_known() -> None:
+    """Rule 4: a long task begins an epoch before its barrier; its scope says which are over."""
+    book = SlotBook()
+    slot = used_slot(book, scope(batch_id=3))
+    for committed, state in [(2, SlotState.SPENT), (3, SlotState.FREE)]:
+        task = scope(batch_id=4, checkpoint_id=9, committed_through=8)
+        book.enter(replace(task, committed_batch=committed))
+        assert book.state(slot) is state
 
 
 def test_an_id_that_a_dead_writer_left_is_given_up_and_a_living_ones_is_not() -> None:
