@@ -56,7 +56,7 @@ from tests.core_driver import FAST, CoreDriver, committable, split
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, entry_of
 from tests.run_hands import hands_of
-from tests.starting_job import JOB_UID, PLAN, record
+from tests.starting_job import JOB_UID, PLAN, aborted, record
 
 AWAY = StorageError("the store does not answer", {}, "Ask again.")
 
@@ -326,6 +326,15 @@ def test_positions_are_not_told_while_the_store_is_away() -> None:
     assert source.group == {}
 
 
+def test_positions_are_not_told_by_a_run_that_was_taken_over() -> None:
+    """The newer run's are further on: these would be a step back for lag tools."""
+    source = FakeSource("source", {0: 9})
+    store = FakeStore(records={1: aborted(1), 2: aborted(2, leader_session_id="newer")})
+    told = TellPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
+    done(hands(store, sources={"source": source}), told)
+    assert source.group == {}
+
+
 # --- behind the commit ----------------------------------------------------------------------------
 
 
@@ -379,6 +388,35 @@ def test_positions_are_told_to_the_sources_they_are_of_and_to_all_though_one_fai
         "source": {0: 7},
         "idle": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("taken_over", "retired", "is_kept"),
+    [("never", True, False), ("before", False, True), ("meanwhile", True, True)],
+)
+def test_rule_29_what_a_newer_run_may_have_begun_with_is_neither_retired_nor_forgotten(
+    taken_over: str, retired: bool, is_kept: bool
+) -> None:
+    """Files held over epochs that it names are not this run's to sweep."""
+
+    class Raced(FakeStore):
+        def retire(self, checkpoint_ids: Collection[int]) -> None:
+            super().retire(checkpoint_ids)
+            if taken_over == "meanwhile":
+                self.records[3] = newer
+
+    newer = aborted(3, leader_session_id="newer")
+    held = (replace(committable("held"), state_name="held"),)
+    region = RegionRecord(region="main", generation=0, operator_states=held)
+    records = {0: record(0), 1: record(1, regions=(region,)), 2: record(2)}
+    store = Raced(records={n: replace(r, leader_session_id="new") for n, r in records.items()})
+    store.committed |= records.keys()
+    kept = KeptStates.read(store)
+    if taken_over == "before":
+        store.records[3] = newer
+    done(hands(store, kept=kept), Retire(retained=1))
+    assert (1 in store.retired) is retired
+    assert kept.entries() == (held if is_kept else ())
 
 
 @pytest.mark.parametrize(
