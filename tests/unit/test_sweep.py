@@ -252,6 +252,22 @@ def test_rule_28_what_is_listed_and_not_described_is_not_swept() -> None:
     assert sweeper.sweep(view, operator_id=None, timeout_s=1).missing == ()
 
 
+def test_what_a_coordinator_has_forgotten_since_it_was_listed_disturbs_no_sweep() -> None:
+    """There is nothing to abort, and the others are."""
+    harness, sweeper = _harness()
+    forgotten, left = (_leave_open(harness, generation=1) for _ in range(2))
+    describe = FakeWire.describe
+
+    def late(self: FakeWire, ids: Sequence[str], *, timeout_s: float) -> Mapping[str, Any]:
+        return {**describe(self, ids, timeout_s=timeout_s), forgotten.transactional_id: None}
+
+    with patch.object(FakeWire, "describe", late):
+        view = dataclasses.replace(VIEW, generations={"main": 2})
+        result = sweeper.sweep(view, operator_id=None, timeout_s=1)
+    assert (result.aborted, result.missing) == (1, ())
+    assert set(harness.broker.discarded) == {left}
+
+
 def test_an_unreachable_cluster_is_swept_next_time() -> None:
     """A sweep never raises for a remote."""
     harness, sweeper = _harness()
