@@ -98,7 +98,9 @@ def grown_old(*, within_s: float = 5.0) -> CoreDriver:
     assert [each.verdict for each in driver.seen(Publish)] == [Verdict.DECIDED] * 2
     driver.tell(Published(checkpoint_id=1, outcome=UNKNOWN))
     driver.tick(1.0)
-    assert [each.verdict for each in driver.seen(Publish)][2:] == [Verdict.ABORTED]
+    (abort,) = driver.seen(Publish)[2:]
+    assert abort.verdict is Verdict.ABORTED
+    assert "grew old" in abort.reason
     assert not driver.seen(AbortWork)
     return driver
 

@@ -70,6 +70,14 @@ def test_rule_17_a_barrier_that_nobody_cut_before_a_region_was_late_counts_too()
     assert driver.core.is_live("main", 0)
 
 
+def test_rule_9_a_late_region_that_asks_again_gets_the_barrier_that_it_has() -> None:
+    """Spark may not have logged it: another one would leave its range out for ever."""
+    driver, late = _hanging()
+    driver.tick(1.0)
+    assert driver.poll(9) != late
+    assert driver.poll(9, region="side") == late
+
+
 def test_rule_17_a_bounded_job_ends_though_a_late_region_hangs() -> None:
     """The others have read everything; the late one reads its range again in a new life."""
     bounded = tuple(replace(plan, follows=True, bounded=True) for plan in TWO)
