@@ -182,9 +182,10 @@ class LocalFileSystem:
             if not _is_directory(target):
                 target.unlink(missing_ok=True)
                 return
-            target.replace(self._root / f"{_TRASH}{uuid.uuid4().hex}")
+            # Where it lies: above, its user need not be allowed to write.
+            target.replace(target.parent / f"{_TRASH}{uuid.uuid4().hex}")
             _sync_directory(target.parent)
-            for trash in self._root.glob(f"{_TRASH}*"):  # also what a crash left of an earlier one
+            for trash in target.parent.glob(f"{_TRASH}*"):  # also what a crash left of another
                 shutil.rmtree(trash, ignore_errors=True)
 
     def close(self) -> None:
