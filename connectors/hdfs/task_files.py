@@ -80,7 +80,7 @@ class LocalTaskFiles:
 
     def require(self, directory: str) -> None:
         """See `TaskFiles.require`: a decided file on another host's disk stops a query for good."""
-        if not Path(directory).is_dir():
+        if not LocalFileSystem(Path(directory)).exists(""):
             raise ConfigError(
                 "a task does not see the directory in which the driver publishes files",
                 {"path": directory, "host": socket.gethostname()},

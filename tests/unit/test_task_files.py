@@ -241,3 +241,12 @@ def test_what_tasks_cannot_reach_is_refused_by_name(
     """Before any task starts."""
     with pytest.raises(ConfigError, match=named):
         web_hdfs_address(uri, settings.get, user="ada")
+
+
+def test_a_directory_that_cannot_be_looked_at_is_not_called_absent(tmp_path: Path) -> None:
+    """A mount that fails for a moment is tried again; another host's disk is not."""
+    (tmp_path / "root").symlink_to(tmp_path / "root")  # for ever: ELOOP
+    with pytest.raises(StorageError):
+        LocalTaskFiles().require(str(tmp_path / "root"))
+    with pytest.raises(ConfigError, match="does not see the directory"):
+        LocalTaskFiles().require(str(tmp_path / "absent"))
