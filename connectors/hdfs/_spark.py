@@ -93,6 +93,9 @@ class SparkFrameSaver:
                 apart = [F.col(_quoted(column)) for column in self.partition_by]
                 in_files = _java_schema(rows.drop(*apart))
                 sources.DataSourceUtils.verifySchema(form, in_files, False)
+                if self.format_name in ROW_COUNTS:  # by column: Spark would find neither of two
+                    is_case_told = conf.caseSensitiveAnalysis()
+                    sql.util.SchemaUtils.checkSchemaColumnNameDuplication(in_files, is_case_told)
                 self._prepare(rows, form, in_files)
 
     def _prepare(self, rows: DataFrame, form: Any, in_files: Any) -> None:  # noqa: ANN401 - Java objects

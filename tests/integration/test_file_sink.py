@@ -382,6 +382,20 @@ def test_options_that_a_writer_takes_are_no_reason_to_refuse(
     run(spark, kafka, topic(), tmp_path, lambda stream: stream.transform(described).sink(sink))
 
 
+@pytest.mark.parametrize("format_name", ["parquet", "orc"])
+def test_fields_of_a_struct_that_differ_in_case_alone_are_said_before_anything_is_written(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, format_name: str
+) -> None:
+    """Spark writes them into such files, and fails when it reads one, as to merge it."""
+    job, stream = bounded(spark, kafka, "never-read", tmp_path)
+    sink = HdfsSink(str(tmp_path / "out" / "rows"), format=format_name)
+    struct = "named_struct('odd', 1, 'Odd', 2) AS both"
+    stream.transform(lambda frame: frame.selectExpr("value", struct)).sink(sink)
+    with pytest.raises(ConfigError, match=r"(?i)odd` already exists"):
+        job.run()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("settings", [{}, {"partition_by": ["day"]}, {"columns": ["day"]}])
 def test_columns_that_differ_in_case_alone_are_said_before_anything_is_written(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, settings: dict[str, list[str]]
