@@ -90,7 +90,7 @@ def fetch() -> None:
 
 @app.command()
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names.")],
     *,
     partitions: Annotated[int, typer.Option(min=1, help="Of each topic.")] = 4,
     bootstrap: Annotated[

@@ -42,7 +42,9 @@ _Path = Annotated[
         "Also the checkpointLocation of a drop-in query.",
     ),
 ]
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[TRANSACTIONAL_ID]...")]
+_Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Which; left out: all of them.")
+]
 _Bootstrap = Annotated[
     str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers, if not those on record.")
 ]

@@ -129,6 +129,14 @@ def _commands(
         yield from _commands(each, *path, name)
 
 
+def test_the_usage_of_every_command_says_once_what_may_be_repeated() -> None:
+    """Typer puts the dots and brackets there; a metavar with its own shows them twice."""
+    commands = _commands(get_command(build_app(entry_points(group=ENTRY_POINT_GROUP))))
+    told = [option.metavar for _, command in commands for option in command.params]
+    assert "TRANSACTIONAL_ID" in told
+    assert [each for each in told if each and ("..." in each or "[" in each)] == []
+
+
 def test_the_version_is_told_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     """It is what checkpoints have on record."""
     with pytest.raises(SystemExit) as caught:
