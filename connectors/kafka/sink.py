@@ -32,6 +32,7 @@ __all__ = ["KafkaSink"]
 
 _MOST_DIGITS = 9  # of a number of MiB
 _LONGEST_TIMEOUT_S = (2**31 - 1) // 1000  # Kafka counts milliseconds in 32 bits
+_LONGEST_PREFIX_BYTES = 30_000  # logs of brokers keep names of 32,767; ids add to it
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -288,6 +289,12 @@ class KafkaSink:
                 "a prefix for transactional ids holds a character that Kafka cannot be told",
                 {"sink": self._name, "transactional_id_prefix": ascii(self._prefix)},
                 "Remove null characters and halves of surrogate pairs: all tasks would get one id.",
+            )
+        if len(self._prefix.encode()) > _LONGEST_PREFIX_BYTES:
+            raise ConfigError(
+                "a prefix for transactional ids is longer than brokers keep it",
+                {"sink": self._name, "bytes": len(self._prefix.encode())},
+                f"Choose one of {_LONGEST_PREFIX_BYTES} bytes at most.",
             )
         if self._timeout_s is not None and not 1 <= self._timeout_s <= _LONGEST_TIMEOUT_S:
             raise ConfigError(

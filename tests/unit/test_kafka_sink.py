@@ -32,6 +32,7 @@ def sink(**settings: Any) -> KafkaSink:
         ({"guarantee": "whatever it takes"}, "Use one of exactly-once, at-least-once, none"),
         ({"transactional_id_prefix": ""}, "exactly-once needs a prefix"),
         ({"transactional_id_prefix": "p\0x"}, "cannot be told"),
+        ({"transactional_id_prefix": "ü" * 15_001}, "longer than brokers keep"),
         ({"topic": "no spaces"}, "cannot be the name of a topic"),
         ({"topic": ""}, "cannot be the name of a topic"),
         ({"transaction_timeout_s": 0.5}, "too short"),
