@@ -101,6 +101,7 @@ class Threads:
         self.driver = Process("driver")
         self.job_uid = JOB
         self.listens = True
+        self.counts = False
         self.is_cut_off = False
         self.people = Process("world")
         self.workers = 0

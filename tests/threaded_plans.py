@@ -68,6 +68,7 @@ class Plan:
         moves: splits go from region to region.
         rescales: each run has other regions.
         parks: a region that fails often stands still until somebody asks for it.
+        counts: functions count their records, and say so in each decision; then no split moves.
         leader_is_seen: tasks can read who leads.
         ending: what becomes of the last driver.
         patience: turns until readers must see all, and until all must have ended.
@@ -81,6 +82,7 @@ class Plan:
     moves: bool = False
     rescales: bool = False
     parks: bool = False
+    counts: bool = False
     leader_is_seen: bool = True
     ending: str = "good"
     patience: int = 300_000
@@ -101,6 +103,7 @@ class _World:
             moves=plan.moves,
             rescales=plan.rescales,
             parks=plan.parks,
+            counts=plan.counts,
         )
         self.runs.leader_is_seen = plan.leader_is_seen
         self.later_runs = 0
@@ -292,6 +295,7 @@ class _World:
     def _elders_end(self) -> None:
         """Of runs that have a successor nothing is left: tasks that see who leads end at once."""
         runs = self.runs
+        self.later_runs = _LATER_RUNS  # one that begins now would be the newest
         began_s = runs.switched.now_s
         if self.plan.leader_is_seen:
             runs.switched.run(lambda: not self._elders(tasks=True), most_turns=self.plan.patience)
@@ -330,7 +334,6 @@ class _World:
         for partition in runs.logs:
             runs.logs[partition] += 5
         runs.switched.run(lambda: False, most_turns=self.random.randrange(300))
-        self.later_runs = _LATER_RUNS
         last = self._newest()
         longest_s = LOST_S + 3 * _LONGEST_TRY_S
         if self.plan.ending == "good":

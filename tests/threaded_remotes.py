@@ -13,6 +13,7 @@ from connectors.kafka.wire import EndReport
 from runtime.checkpoint.leader import Leader
 from runtime.checkpoint.retention import indispensable
 from runtime.contracts import PublishOutcome
+from runtime.counts import COUNTS_KIND, decode_totals
 from runtime.errors import StorageError, UnreachableError
 from runtime.model import SEAL, CheckpointRecord, Verdict
 from runtime.owner_record import OwnerRecord
@@ -38,11 +39,13 @@ class Directory(FakeStore):
         late: records on their way, which nobody waits for any more.
         head: the decision that the job goes on from.
         begins: of a partition, where its records go on behind the last start that went back.
+        counts: decisions say how many records functions were given.
         before: of a partition, what readers see before that.
     """
 
     decided: set[TransactionIdentity] = field(default_factory=set)
     aborted: set[TransactionIdentity] = field(default_factory=set)
+    counts: bool = False
     leader: Leader | None = None
     late: list[CheckpointRecord] = field(default_factory=list)
     head: CheckpointRecord | None = None
@@ -71,9 +74,17 @@ class Directory(FakeStore):
             named = {decode_handle(e).identity for e in record.committables}
             self.require(not named & self.aborted, f"aborted and decided: {named & self.aborted}")
             self.decided |= named
+            self._require_counts(record)
             self.head = record
         elif record.asked_by == SEAL and record.restored_from is not None:
             self._go_on_from(self.records[record.restored_from])
+
+    def _require_counts(self, record: CheckpointRecord) -> None:
+        """Of every record once, whichever regions and runs have read them."""
+        states = [entry for region in record.regions for entry in region.operator_states]
+        read = sum(decode_totals(e).read for e in states if e.kind == COUNTS_KIND)
+        ends = sum(_positions(record).values())
+        self.require(not self.counts or read == ends, f"counted: {read}, of {ends}: {record}")
 
     def _go_on_from(self, resumed: CheckpointRecord) -> None:
         """What was decided is committed, and then it is read again from there."""

@@ -117,15 +117,16 @@ class Runs:
         moves: bool,
         rescales: bool,
         parks: bool,
+        counts: bool,
     ) -> None:
         self.random = random
         self.switched = Switched(random.randrange)
         self.faults = faults
         self.sinks = ("sink", "other")[:sinks]
-        self.moves, self.rescales, self.parks = moves, rescales, parks
+        self.moves, self.rescales, self.parks, self.counts = moves, rescales, parks, counts
         self.leader_is_seen = True
         self.broker = FakeBroker(level=level, on_end=self._ended)
-        self.directory = Directory(require=self.switched.require)
+        self.directory = Directory(require=self.switched.require, counts=counts)
         self.owners: dict[str, OwnerRecord | None] = {}
         self.logs = dict.fromkeys(range(_PARTITIONS), 0)
         self.people = Process("world")
@@ -241,6 +242,7 @@ class Run:
         self.started: StartedJob | None = None
         self.has_ended = self.is_stopping = self.is_cut_off = self.is_disturbed = False
         self.has_store = self.has_brokers = True
+        self.counts = world.counts
         self.listens = False
         self.error: StreamError | None = None
         self.job_uid = ""
@@ -345,8 +347,9 @@ class Run:
     def _plan(self) -> JobPlan:
         graph = (
             OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),
+            OperatorNode(operator_id="f", name="f", kind="function", upstream=("source",)),
             *(
-                OperatorNode(operator_id=name, name=name, kind="sink", upstream=("source",))
+                OperatorNode(operator_id=name, name=name, kind="sink", upstream=("f",))
                 for name in self.sinks
             ),
         )

@@ -27,6 +27,7 @@ from runtime.continuous.task_registry import TaskRegistry
 from runtime.contracts import ContinuousWriter, RegisteredAttempt, TaskScope
 from runtime.errors import StreamError, TransactionAbortedError, UnreachableError
 from runtime.model import BatchKey, RegionRecord
+from runtime.on_error import Skip
 from runtime.poison import ChainedFunction, FunctionRun
 from runtime.task_writers import TaskWriters
 from tests.continuous_parts import LogFollower
@@ -77,8 +78,10 @@ class World(Protocol):
         sinks: by operator id.
         driver: its process.
         job_uid: of the job.
+        counts: functions count their records.
     """
 
+    counts: bool
     switched: Switched
     faults: "Faults"
     broker: FakeBroker
@@ -379,8 +382,16 @@ class Life:
         self.is_told = False
         self.fails = False
         self.courier: Courier | None = None
+        policy = Skip() if world.counts else None
+        self.functions = (
+            ChainedFunction(name="f", operator_id="f", function=self._function, policy=policy),
+        )
         self.book = EpochBook(
-            region=record.region, generation=generation, pulse=TaskPulse(world.switched.clock)
+            region=record.region,
+            generation=generation,
+            functions=self.functions,
+            operator_states=record.operator_states,
+            pulse=TaskPulse(world.switched.clock),
         )
         self.book._lock = cast(Any, world.lock())  # noqa: SLF001 - its default is a real one
         self.splits = [s.at_end() for s in record.splits]
@@ -423,14 +434,13 @@ class Life:
         registry = TaskRegistry(
             link, self.courier, lost_timeout_s=LOST_S, clock=world.switched.clock
         )
-        function = ChainedFunction(name="f", operator_id="f", function=self._function)
         return TaskLoop(
             self.region,
             self.generation,
             follower=_Follower(self.splits, world.logs),
             courier=self.courier,
             open_writers=partial(self._open, registry),
-            functions=lambda: FunctionRun([function]),
+            functions=lambda: FunctionRun(self.functions),
             begins_after=self.begins_after,
             clock=world.switched.clock,
         )
@@ -438,6 +448,8 @@ class Life:
     def _function(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.world.switched.point("a function")
         if self.fails:
+            if self.world.counts:  # any other error is the record's
+                raise StreamError("the function fails", {}, "")
             raise RuntimeError("the function fails")
         return batch
 

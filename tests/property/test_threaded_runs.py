@@ -39,6 +39,7 @@ _plans = st.builds(
     moves=st.booleans(),
     rescales=st.booleans(),
     parks=st.booleans(),
+    counts=st.booleans(),
     leader_is_seen=st.booleans(),
     ending=st.sampled_from(["good", "killed", "frozen"]),
 )
