@@ -39,13 +39,12 @@ from runtime.contracts import (
     MetadataStore,
     RegionHandle,
     RegionLife,
-    RegionRegistration,
     RegisteredAttempt,
     SinkCoordinator,
     SplitEnumerator,
     TaskScope,
 )
-from runtime.errors import FencedError, StreamError, UnreachableError, WaitedTooLongError
+from runtime.errors import StreamError
 from runtime.model import OperatorNode
 from runtime.owner_record import OwnerClaim, OwnerRecord
 from runtime.service.hosted_region import HostedRegion
@@ -54,6 +53,7 @@ from tests.fake_kafka import FakeBroker, Written
 from tests.fakes import FakeSource
 from tests.random_moves import RandomMoves
 from tests.switched_threads import Process, Switched, Thread
+from tests.threaded_lives import Link, RunningLife
 from tests.threaded_remotes import Directory, ReachedOwner, ReachedStore, ReachedWire
 from tests.threaded_tasks import (
     OTHER,
@@ -66,12 +66,11 @@ from tests.threaded_tasks import (
     made_ready,
 )
 
-__all__ = ["START_S", "Link", "Run", "Runs"]
+__all__ = ["START_S", "Run", "Runs"]
 
 START_S = 30.0
 """What a start is given."""
 _PARTITIONS = 4
-_CANCELLED_S = 60.0
 _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 _SWITCHED = (
     "connectors.kafka.coordination",
@@ -331,7 +330,7 @@ class Run:
 
         self.switched.spawn(commands, process=self.driver, name="service")
 
-    def _begin_life(self, life: RegionLife) -> "_RunningLife":
+    def _begin_life(self, life: RegionLife) -> "RunningLife":
         before = self.lives.get(life.region)
         is_left = before is not None and before.has_ended and not before.worker.is_killed
         if before is not None and is_left and self.faults.choose(2):
@@ -340,7 +339,7 @@ class Run:
             worker = Worker(f"worker-{next(self.world.workers)}")
         begun = Life(self, life.restored, life.generation, worker)
         self.lives[life.region] = begun
-        return _RunningLife(self, begun)
+        return RunningLife(self, begun)
 
     # --- what it is made of -----------------------------------------------------------------------
 
@@ -437,64 +436,3 @@ class Run:
             ages=self.switched.clock,
             draw_owner=lambda: owner,
         )
-
-
-class _RunningLife:
-    """Implements `RunningLife`, as `runtime.spark.continuous.ContinuousLife`."""
-
-    def __init__(self, run: Run, life: Life) -> None:
-        self._run = run
-        self._life = life
-
-    @property
-    def is_active(self) -> bool:
-        return not self._life.is_told
-
-    def registration(self) -> RegionRegistration:
-        return self._life.book.registration()
-
-    def prepare_stop(self) -> None:
-        self._life.book.stop()
-
-    def stop(self) -> None:
-        life, switched = self._life, self._run.switched
-        life.book.stop()
-        is_over = switched.block(lambda: life.has_ended, 10.0, at="its good end")
-        if is_over or life.worker.is_killed:
-            return
-        how = self._run.faults.choose(4)
-        if how < 2:
-            life.worker.is_killed = True  # cancelled
-        elif how == 2 and not switched.block(lambda: life.has_ended, _CANCELLED_S, at="its end"):
-            raise WaitedTooLongError("a region's task did not end", {}, "")
-        # Else Spark has lost its executor, which lives.
-
-    def require_writable(self) -> None:
-        """A life writes no files."""
-
-    def failure(self) -> BaseException | None:
-        return self._life.error
-
-
-class Link(PlayedLink):
-    """Where nobody answers it looks who leads, as `runtime.service.client` does."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self._run = run
-
-    def _asked(self, work: Any) -> Any:
-        try:
-            return super()._asked(work)
-        except UnreachableError:
-            self.require_leadership()
-            raise
-
-    def require_leadership(self) -> None:
-        """Raise where a later run has announced itself."""
-        self._run.switched.point("who leads")
-        leader, started = self._run.world.directory.leader, self._run.started
-        if leader is None or started is None or not self._run.world.leader_is_seen:
-            return
-        if leader.generation is not None and leader.generation > started.generation:
-            raise FencedError("another coordinator leads the job now", {}, "")

@@ -23,8 +23,8 @@ from runtime.continuous.courier import Courier
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import SEAL, CheckpointRecord
+from tests.threaded_lives import Link
 from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
-from tests.threaded_runs import Link
 
 _MUTANT_SEEDS = 20
 _SUCCESSORS = ("another run", "freeze driver", "kill driver", "stop driver", "stop thread")
