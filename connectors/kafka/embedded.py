@@ -96,7 +96,8 @@ class EmbeddedKafka:
         transaction_version: feature level 0, 1 or 2 that a new data directory is formatted with.
         properties: server properties that win over the defaults.
         security: adds a listener where clients must log in, see `secure_bootstrap`.
-        jvm_options: heap and compiler settings.
+        jvm_options: heap and compiler settings. Unless they say what is shared, a broker starts
+            from the archive of its classes that ``sluice kafka fetch`` makes, if there is one.
         detached: the broker goes on when this process ends.
         cluster_id: that a new data directory is formatted with; None: any. Nodes that are
             configured to be one cluster share it.
