@@ -117,6 +117,24 @@ def test_repair_commits_the_replacement_only_once_it_is_on_record() -> None:
     assert driver.core.last_committed == 1
 
 
+def test_rule_11_of_what_is_decided_only_a_batch_under_repair_is_written_again() -> None:
+    """Else late attempts of its tasks are refused, and so are those of older batches meanwhile."""
+    driver = CoreDriver(REPAIRING, regions=CHAINED)
+    older = driver.epoch_batch(3)
+    driver.tick(1.0)
+    driver.auto = False
+    driver.outcomes[b"main.0.2"] = CommitOutcome.ABORTED
+    lost = driver.ack(driver.poll(6))
+    driver.answer(driver.held.pop(0))
+    with pytest.raises(FencedError, match="decided already"):
+        driver.core.require_wanted(lost)
+    driver.answer(driver.held.pop(0))
+    assert driver.seen(Repair)
+    driver.core.require_wanted(lost)
+    with pytest.raises(FencedError, match="decided already"):
+        driver.core.require_wanted(older)
+
+
 def test_a_repair_by_somebody_else_means_that_we_are_fenced() -> None:
     """Only a newer run repairs what this one decided."""
     driver = CoreDriver(REPAIRING, regions=CHAINED)

@@ -84,6 +84,9 @@ def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:
     assert not view.is_settled(BatchKey(region="main", generation=0, batch_id=0))
     driver.auto = False
     batch = driver.epoch_batch(3)
+    for _ in ("it is decided", "it is committed"):
+        assert not driver.core.sweep_view("uid", ()).is_settled(batch)
+        driver.answer(driver.held.pop(0))
     assert not driver.core.sweep_view("uid", ()).is_settled(batch)
     while driver.held:
         driver.answer(driver.held.pop(0))
@@ -91,6 +94,14 @@ def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:
     assert view.is_settled(batch)
     assert not view.is_settled(replace(batch, batch_id=batch.batch_id + 1))
     assert not view.is_settled(replace(batch, generation=1))
+
+
+def test_rule_4_no_batch_of_a_new_life_is_settled_by_what_an_older_one_decided() -> None:
+    """Its batch ids may begin anew: what it has staged, and nobody has decided, is no orphan."""
+    driver = CoreDriver(FAST)
+    batch = driver.epoch_batch(3)
+    generation = driver.restart()
+    assert not driver.core.sweep_view("uid", ()).is_settled(replace(batch, generation=generation))
 
 
 def test_rule_29_a_run_that_was_taken_over_retires_nothing() -> None:

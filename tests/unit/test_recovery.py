@@ -241,14 +241,16 @@ def test_orphans_are_swept_while_a_decided_checkpoint_is_slow() -> None:
 
 
 def test_a_lost_transaction_stops_the_start_with_its_ranges() -> None:
-    """Default ``on_lost=fail``: never a log line."""
+    """Default ``on_lost=fail``: never a log line, and nothing is written again."""
     job = Job(record(0), committed=(0,))
+    job.repairer = rewriter = _Rewriter(job)
     gone = job.open("gone")
     gone.state = TransactionState.ABORTED
     job.store.records[1] = record(1, entries=(entry_of(gone),))
     with pytest.raises(TransactionLostError, match=r"input-0:\[0,10\)"):
         job.start()
     assert 1 not in job.store.committed
+    assert rewriter.calls == 0
 
 
 def test_an_unknown_transaction_is_never_repaired() -> None:
@@ -387,13 +389,18 @@ def test_rule_17_a_start_compares_what_a_region_has_open_with_what_is_decided() 
     told = RegionRegistration(
         region="main", generation=0, acknowledged=1, open=(work(1, decided), work(2, left))
     )
+    of_another = OpenWork(
+        batch=BatchKey(region="vanished", generation=0, batch_id=1),
+        committables=(job.pre_commit("another region's"),),
+    )
+    others = RegionRegistration(region="vanished", generation=0, acknowledged=1, open=(of_another,))
     job.sink.sweep = lambda view, *, timeout_s: 0  # type: ignore[method-assign]
 
     def look(point: str) -> None:
         if point == "before-seal":
-            assert len(job.broker.ongoing()) == 2
+            assert len(job.broker.ongoing()) == 3
 
-    job.start(told=(told,), at=look)
+    job.start(told=(told, others), at=look)
     assert job.points.count("before-seal") == 1
     assert job.broker.read_committed(0) == ["decided"]
     assert not job.broker.ongoing()

@@ -234,6 +234,24 @@ def test_rule_28_a_sweep_that_misses_a_broker_says_so_and_the_next_one_finishes(
     assert unseen in harness.broker.discarded
 
 
+def test_rule_28_the_first_sweep_waits_for_a_broker_that_is_away_and_no_longer() -> None:
+    """What that one alone lists holds readers back as well."""
+    harness, waits = FakeHarness(2), list[float]()
+
+    def comes_back(seconds: float) -> None:
+        waits.append(seconds)
+        harness.wire.absent, harness.wire.absent_ids = (), frozenset()
+
+    sweeper = Sweeper(harness.wire, prefix=harness.prefix, sleep=comes_back)
+    _, unseen = (_leave_open(harness, generation=1) for _ in range(2))
+    harness.wire.absent = ("broker 3",)
+    harness.wire.absent_ids = frozenset({unseen.transactional_id})
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+    result = sweeper.sweep_all(view, operator_id=None, timeout_s=5)
+    assert (result.aborted, result.remaining, result.missing) == (2, 0, ())
+    assert len(waits) == 1
+
+
 def test_rule_28_what_is_listed_and_not_described_is_not_swept() -> None:
     """Its coordinator died in between: who waits for the end of the sweep would go."""
     harness, sweeper = _harness()
