@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from tests.simulation.profiles import profile_of
 from tests.simulation.shrink import Failure, find, shrink, story
-from tests.simulation.unguarded import leave_out_guards
 from tests.simulation.world import World
 
 __all__ = ["main"]
@@ -76,7 +75,6 @@ def _begin_worker() -> None:
     # by this one, which a handler of the parent's would only note where a worker waits for a lock.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
-    leave_out_guards()
     gc.freeze()  # a world is garbage when it ends; modules never are
     gc.set_threshold(_WORLDS_OF_GARBAGE)
 
