@@ -43,7 +43,7 @@ _Path = Annotated[
     ),
 ]
 _Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Which; left out: all of them.")
+    list[str] | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Left out: all.")
 ]
 _Bootstrap = Annotated[
     str | None, typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers, if not those on record.")
