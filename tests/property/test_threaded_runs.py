@@ -20,6 +20,8 @@ from runtime.checkpoint import startup, steps
 from runtime.checkpoint.ownership import OwnerWatch
 from runtime.checkpoint.startup import StartSequence
 from runtime.continuous.courier import Courier
+from runtime.continuous.desk import EpochBook
+from runtime.continuous.messages import EpochResult
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import SEAL, CheckpointRecord
@@ -186,6 +188,19 @@ def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Link, "require_leadership", lambda _: None)
 
 
+def _an_epoch_counts_each_time_it_is_told(patch: pytest.MonkeyPatch) -> None:
+    """An answer that is lost has its records counted again."""
+    acknowledge = EpochBook._acknowledge  # noqa: SLF001 - goes on with the real one
+
+    def counted(self: EpochBook, coordinator: Any, result: EpochResult) -> None:
+        told = self._told
+        if told is not None and told.batch == result.batch:
+            self.operator_states = self._acknowledgement(result).region.operator_states
+        acknowledge(self, coordinator, result)
+
+    patch.setattr(EpochBook, "_acknowledge", counted)
+
+
 def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """As they end, whoever may have decided it."""
 
@@ -207,6 +222,7 @@ _BROKEN = {
     "a recovery skips an id": (_a_recovery_skips_an_id, "aborted and decided"),
     "a sweep skips an id": (_a_sweep_skips_an_id, "readers wait"),
     "tasks wait for ever": (_tasks_wait_for_ever, "go on"),
+    "an epoch counts each time": (_an_epoch_counts_each_time_it_is_told, "counted"),
     "tasks ask nobody who leads": (_tasks_ask_nobody_who_leads, "tasks of elders went on"),
     "tasks commit what they hold": (_tasks_commit_what_they_hold, "committed and not decided"),
 }
@@ -217,7 +233,9 @@ def test_runs_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -
     """By what goes wrong then."""
     breaks, what = _BROKEN[name]
     breaks(monkeypatch)
-    plan = Plan(0, events=_SUCCESSORS, leader_is_seen=False, ending="killed", patience=60_000)
+    plan = Plan(
+        0, events=_SUCCESSORS, counts=True, leader_is_seen=False, ending="killed", patience=60_000
+    )
     if breaks is _tasks_wait_for_ever:  # that of a driver which has no successor
         plan = replace(plan, events=())
     if breaks is _tasks_ask_nobody_who_leads:
