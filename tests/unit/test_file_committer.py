@@ -74,6 +74,24 @@ def test_a_report_names_a_few_files_and_counts_the_rest() -> None:
         assert len(found.detail) < 2_000
 
 
+def test_a_commit_is_told_once_the_names_are_durable() -> None:
+    """Its mark is: a host that loses its power behind that would leave a decided file nowhere."""
+    refused = {"sync"}
+    disk = Disk(files={".s/a/s0": b"x"})
+    committer = FileCommitter(
+        lambda uri: FakeFileSystem(
+            disk, uri=uri, fault=lambda step: Fault.REFUSED if step in refused else Fault.NONE
+        )
+    )
+    entry = entry_of("fake:///data", ["part-0"])
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert report.outcome is CommitOutcome.PENDING
+    refused.clear()
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert set(disk.files) == {"orders/part-0"}
+
+
 def test_an_abort_that_runs_out_of_time_says_so_and_goes_on_later() -> None:
     """What is left is an orphan that the sweep finds, not a file that anybody reads."""
     now_s = [0.0]
