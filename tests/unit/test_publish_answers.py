@@ -1,14 +1,16 @@
 """Rule 7: each answer of the step that puts a record in its place, settled by looking."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import PublishOutcome
 from runtime.errors import StorageError
-from runtime.model import CheckpointRecord
+from runtime.model import CheckpointRecord, Verdict
 from tests.checkpoint_records import record
+from tests.core_driver import committable
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 
 OURS = record(5, leader_session_id="ours")
@@ -113,3 +115,24 @@ def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
     assert late.publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
     assert standing(disk) == THEIRS
     assert [path for path in disk.files if path.endswith(".tmp")]
+
+
+def test_rule_11_each_repair_of_a_session_is_on_record_by_itself() -> None:
+    """A start writes the regions of a decision again one by one; a repetition adds none."""
+    of = store(Disk())
+    of.publish(OURS, timeout_s=3)
+    for lost in ("a", "b", "a"):
+        replaced = {lost.encode(): committable(f"again-{lost}")}
+        assert of.publish_repair(5, replaced, session="ours") is PublishOutcome.OURS
+    again = {b"a": committable("again-a")}
+    assert of.publish_repair(5, again, session="theirs") is PublishOutcome.TAKEN
+    found = [dict(repair.replaced) for repair in of.repairs(5)]
+    assert found == [{b"a": committable("again-a")}, {b"b": committable("again-b")}]
+
+
+def test_rule_11_nothing_is_repaired_in_a_place_that_no_decision_holds() -> None:
+    """Whoever asks takes that for somebody else's, and commits nothing by it."""
+    of = store(Disk())
+    of.publish(replace(OURS, verdict=Verdict.ABORTED), timeout_s=3)
+    replaced = {b"a": committable("again")}
+    assert of.publish_repair(5, replaced, session="ours") is PublishOutcome.TAKEN
