@@ -149,6 +149,8 @@ class KafkaCommitter:
         wait_s = _FIRST_WAIT_S
         while open_ones := [i for i in identities if not _is_final(reports.get(i))]:
             judged = self._judge(open_ones, reports, deadline)
+            if not commit:
+                reports.update({i: _not_ours(j) for i, j in judged.items() if j.is_succeeded})
             ready = [identity for identity, judgement in judged.items() if judgement.open]
             self._end(ready, commit=commit, reports=reports, deadline=deadline)
             if all(_is_final(reports.get(i)) for i in open_ones):
@@ -217,6 +219,11 @@ class KafkaCommitter:
 
 
 _SILENT = CommitReport(outcome=CommitOutcome.PENDING, detail="no broker has answered")
+
+
+def _not_ours(judgement: Judgement) -> CommitReport:
+    """An abort has nothing to wait for: the writer may be alive, and its transaction stays."""
+    return CommitReport(outcome=CommitOutcome.UNKNOWN, detail=judgement.detail)
 
 
 def _is_final(report: CommitReport | None) -> bool:

@@ -31,11 +31,14 @@ class Judgement:
     Attributes:
         outcome: COMMITTED and ABORTED are final; PENDING means ask again; UNKNOWN means stop.
         open: Ongoing with exactly our (producer id, epoch): the one case for EndTxn.
+        is_succeeded: Ongoing under the next epoch. A time-out is about to abort it, or it is the
+            id's next transaction, whose writer has ended ours: nothing that an abort has to end.
         detail: words for people.
     """
 
     outcome: CommitOutcome
     open: bool = False
+    is_succeeded: bool = False
     detail: str = ""
 
 
@@ -71,9 +74,11 @@ def judge(handle: TransactionIdentity, described: TransactionDescription | None)
         )
     step = _step(handle, described)
     outcome = TABLE.get((described.state, step), CommitOutcome.UNKNOWN)
+    is_ongoing = described.state is TransactionState.ONGOING
     return Judgement(
         outcome=outcome,
-        open=described.state is TransactionState.ONGOING and step is EpochStep.SAME,
+        open=is_ongoing and step is EpochStep.SAME,
+        is_succeeded=is_ongoing and step is EpochStep.NEXT,
         detail=(
             f"{described.state.value} with producer {described.producer_id} "
             f"epoch {described.producer_epoch}"

@@ -193,7 +193,8 @@ def test_rule_13_abort_with_a_stale_epoch_leaves_the_live_transaction_alone(
     live.produce(4)
     live_entry = committable(live.identity)
 
-    committer.abort([stale_entry], timeout_s=300)
+    (report,) = committer.abort([stale_entry], timeout_s=300)
+    assert report.outcome is CommitOutcome.UNKNOWN
 
     assert _outcome(committer, live_entry, after_crash=True) is CommitOutcome.COMMITTED
     assert harness.visible() == 5
