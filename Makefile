@@ -75,7 +75,7 @@ check: lint ## lint, unit and property tests; two minutes
 	@$(PYTEST) -q --numprocesses=2 tests/unit tests/property -m 'not extended'
 
 # What is marked `extended` is left to `test-more`.
-test: lint ## all that is quick, and of what is slow a proof of each rule; 13 to 18 minutes on two cores
+test: lint ## all that is quick, and of what is slow a proof of each rule; about 15 minutes on two cores
 	@$(PYTEST) -q -rs $(PARALLEL) $(SLOW) $(FAST) -m 'not extended'
 
 test-more: setup ## what else a change must pass: kills, outages, clusters; containers where a Docker engine answers

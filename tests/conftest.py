@@ -54,6 +54,7 @@ _TOGETHER = {
         "tests/contract/test_leader_record.py",
         "tests/contract/test_lost_committables.py",
         "tests/contract/test_store_retention.py",
+        "tests/integration/test_file_sink.py",
         "tests/integration/test_hdfs_checkpoints.py",
         "tests/integration/test_hdfs_outages.py",
         "tests/integration/test_webhdfs.py",

@@ -281,6 +281,7 @@ def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
         assert topic_values(kafka.bootstrap, sink) == _FIRST + _LOST + _NEW
 
 
+@pytest.mark.extended
 def test_rule_8_a_logged_batch_delivers_what_is_left_where_allowed(
     session: SparkSession, written: Log, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def _from_archive(log: Path) -> float:
 
 
 @pytest.mark.timeout(_PREPARE_S)
+@pytest.mark.extended
 def test_session_uses_the_archive_and_the_daemon(tmp_path: Path) -> None:
     """Most classes come from the archive; tasks run PySpark's files, forked with what they need."""
     prepare_archive()
