@@ -1,4 +1,4 @@
-"""Continuous tasks with all their threads: what `tests.threaded_driver` begins.
+"""Continuous tasks with all their threads: what `tests.threaded_runs` begins.
 
 Loop, courier, writers, producers and their pools are the real ones. Played are Spark, the way to
 the driver, and librdkafka.

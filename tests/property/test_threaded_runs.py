@@ -4,8 +4,9 @@ Thread by thread, with the tasks of all of them (rules 4, 5, 6, 18 and 22): read
 once and in order, whichever run has written it, and nothing goes on that has a successor.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from connectors.kafka import sweep
 from connectors.kafka.committer import KafkaCommitter
+from connectors.kafka.slots import SlotBook, SlotEvent
 from connectors.kafka.writer import TransactionalWriter
 from runtime.checkpoint import startup, steps
 from runtime.checkpoint.ownership import OwnerWatch
@@ -22,11 +24,13 @@ from runtime.checkpoint.startup import StartSequence
 from runtime.continuous.courier import Courier
 from runtime.continuous.desk import EpochBook
 from runtime.continuous.messages import EpochResult
+from runtime.continuous.native_commits import NativeCommits
 from runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from runtime.errors import FencedError, StreamError, UnreachableError
 from runtime.model import SEAL, CheckpointRecord
 from tests.threaded_lives import Link
 from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
+from tests.threaded_tasks import PlayedLink
 
 _MUTANT_SEEDS = 20
 _SUCCESSORS = ("another run", "freeze driver", "kill driver", "stop driver", "stop thread")
@@ -55,9 +59,9 @@ def _silence() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@settings(max_examples=5)
+@settings(max_examples=6)
 @given(_plans)
-def test_rule_6_whichever_driver_lives_readers_see_each_record_once_and_in_order(
+def test_rules_6_and_18_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
 ) -> None:
     """And of those that have a successor nothing goes on."""
@@ -215,7 +219,48 @@ def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionalWriter, "release", released)
 
 
+def _ids_before_the_mark(patch: pytest.MonkeyPatch) -> None:
+    """An id is taken again as soon as its epoch is told."""
+    record = SlotBook.record
+
+    def spent_is_over(self: SlotBook, slot: int, event: SlotEvent) -> None:
+        record(self, slot, SlotEvent.ABORTED if event is SlotEvent.SPEND else event)
+
+    patch.setattr(SlotBook, "record", spent_is_over)
+
+
+def _a_lost_answer_is_an_answer(patch: pytest.MonkeyPatch) -> None:
+    """An epoch is told once, whether anybody has heard it or not."""
+    tells = PlayedLink.acknowledge_epoch
+
+    def once(self: PlayedLink, result: EpochResult) -> None:
+        with contextlib.suppress(UnreachableError):
+            tells(self, result)
+
+    patch.setattr(PlayedLink, "acknowledge_epoch", once)
+
+
+def _asked_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """A task that was asked to commit is believed to have done so."""
+
+    def believed(self: NativeCommits, lives: Mapping[str, int], *, timeout_s: float) -> Any:
+        self._changed.wait_for(lambda: False, timeout_s)
+        found = self._living(lives)
+        return frozenset(e for life in found for told in life.told.values() for e in told)
+
+    patch.setattr(NativeCommits, "await_answers", believed)
+
+
+def _nobody_tells_the_courier(patch: pytest.MonkeyPatch) -> None:
+    """It waits for an epoch of a task that has ended."""
+    patch.setattr(Courier, "close", lambda _: None)
+
+
 _BROKEN = {
+    "ids before the mark": (_ids_before_the_mark, "not over"),
+    "a lost answer is an answer": (_a_lost_answer_is_an_answer, "not over"),
+    "asked is committed": (_asked_is_committed, "readers wait"),
+    "nobody tells the courier": (_nobody_tells_the_courier, "go on"),
     "starts without a seal": (_starts_without_a_seal, "behind another one's seal"),
     "sweeps before it seals": (_sweeps_before_it_seals, "aborted and decided"),
     "a taken place is its own": (_a_taken_place_is_its_own, "committed and not decided"),
