@@ -28,6 +28,7 @@ from tests.kafka_fixture import (
     secure_kafka,
     topic,
 )
+from tests.played_wire import wire_over
 from tests.scratch import close_scratch, open_scratch
 from tests.spark_fixture import expect_jvm, spark
 
@@ -43,6 +44,7 @@ __all__ = [
     "secure_kafka",
     "spark",
     "topic",
+    "wire_over",
 ]
 
 _TOGETHER = {

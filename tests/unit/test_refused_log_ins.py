@@ -1,33 +1,26 @@
 """A log-in that is refused for a moment ends nothing; one that is refused for good is said."""
 
-import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from connectors.kafka import discovery, epoch_lookup, transaction_wire
+from connectors.kafka import discovery, epoch_lookup
 from connectors.kafka._client import KafkaError, KafkaException, error_codes
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.discovery import KafkaCluster
-from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.log_ins import Refusals
-from connectors.kafka.security import KafkaConnection
-from connectors.kafka.transaction_wire import TransactionWire
 from connectors.kafka.transactions import Net, WireClient, kafka_errors
 from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
 from runtime.errors import AuthenticationError, UnreachableError
 from tests.fake_source_cluster import FakeClock
+from tests.played_wire import CONNECTION, OURS, Made, PlayedClient, said
 from tests.waiting import join
 
-CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
-OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
 REFUSED = kafka_errors.SaslAuthenticationFailedError("user not known yet")
 NO_TOKEN = AuthenticationError("no OAuth token could be had", {"answer": "HTTP 503"}, "Again.")
 (NOT_LOGGED_IN,) = error_codes("_AUTHENTICATION")
@@ -36,102 +29,16 @@ NO_TOKEN = AuthenticationError("no OAuth token could be had", {"answer": "HTTP 5
 (ALL_DOWN,) = error_codes("_ALL_BROKERS_DOWN")
 
 
-def said(**fields: Any) -> SimpleNamespace:
-    """A response, or a part of one."""
-    return SimpleNamespace(**fields)
-
-
 # --- transactions -------------------------------------------------------------------------------
-
-
-def _describe(request: Any) -> Any:
-    row = said(
-        transactional_id=OURS.transactional_id,
-        error_code=0,
-        transaction_state="Ongoing",
-        producer_id=OURS.producer_id,
-        producer_epoch=OURS.producer_epoch,
-        transaction_timeout_ms=60_000,
-        transaction_start_time_ms=-1,
-        topics=[],
-    )
-    return said(transaction_states=[row])
-
-
-_ANSWERS: Mapping[str, Callable[[Any], Any]] = {
-    "FindCoordinatorRequest": lambda request: said(
-        coordinators=[said(key=key, node_id=1, error_code=0) for key in request.coordinator_keys]
-    ),
-    "DescribeTransactionsRequest": _describe,
-    "ApiVersionsRequest": lambda _: said(error_code=0, finalized_features=()),
-    "EndTxnRequest": lambda _: said(error_code=0),
-}
-
-
-@dataclass
-class PlayedClient:
-    """A connected client; once ``refusing`` fails a log-in, it refuses all, as kafka-python's do.
-
-    Attributes:
-        refusing: the first request of this kind needs a log-in, which fails so.
-    """
-
-    refusing: Mapping[str, Exception] = field(default_factory=dict)
-    refused: BaseException | None = None
-    unreached: bool = False
-    closed: bool = False
-
-    def run(self, coroutine: Callable[[], Awaitable[Any]], deadline: float) -> Any:
-        """See `WireClient.run`."""
-
-        async def running() -> Any:
-            return await coroutine()
-
-        return asyncio.run(running())
-
-    def close(self) -> None:
-        """See `WireClient.close`."""
-        self.closed = True
-
-    # --- as `Net` ---
-
-    async def send(self, request: Any, node_id: int | None = None) -> Any:
-        """See `Net.send`."""
-        kind = type(request).__name__
-        self.refused = self.refused or self.refusing.get(kind)
-        if self.refused is not None:
-            raise self.refused
-        return _ANSWERS[kind](request)
-
-    def begin(self, coroutine: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        """See `Net.begin`."""
-        return coroutine()
-
-    async def pause(self) -> bool:
-        """See `Net.pause`: time is up."""
-        return False
-
-
-@pytest.fixture
-def wire_over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TransactionWire]:
-    """A wire that connects by these clients, one after the other."""
-
-    def made(*clients: PlayedClient) -> TransactionWire:
-        left = list(clients)
-        monkeypatch.setattr(WireClient, "connect", lambda settings, deadline: left.pop(0))
-        monkeypatch.setattr(transaction_wire, "Net", lambda client, deadline: client)
-        return TransactionWire(CONNECTION)
-
-    return made
 
 
 @pytest.mark.parametrize("kind", ["FindCoordinatorRequest", "DescribeTransactionsRequest"])
 @pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
 def test_a_log_in_that_one_broker_refuses_once_is_tried_again_by_the_next_call(
-    wire_over: Callable[..., TransactionWire], kind: str, reason: Exception
+    wire_over: Made, kind: str, reason: Exception
 ) -> None:
     """A broker that has just started may not know its users; a token endpoint may be away."""
-    first, second = PlayedClient({kind: reason}), PlayedClient()
+    first, second = PlayedClient(refusing={kind: reason}), PlayedClient()
     wire = wire_over(first, second)
     with contextlib.suppress(AuthenticationError):
         wire.describe([OURS.transactional_id], timeout_s=1)
@@ -142,19 +49,19 @@ def test_a_log_in_that_one_broker_refuses_once_is_tried_again_by_the_next_call(
 
 
 def test_refused_credentials_are_said_and_not_taken_for_silence(
-    wire_over: Callable[..., TransactionWire],
+    wire_over: Made,
 ) -> None:
-    wire = wire_over(PlayedClient({"FindCoordinatorRequest": REFUSED}))
+    wire = wire_over(PlayedClient(refusing={"FindCoordinatorRequest": REFUSED}))
     with pytest.raises(AuthenticationError, match="SaslAuthenticationFailedError"):
         wire.describe([OURS.transactional_id], timeout_s=1)
 
 
 @pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])
 def test_rule_5_an_end_whose_log_in_is_refused_is_asked_for_again(
-    wire_over: Callable[..., TransactionWire], reason: Exception
+    wire_over: Made, reason: Exception
 ) -> None:
     """It never raises, and whether it was sent is not certain."""
-    wire = wire_over(PlayedClient({"EndTxnRequest": reason}), PlayedClient())
+    wire = wire_over(PlayedClient(refusing={"EndTxnRequest": reason}), PlayedClient())
     (report,) = wire.end([OURS], commit=True, timeout_s=1)
     assert report.outcome is EndOutcome.UNKNOWN
     (report,) = wire.end([OURS], commit=True, timeout_s=1)
@@ -162,16 +69,16 @@ def test_rule_5_an_end_whose_log_in_is_refused_is_asked_for_again(
 
 
 def test_a_decided_transaction_is_committed_behind_one_refused_log_in(
-    wire_over: Callable[..., TransactionWire],
+    wire_over: Made,
 ) -> None:
     """Else it would stay open until the broker aborts it."""
-    wire = wire_over(PlayedClient({"FindCoordinatorRequest": REFUSED}), PlayedClient())
+    wire = wire_over(PlayedClient(refusing={"FindCoordinatorRequest": REFUSED}), PlayedClient())
     (report,) = KafkaCommitter(wire).commit_transactions([OURS], timeout_s=5)
     assert report.outcome is CommitOutcome.COMMITTED
 
 
 def test_a_call_that_fails_late_leaves_the_newer_client_alone(
-    wire_over: Callable[..., TransactionWire], monkeypatch: pytest.MonkeyPatch
+    wire_over: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several threads may ask; each throws away the client that failed it, and no other."""
     first, second = PlayedClient(), PlayedClient()
@@ -383,7 +290,7 @@ def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
 
 
 def test_coordinators_that_answer_are_heard_beside_one_that_refuses(
-    wire_over: Callable[..., TransactionWire],
+    wire_over: Made,
 ) -> None:
     """What they tell is committed; it must not wait for that one's users."""
 

@@ -9,7 +9,6 @@ changes nothing, but that EndTxn says INVALID_PRODUCER_EPOCH for PRODUCER_FENCED
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,6 +22,7 @@ from connectors.kafka.transactions import Net, kafka_errors
 from connectors.kafka.verdicts import judge
 from connectors.kafka.wire import EndOutcome, EndReport, TransactionState
 from runtime.contracts import CommitOutcome
+from tests.played_wire import OURS, said
 
 _NAMES = """
     UNKNOWN_SERVER_ERROR NONE OFFSET_OUT_OF_RANGE CORRUPT_MESSAGE UNKNOWN_TOPIC_OR_PARTITION
@@ -74,7 +74,6 @@ ALL = pytest.mark.parametrize(
     ids=lambda n: _NAMES[n + 1] if -1 <= n < len(_NAMES) - 1 else str(n),
 )
 
-OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
 
 FORBIDDEN = {
     "CLUSTER_AUTHORIZATION_FAILED",
@@ -101,11 +100,6 @@ aborted, is rule 5."""
 def numbers(names: set[str]) -> set[int]:
     """Their codes."""
     return {NUMBERS[name] for name in names}
-
-
-def said(**fields: Any) -> SimpleNamespace:
-    """A response, or a part of one."""
-    return SimpleNamespace(**fields)
 
 
 def _always(answer: Any, _: Any) -> Any:

@@ -4,127 +4,24 @@ kafka-python never looks at the bootstrap servers again, and keeps the certifica
 given; the clients here are played.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from connectors.kafka import transaction_wire
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.handles import TransactionIdentity
-from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.transactions import WireClient, kafka_errors
+from connectors.kafka.transactions import kafka_errors
 from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
 from runtime.errors import AuthenticationError
+from tests.played_wire import ANSWERS, OURS, Made, PlayedClient, said
 from tests.transaction_harness import committable
 
-CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
-OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
 MOVED = kafka_errors.KafkaConnectionError("Connection refused")
 OLD_CERTIFICATE = kafka_errors.KafkaConnectionError("Handshake failed: certificate has expired")
 SLOW = kafka_errors.KafkaTimeoutError("Timed out after 5000 ms")
 KINDS = ("FindCoordinatorRequest", "DescribeTransactionsRequest", "ApiVersionsRequest")
-
-
-def said(**fields: Any) -> SimpleNamespace:
-    """A response, or a part of one."""
-    return SimpleNamespace(**fields)
-
-
-def _described(request: Any) -> Any:
-    return said(
-        transaction_states=[
-            said(
-                transactional_id=name,
-                error_code=0,
-                transaction_state="Ongoing",
-                producer_id=OURS.producer_id,
-                producer_epoch=OURS.producer_epoch,
-                transaction_timeout_ms=60_000,
-                transaction_start_time_ms=-1,
-                topics=[],
-            )
-            for name in request.transactional_ids
-        ]
-    )
-
-
-_ANSWERS: dict[str, Callable[[Any], Any]] = {
-    "FindCoordinatorRequest": lambda request: said(
-        coordinators=[said(key=key, node_id=1, error_code=0) for key in request.coordinator_keys]
-    ),
-    "DescribeTransactionsRequest": _described,
-    "ApiVersionsRequest": lambda _: said(error_code=0, finalized_features=()),
-    "EndTxnRequest": lambda _: said(error_code=0),
-}
-
-
-@dataclass
-class PlayedClient:
-    """A client, and what a call sees of it: requests of some kinds fail."""
-
-    failing: Mapping[str, Exception] = field(default_factory=dict)
-    pauses: int = 0
-    refused: BaseException | None = None
-    unreached: bool = False
-    closed: bool = False
-
-    def run(self, coroutine: Callable[[], Awaitable[Any]], deadline: float) -> Any:
-        """See `WireClient.run`."""
-        self.unreached = False
-
-        async def running() -> Any:
-            return await coroutine()
-
-        return asyncio.run(running())
-
-    def close(self) -> None:
-        """See `WireClient.close`."""
-        self.closed = True
-
-    async def send(self, request: Any, node_id: int | None = None) -> Any:
-        """See `Net.send`."""
-        kind = type(request).__name__
-        if kind in self.failing:
-            raise self.failing[kind]
-        return _ANSWERS[kind](request)
-
-    def begin(self, coroutine: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        """See `Net.begin`."""
-        return coroutine()
-
-    async def pause(self) -> bool:
-        """See `Net.pause`: there is time for so many more tries."""
-        self.pauses -= 1
-        return self.pauses >= 0
-
-
-Made = Callable[..., TransactionWire]
-
-
-@pytest.fixture
-def wire_over(monkeypatch: pytest.MonkeyPatch) -> Made:
-    """A wire that connects by these, one after the other; an error: it cannot."""
-
-    def made(*clients: PlayedClient | Exception) -> TransactionWire:
-        left = list(clients)
-
-        def connect(settings: object, deadline: float) -> PlayedClient:
-            found = left.pop(0)
-            if isinstance(found, Exception):
-                raise found
-            return found
-
-        monkeypatch.setattr(WireClient, "connect", connect)
-        monkeypatch.setattr(transaction_wire, "Net", lambda client, deadline: client)
-        return TransactionWire(CONNECTION)
-
-    return made
 
 
 def is_described(wire: TransactionWire) -> bool:
@@ -157,7 +54,7 @@ def test_a_client_by_which_nothing_is_ended_is_replaced(wire_over: Made, kind: s
 
 def test_a_decided_transaction_is_committed_where_all_brokers_have_moved(wire_over: Made) -> None:
     """Else it would stay open until the broker aborts it, and its records would be lost."""
-    wire = wire_over(PlayedClient(dict.fromkeys(_ANSWERS, MOVED)), PlayedClient())
+    wire = wire_over(PlayedClient(dict.fromkeys(ANSWERS, MOVED)), PlayedClient())
     (report,) = KafkaCommitter(wire).commit([committable(OURS)], timeout_s=5, after_crash=True)
     assert report.outcome is CommitOutcome.COMMITTED
 
@@ -198,7 +95,7 @@ def test_a_permission_that_is_missing_costs_no_connection(
     only = PlayedClient()
     wire = wire_over(only)
     with monkeypatch.context() as patched:
-        patched.setitem(_ANSWERS, KINDS[0], found)
+        patched.setitem(ANSWERS, KINDS[0], found)
         with pytest.raises(AuthenticationError):
             is_described(wire)
     assert is_described(wire)
@@ -224,7 +121,7 @@ def test_ids_whose_coordinator_is_away_hold_up_no_others(
         rows = [said(key=key, node_id=1, error_code=code) for key, code in codes.items()]
         return said(coordinators=rows)
 
-    monkeypatch.setitem(_ANSWERS, "FindCoordinatorRequest", found)
+    monkeypatch.setitem(ANSWERS, "FindCoordinatorRequest", found)
     wire = wire_over(PlayedClient(pauses=2))
     assert wire.describe(away + there, timeout_s=1).keys() == set(there)
 
