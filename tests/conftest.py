@@ -8,6 +8,7 @@ take fifteen minutes on two cores; what is marked ``long`` runs on demand:
 others: CI takes one of them, by the commit, and with each what needs containers.
 """
 
+import logging
 import os
 import signal
 from collections.abc import Collection, Iterator
@@ -103,6 +104,14 @@ def _share_ports() -> None:
     if worker.startswith("gw"):
         workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         ports._RANGE = ports._RANGE[int(worker[2:]) :: workers]  # noqa: SLF001 - no setting
+
+
+@pytest.fixture
+def silence() -> Iterator[None]:
+    """For tests whose thousands of runs have much to say."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -423,6 +423,7 @@ class CheckpointStore:
         return record
 
     def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
+        # Apart, so that who plays many processes over one directory may decode equal bytes once.
         return decode(data, where=where)
 
     def _require_same_job(self, record: CheckpointRecord) -> None:

@@ -5,8 +5,7 @@ take time, be lost, or not be answered; processes are stopped, and hosts sleep, 
 any two calls; people stop, kill and start runs, and delete the record.
 """
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,20 +15,14 @@ from hypothesis import strategies as st
 from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
 from tests.owner_runs import Call, Freeze, RunPlan, World
 
+pytestmark = pytest.mark.usefixtures("silence")
+
 _FIRST_CALLS = 18  # of a run: its start, its first looks, and some renewals
 _WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 _CALM_S = 60.0  # behind all pauses everybody has looked a few times
 
 _eighths = st.integers(0, 24).map(lambda eighths: eighths / 8)
 _pauses_s = st.sampled_from([0.0, 3.0, 8.0, 11.0, 14.0, 15.0, 20.0, 30.0, 45.0, 60.0])
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """Thousands of runs have much to say."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @st.composite

@@ -5,8 +5,7 @@ once and in order, whichever run has written it, and nothing goes on that has a 
 """
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +31,8 @@ from tests.threaded_lives import Link
 from tests.threaded_plans import EVENTS, FAULTS, Plan, pass_by
 from tests.threaded_tasks import PlayedLink
 
+pytestmark = pytest.mark.usefixtures("silence")
+
 _MUTANT_SEEDS = 20
 _SUCCESSORS = ("another run", "freeze driver", "kill driver", "stop driver", "stop thread")
 
@@ -49,14 +50,6 @@ _plans = st.builds(
     leader_is_seen=st.booleans(),
     ending=st.sampled_from(["good", "killed", "frozen"]),
 )
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """Thousands of lives have much to say."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @settings(max_examples=6)
