@@ -6,6 +6,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -19,6 +20,9 @@ from connectors.kafka._broker_properties import (
     render,
     server_properties,
 )
+from connectors.kafka._client import KafkaException, make_admin
+from connectors.kafka.client_options import Role
+from connectors.kafka.security import KafkaConnection
 from runtime.embedded.cache import require_directory
 from runtime.embedded.certificates import Certificate, make_certificate
 from runtime.embedded.ivy import Artifact, Bundle, Report, fetch, pinned_checksums, report_to_stderr
@@ -34,6 +38,7 @@ __all__ = [
     "BrokerSecurity",
     "EmbeddedKafka",
     "SecurityProtocol",
+    "await_controller",
     "kafka_jars",
     "new_cluster_id",
 ]
@@ -42,6 +47,8 @@ KAFKA_VERSION = "4.3.1"
 _NAME = f"Kafka {KAFKA_VERSION}"
 _READY = "Kafka Server started"
 _START_ATTEMPTS = 3
+_ANSWER_S = 60.0
+_POLL_S = 0.01
 
 QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """JVM options for the shortest start and a small footprint; not for a benchmark."""
@@ -286,6 +293,11 @@ class EmbeddedKafka:
             )
         )
         process.start()
+        try:
+            await_controller(f"{HOST}:{ports.plain}")
+        except MissingRequirementError:
+            process.stop()
+            raise
         self._process, self._ports = process, ports
 
     def _write_configuration(self, directory: Path, ports: BrokerPorts) -> Path:
@@ -327,6 +339,34 @@ class EmbeddedKafka:
                 {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
                 "The directory must be writable, and empty or a broker's own.",
             )
+
+
+def await_controller(servers: str) -> None:
+    """A broker has started once a controller has let it in, and may hear of that a moment later.
+
+    A client that is told meanwhile that there is no controller looks for one again only when
+    something else changes: the topic that it was to make would time out.
+
+    Raises:
+        MissingRequirementError: it does not answer, or there is none within a minute.
+    """
+    admin = make_admin(KafkaConnection(bootstrap_servers=servers).librdkafka(Role.ADMIN))
+    until_s = time.monotonic() + _ANSWER_S
+    try:
+        while admin.list_topics(topic="", timeout=_ANSWER_S).controller_id < 0:
+            if time.monotonic() > until_s:
+                raise MissingRequirementError(
+                    f"{_NAME} has no controller",
+                    {"servers": servers, "waited_s": _ANSWER_S},
+                    "Look at its log.",
+                )
+            time.sleep(_POLL_S)  # a broker tells nobody when it has heard
+    except KafkaException as err:
+        raise MissingRequirementError(
+            f"{_NAME} has started, and does not answer",
+            {"servers": servers, "error": err},
+            "Look at its log.",
+        ) from err
 
 
 def new_cluster_id() -> str:

@@ -1,10 +1,13 @@
 """What the servers' tooling decides without starting anything."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from connectors.kafka import embedded
 from connectors.kafka._broker_properties import (
     BrokerPorts,
     BrokerSecurity,
@@ -13,6 +16,7 @@ from connectors.kafka._broker_properties import (
     render,
     server_properties,
 )
+from connectors.kafka._client import KafkaError, KafkaException
 from connectors.kafka.embedded import new_cluster_id
 from runtime.embedded.cache import cache_dir, exclusive, state_dir
 from runtime.embedded.ivy import (
@@ -197,3 +201,46 @@ def test_cluster_ids_are_made_as_kafka_makes_them() -> None:
     """16 bytes as 22 letters, another one each time."""
     assert {len(new_cluster_id()) for _ in range(20)} == {22}
     assert new_cluster_id() != new_cluster_id()
+
+
+def _telling(tell: Callable[[], int]) -> Callable[[object], SimpleNamespace]:
+    """An admin client of a cluster that names its controller so."""
+
+    def list_topics(*, topic: str, timeout: float) -> SimpleNamespace:
+        assert (topic, timeout > 0) == ("", True)
+        return SimpleNamespace(controller_id=tell())
+
+    return lambda _: SimpleNamespace(list_topics=list_topics)
+
+
+def test_a_broker_that_has_not_heard_of_its_controller_has_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that asks it for a topic meanwhile would wait until it times out."""
+    told = [-1, -1, 1]
+    monkeypatch.setattr(embedded, "make_admin", _telling(lambda: told.pop(0)))
+    embedded.await_controller("127.0.0.1:9")
+    assert told == []
+
+
+def test_a_broker_that_never_hears_of_a_controller_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By one sentence, in a bounded time."""
+    monkeypatch.setattr(embedded, "_ANSWER_S", 0.02)
+    monkeypatch.setattr(embedded, "make_admin", _telling(lambda: -1))
+    with pytest.raises(MissingRequirementError, match="has no controller"):
+        embedded.await_controller("127.0.0.1:9")
+
+
+def test_a_broker_that_has_started_and_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Likewise."""
+
+    def silent() -> int:
+        raise KafkaException(KafkaError(KafkaError.NETWORK_EXCEPTION))
+
+    monkeypatch.setattr(embedded, "make_admin", _telling(silent))
+    with pytest.raises(MissingRequirementError, match="does not answer"):
+        embedded.await_controller("127.0.0.1:9")
