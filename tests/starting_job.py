@@ -94,6 +94,7 @@ class Job:
         self.broker = FakeBroker()
         self.sink = FakeSink(self.broker)
         self.source = FakeSource("source", {0: 100})
+        self.other_sources: dict[str, FakeSource] = {}
         self.clock = ManualClock()
         self.settings = CheckpointSettings()
         self.repairer: Repairer | None = None
@@ -125,7 +126,7 @@ class Job:
             settings=self.settings,
             store=self.store,
             sinks={"sink": self.sink},
-            sources={"source": self.source},
+            sources={"source": self.source, **self.other_sources},
             session=session,
             clock=self.clock,
             pause=self.clock.advance,

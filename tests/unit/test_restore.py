@@ -24,7 +24,9 @@ from runtime.model import (
     RegionRecord,
     StateEntry,
 )
+from tests.core_driver import split
 from tests.fake_store import FakeStore
+from tests.fakes import FakeSource
 from tests.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
 
 # --- starting from an older checkpoint ------------------------------------------------------------
@@ -52,6 +54,20 @@ def test_a_restore_that_crashed_stays_a_restore() -> None:
     found = job.start()
     assert found.record.checkpoint_id == 1
     assert job.store.superseded.keys() == {2, 3}
+
+
+def test_rule_9_a_source_goes_on_at_its_own_positions_alone() -> None:
+    """Two of them may read one topic: what only the other has on record, it has yet to discover."""
+    job = Job(record(0), committed=(0,))
+    job.other_sources["audit"] = FakeSource("audit", {0: 100, 1: 100})
+    audited = [split(0, 0, 30, source_id="audit"), split(1, 0, 5, source_id="audit")]
+    ranges = (split(0, 0, 10), *audited)
+    read = tuple(dataclasses.replace(each, splits=ranges) for each in record(1).regions)
+    job.store.records[1] = record(1, regions=read)
+    region = dataclasses.replace(PLAN.regions[0], source_ids=("source", "audit"))
+    job.start(plan=dataclasses.replace(PLAN, regions=(region,)))
+    assert job.source.restored == [split(0, 0, 10)]
+    assert job.other_sources["audit"].restored == audited
 
 
 def _decide(job: Job, checkpoint_id: int, *, session: str) -> None:
