@@ -220,14 +220,6 @@ class StartSequence:
             self._left_s()
             ids = self._store.places()
             places = self._newest_of(ids, restore_from)
-        seen = {place.checkpoint_id for place in places}
-        wanted = [] if restore_from is None else [restore_from]
-        wanted += [p.record.restored_from for p in places if p.record.restored_from is not None]
-        for checkpoint_id in sorted(set(wanted) - seen, reverse=True):
-            place = self._place(checkpoint_id)
-            if place is not None:
-                places.append(place)
-        places.sort(key=lambda found: found.checkpoint_id, reverse=True)
         return History(ids=tuple(ids), places=tuple(places))
 
     def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Place] | None:
@@ -240,7 +232,8 @@ class StartSequence:
             if checkpoint_id in seals and seals[checkpoint_id] == told:
                 continue
             is_left = recovery.is_left_behind(checkpoint_id, places)
-            place = self._place(checkpoint_id, skip_damaged=is_left or restore_from is not None)
+            is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
+            place = self._place(checkpoint_id, skip_damaged=not is_needed)
             if place is not None:
                 places.append(place)
                 if place.record.asked_by == SEAL:

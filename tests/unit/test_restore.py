@@ -18,6 +18,7 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.model import (
+    SEAL,
     CheckpointRecord,
     FileReference,
     Redistribution,
@@ -234,6 +235,37 @@ def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> No
         job.start(restore_from=1)
 
 
+def test_a_damaged_record_stops_no_start_that_goes_on_from_a_newer_one() -> None:
+    """The newest decision is whole and committed; where its own run began says nothing any more."""
+    job = Job(record(0), record(1), aborted(2, asked_by=SEAL, restored_from=1))
+    job.store.records[3] = record(3, restored_from=1, leader_session_id="second")
+    job.store.committed |= {0, 1, 3}
+    job.store = _damaged_at(job.store, 1)
+    assert job.start().record.checkpoint_id == 3
+
+
+def test_a_wish_for_a_damaged_record_is_told_as_that() -> None:
+    """Though it is settled: it is what the run would begin with."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    job.store = _damaged_at(job.store, 1)
+    with pytest.raises(DamagedCheckpointError):
+        job.start(restore_from=1)
+    assert not job.store.history
+
+
+def test_what_a_crashed_restore_went_back_to_is_told_as_damaged() -> None:
+    """An earlier restore had left it behind, so it is passed over until it is needed."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    for session, wish in (("first", 1), ("second", 2)):
+        steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=wish)
+        while next(steps) != "after-seal":
+            pass
+        steps.close()
+    job.store = _damaged_at(job.store, 2)
+    with pytest.raises(DamagedCheckpointError):
+        job.start()
+
+
 def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
     """Its seal says what it left behind: no need to ask for the older checkpoint once more."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
@@ -303,6 +335,16 @@ def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
         ),
     )
     assert recovery.resume_point(history, restore_from=None) == 1
+
+
+def test_only_a_seal_leaves_something_behind() -> None:
+    """Each record says where its run began, and lies above what that run has decided before."""
+    later = record(6, restored_from=3)
+    seal = aborted(6, asked_by=SEAL, restored_from=3)
+    for above, is_left in ((later, False), (seal, True)):
+        place = Place(record=above, is_committed=False, is_superseded=False)
+        assert recovery.is_left_behind(5, [place]) is is_left
+        assert not recovery.is_left_behind(3, [place])
 
 
 # --- another job ----------------------------------------------------------------------------------
