@@ -109,6 +109,39 @@ def test_rule_11_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> No
     assert 30.0 <= job.clock() - began_s <= 31.0
 
 
+def test_rule_11_a_start_tells_a_loss_at_once_where_nothing_else_is_open() -> None:
+    """Nobody waits for what will not come."""
+    job = half_lost()
+    began_s = job.clock()
+    with pytest.raises(TransactionLostError):
+        job.start(plan=two_regions())
+    assert job.clock() - began_s < 1.0
+
+
+def test_rule_11_a_start_writes_nothing_again_unless_it_is_told_to() -> None:
+    """The default is to stop with the ranges, also where it could."""
+    job = half_lost()
+    job.repairer = rewriter = Rewriter(job)
+    with pytest.raises(TransactionLostError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\)"):
+        job.start(plan=two_regions())
+    assert rewriter.calls == 0
+    assert not job.store.repairs
+
+
+def test_rule_11_a_loss_of_a_region_that_is_gone_and_read_nothing_is_named() -> None:
+    """Its splits had moved to others, so of the regions that are left none comes in its place."""
+    job = half_lost()
+    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
+    job.repairer = rewriter = Rewriter(job)
+    main, side = job.store.records[1].regions
+    gone = dataclasses.replace(side, region="gone", splits=(), committables=side.committables[:1])
+    side = dataclasses.replace(side, committables=side.committables[1:])
+    job.store.records[1] = record(1, regions=(main, side, gone))
+    with pytest.raises(TransactionLostError, match="regions=gone"):
+        job.start(plan=two_regions())
+    assert rewriter.calls == 1, "what main has lost is written again"
+
+
 def test_rule_11_whatever_ends_a_repair_is_noted_and_can_be_accepted() -> None:
     """Else every start ends the same way, and a person has nothing to accept."""
 
