@@ -130,6 +130,21 @@ def test_rule_11_each_repair_of_a_session_is_on_record_by_itself() -> None:
     assert found == [{b"a": committable("again-a")}, {b"b": committable("again-b")}]
 
 
+def test_rule_11_a_repair_is_ours_only_once_it_is_durable() -> None:
+    """It stands there, and its directory could not be synced: what replaces the lost work must not
+    be committed by a record that the next start may not find."""
+    disk = Disk()
+    store(disk).publish(OURS, timeout_s=3)
+    replaced = {b"a": committable("again")}
+    unsynced = store(disk, place=Fault.ANSWER_LOST, sync=Fault.REFUSED)
+    answer = unsynced.publish_repair(5, replaced, session="ours", timeout_s=3)
+    assert answer is PublishOutcome.UNKNOWN
+    for _ in range(2):
+        with pytest.raises(StorageError, match="step=sync"):
+            unsynced.publish_repair(5, replaced, session="ours", timeout_s=3)
+    assert store(disk).publish_repair(5, replaced, session="ours") is PublishOutcome.OURS
+
+
 def test_rule_11_nothing_is_repaired_in_a_place_that_no_decision_holds() -> None:
     """Whoever asks takes that for somebody else's, and commits nothing by it."""
     of = store(Disk())
