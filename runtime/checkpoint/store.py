@@ -300,7 +300,7 @@ class CheckpointStore:
             timeout_s=timeout_s,
         )
         failpoint("after-repair")
-        if outcome is PublishOutcome.TAKEN and len(self.repairs(checkpoint_id)) > len(standing):
+        if outcome is PublishOutcome.TAKEN:
             # Perhaps by a repair of something else: then ours is the next one.
             return self._publish_repair(checkpoint_id, replaced, session, timeout_s)
         return outcome
