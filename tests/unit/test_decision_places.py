@@ -50,6 +50,7 @@ def test_a_taken_place_stops_everything() -> None:
     batch = driver.epoch_batch(3)
     driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.TAKEN))
     (end,) = driver.seen(EndJob)
+    assert [each.state for each in driver.status().pending] == ["fenced"]
     (failed,) = driver.seen(FailBatches)
     assert isinstance(end.error, FencedError)
     assert failed.batches == (batch,)
@@ -82,9 +83,9 @@ def test_an_unanswered_publish_is_repeated_and_never_aborted() -> None:
     assert driver.core.last_committed == 1
 
 
-def grown_old(*, within_s: float = 5.0) -> CoreDriver:
+def grown_old(settings: CheckpointSettings = FAST, *, within_s: float = 5.0) -> CoreDriver:
     """A decision of two regions that was not answered until it was too old; its abort is tried."""
-    driver = CoreDriver(FAST, regions=TWO)
+    driver = CoreDriver(settings, regions=TWO)
     driver.auto = False
     driver.tick()
     for name in ("main", "side"):
@@ -137,6 +138,15 @@ def test_rule_23_the_regions_of_a_withdrawn_decision_read_again() -> None:
         barrier = driver.poll(3, region=name, generation=generation)
         driver.ack(barrier, region=name, generation=generation)
     assert driver.core.last_committed == driver.seen(Commit)[-1].checkpoint_id > 1
+
+
+def test_a_withdrawn_decision_is_a_failed_checkpoint() -> None:
+    """Where the store is too slow for what it has to keep, each would be withdrawn, for ever."""
+    driver = grown_old(dataclasses.replace(FAST, tolerable_failures=0))
+    assert not driver.seen(EndJob)
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
+    (end,) = driver.seen(EndJob)
+    assert "grew old" in str(end.error)
 
 
 def test_rule_23_a_decision_that_landed_before_its_withdrawal_stands() -> None:

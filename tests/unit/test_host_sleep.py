@@ -20,11 +20,12 @@ from runtime.checkpoint.messages import (
     CoreEvent,
     Publish,
     Published,
+    RegionRegistered,
     Tick,
 )
 from runtime.checkpoint.plan import JobPlan, RegionPlan
 from runtime.checkpoint.steps import drive
-from runtime.contracts import PublishOutcome, RegisteredAttempt
+from runtime.contracts import PublishOutcome, RegionRegistration, RegisteredAttempt
 from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
 from runtime.model import BatchKey, CheckpointKind, Verdict
@@ -313,6 +314,21 @@ def test_a_held_batch_that_grew_old_while_the_host_slept_is_not_paid_for(
         driver.tick(1.0)
         assert not driver.core.is_over
         generation = driver.restart()
+
+
+def test_nobody_pays_for_a_first_batch_without_a_barrier_that_the_host_has_slept_over() -> None:
+    """As a state may ask for: it began behind the region's own, not when it was acknowledged."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
+    driver = CoreDriver(replace(FAST, interval_s=10 * _KEPT_S, restart_strategy=strategy))
+    driver.tell(RegionRegistered(registration=RegionRegistration(region="main", generation=0)))
+    decide_by_s = driver.clock() + _KEPT_S
+    driver.missed_s += 8 * 3600.0
+    batch = BatchKey(region="main", generation=0, batch_id=1)
+    ack = replace(driver.acknowledgement(batch, None), decide_by_s=decide_by_s)
+    driver.tell(Acknowledged(ack=ack))
+    driver.tick(1.0)
+    assert not driver.core.is_live("main", 0)
+    assert driver.core._book.regions["main"].restarts.count == 0  # noqa: SLF001
 
 
 def test_rule_23_a_decision_on_its_way_is_looked_at_again_behind_a_sleep() -> None:

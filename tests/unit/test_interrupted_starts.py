@@ -8,6 +8,7 @@ import pytest
 from runtime.checkpoint.messages import Publish, Published
 from runtime.checkpoint.metadata import encode
 from runtime.checkpoint.plan import CheckpointSettings
+from runtime.checkpoint.seal_list import SEALS_FILE
 from runtime.checkpoint.startup import Found, StartSequence
 from runtime.checkpoint.steps import drive
 from runtime.checkpoint.store import CheckpointStore, place_name
@@ -117,6 +118,16 @@ def test_rule_6_a_first_start_that_is_overtaken_marks_nothing_superseded(at: int
     assert not any(places.is_superseded(each) for each in places.places())
     if decided and found is not None and places.places()[-1] == found.generation:
         assert found.record.checkpoint_id == decided[0]
+
+
+def test_a_start_puts_the_seals_that_it_has_read_on_record() -> None:
+    """Else each start of a program that has begun a thousand times reads a thousand records."""
+    disk = Disk()
+    _Run(_store(disk), "older", last=-1).go_on(2)
+    for number in range(20):
+        _start(_store(disk), f"again-{number}")
+    assert SEALS_FILE in disk.files
+    assert len(_store(disk).known_seals()) >= 16
 
 
 class _Overtaken(FakeStore):

@@ -136,6 +136,24 @@ def test_one_failure_more_than_the_job_tolerates_parks_who_failed(
     assert not driver.seen(EndJob)
 
 
+def test_a_region_that_is_parked_while_it_waits_to_begin_again_waits_no_more() -> None:
+    """It has failed behind its acknowledgement, and what it acknowledged grew old."""
+    strategy = FixedDelayRestart(attempts=1, delay_s=60.0)
+    plans = (*TWO, replace(TWO[0], name="third"))
+    driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=plans)
+    driver.tick()
+    batch = BatchKey(region="main", generation=0, batch_id=1)
+    ack = driver.acknowledgement(batch, driver.poll(3))
+    driver.tell(Acknowledged(ack=replace(ack, decide_by_s=driver.clock() + 4.0)))
+    driver.ack(driver.poll(3, region="side"), region="side")
+    driver.tell(RegionFailed(region="main", generation=0, error=RuntimeError("bug")))
+    assert driver.status().regions[0].begins_ms is not None
+    driver.tick(4.0)
+    main = driver.status().regions[0]
+    assert main.parked is not None
+    assert main.begins_ms is None
+
+
 def test_an_epoch_that_never_comes_parks_the_slow_region() -> None:
     """The one that acknowledged is not to blame."""
     driver = CoreDriver(replace(PARK, tolerable_failures=0), regions=TWO)

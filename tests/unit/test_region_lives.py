@@ -186,6 +186,18 @@ def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
     assert driver.core.is_idle
 
 
+def test_a_stop_tells_whoever_waits_why_the_job_ends() -> None:
+    """Also whoever waits for the commit of what is decided: it says that nothing is lost."""
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    driver.answer(driver.held.pop(0))
+    error = RuntimeError("a sink cannot go on")
+    driver.tell(StopAsked(error=error))
+    told = [each for each in driver.seen(FailBatches) if batch in each.batches]
+    assert [each.error for each in told] == [error]
+
+
 def test_a_stop_of_an_idle_job_publishes_nothing() -> None:
     """An armed barrier is not worth a record."""
     driver = CoreDriver(FAST)
@@ -332,6 +344,7 @@ def test_a_sweep_leaves_open_batches_alone() -> None:
     assert driver.core.fate(later) is Fate.DISCARDED
     driver.tell(RestartAsked(region="main"))
     assert driver.core.fate(later) is Fate.OUTDATED
+    assert driver.core.fate(dataclasses.replace(later, region="gone")) is Fate.OUTDATED
 
 
 def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
