@@ -318,7 +318,7 @@ def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection
         if planned is None:
             continue
         _verify_sinks_stayed(region, planned, sinks)
-        if planned.keeps_logs or region.batch_id is None:
+        if region.batch_id is None:
             continue
         if not planned.stateful and region.region in stateless:
             continue
