@@ -1,13 +1,22 @@
 """The committer when answers are lost, brokers are away, or rule 2 is broken."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from connectors.kafka.committer import KafkaCommitter
-from connectors.kafka.wire import Listing, TransactionState
+from connectors.kafka.handles import TransactionIdentity
+from connectors.kafka.wire import (
+    EndOutcome,
+    EndReport,
+    Listing,
+    TransactionDescription,
+    TransactionState,
+)
 from runtime.contracts import CommitOutcome, CommitReport
 from runtime.errors import AuthenticationError, UnsupportedFormatError
 from runtime.model import Redistribution, StateEntry
@@ -166,6 +175,54 @@ def test_one_lost_transaction_does_not_hold_up_the_others() -> None:
         CommitOutcome.COMMITTED,
     ]
     assert harness.visible() == 6
+
+
+@dataclass
+class _WithoutOne(FakeWire):
+    """The coordinator of some ids is away: who asks about them waits as long as it may."""
+
+    away: frozenset[str] = frozenset()
+    time: Time = field(default_factory=Time)
+
+    def describe(
+        self, transactional_ids: Sequence[str], *, timeout_s: float
+    ) -> Mapping[str, TransactionDescription | None]:
+        there = self._waited_for(transactional_ids, timeout_s)
+        return super().describe(there, timeout_s=timeout_s)
+
+    def end(
+        self, transactions: Sequence[TransactionIdentity], *, commit: bool, timeout_s: float
+    ) -> list[EndReport]:
+        there = self._waited_for([each.transactional_id for each in transactions], timeout_s)
+        unasked = EndReport(outcome=EndOutcome.REFUSED, error="no coordinator could be asked")
+        return [
+            self._end(each, commit=commit) if each.transactional_id in there else unasked
+            for each in transactions
+        ]
+
+    def _waited_for(self, ids: Sequence[str], timeout_s: float) -> Sequence[str]:
+        there = [each for each in ids if each not in self.away]
+        if len(there) < len(ids):
+            self.time.now_s += timeout_s
+        return there if timeout_s > 0 else []
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_ids_whose_coordinator_is_away_leave_others_the_time_to_be_ended(commit: bool) -> None:
+    """As long as it is away, those would be open; and what is not aborted holds readers back."""
+    harness = FakeHarness(2)
+    lost, lost_entry = _open(harness)
+    _, entry = _open(harness)
+    time = Time()
+    away = frozenset({lost.identity.transactional_id})
+    committer = _committer(_WithoutOne(harness.broker, away=away, time=time), time)
+
+    end = partial(committer.commit, after_crash=True) if commit else committer.abort
+    reports = end([lost_entry, entry], timeout_s=10)
+
+    ended = CommitOutcome.COMMITTED if commit else CommitOutcome.ABORTED
+    assert [report.outcome for report in reports] == [CommitOutcome.PENDING, ended]
+    assert time.now_s == pytest.approx(10)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
