@@ -207,7 +207,7 @@ class KafkaCommitter:
                 )
 
     def _look_s(self, deadline: float) -> float:
-        """An id whose coordinator is away takes all of it: half of the time is for ending others."""
+        """An id whose coordinator is away takes all of it; the other half is for ending others."""
         attempt_s = self._attempt_s(deadline)
         return min(attempt_s, max(attempt_s / 2, _SHORTEST_LOOK_S))
 
