@@ -295,8 +295,8 @@ class EmbeddedKafka:
         process.start()
         try:
             await_controller(f"{HOST}:{ports.plain}")
-        except MissingRequirementError:
-            process.stop()
+        except BaseException:  # an interrupt, too: nobody would know of it
+            process.kill()
             raise
         self._process, self._ports = process, ports
 

@@ -244,3 +244,34 @@ def test_a_broker_that_has_started_and_does_not_answer_is_given_up(
     monkeypatch.setattr(embedded, "make_admin", _telling(silent))
     with pytest.raises(MissingRequirementError, match="does not answer"):
         embedded.await_controller("127.0.0.1:9")
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, MissingRequirementError("no", {}, "Look.")])
+def test_a_broker_whose_start_is_given_up_does_not_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    """Nobody would know of it; one that outlives its starter would run for ever."""
+    running: set[object] = set()
+
+    class Process:
+        def __init__(self, spec: object) -> None:
+            del spec
+
+        def start(self) -> None:
+            running.add(self)
+
+        def kill(self) -> None:
+            running.discard(self)
+
+    def fail(servers: str) -> None:
+        assert running
+        raise failure
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").touch()  # it was formatted before
+    monkeypatch.setattr(embedded, "ServerProcess", Process)
+    monkeypatch.setattr(embedded, "await_controller", fail)
+    broker = embedded.EmbeddedKafka(data_dir=tmp_path, jars=tmp_path, detached=True)
+    with pytest.raises(BaseException, match=r"^$|no"):
+        broker.start()
+    assert not running
