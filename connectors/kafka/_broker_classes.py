@@ -14,6 +14,7 @@ _CHOICES = (
     "-XX:SharedArchiveFile",
     "-XX:ArchiveClassesAtExit",
     "-XX:+AutoCreateSharedArchive",
+    "-XX:AOT",
     "-Xshare",
 )
 
