@@ -1,0 +1,106 @@
+"""What the documents say of names and defaults is what the code has: tests, settings, options,
+commands, fields."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+import typer
+
+from runtime.cli import ENTRY_POINT_GROUP, build_app
+from runtime.job import Job
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# What was true when it was written stays in the list of changes.
+PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - {ROOT / "CHANGELOG.md"})
+
+_TREES = r"(?:benchmarks|connectors|docker|examples|runtime|tests)"
+_PATH = re.compile(rf"`({_TREES}/[\w./-]+\.\w+)((?:::\w+)*)")
+_COMMAND = re.compile(r"(?:^|[`\s(/])sluice ((?:[a-z-]+ ?)+)([^`\n]*)")
+_OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
+
+
+def rows(page: str, *, below: str) -> Iterator[list[str]]:
+    """Cells of the first table behind a heading, or any other text."""
+    lines = iter((DOCS / page).read_text("utf-8").partition(below)[2].splitlines())
+    for line in lines:
+        if line.startswith("| ---"):
+            break
+    for line in lines:
+        if not line.startswith("|"):
+            return
+        yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def names_in(cell: str) -> list[str]:
+    """What is set as code in it."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
+    """Also where a test was renamed, or a module was moved."""
+    for path, below in _PATH.findall(page.read_text("utf-8")):
+        file = ROOT / path
+        assert file.is_file(), path
+        names = below.split("::")[1:]
+        if names:
+            tree = ast.parse(file.read_text("utf-8"))
+            found = {
+                node.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            }
+            assert set(names) <= found, path
+
+
+def commands() -> Mapping[tuple[str, ...], frozenset[str]]:
+    """Options of each command and group of ``sluice``, by its words."""
+    found: dict[tuple[str, ...], frozenset[str]] = {}
+    waiting = [((), typer.main.get_command(build_app(entry_points(group=ENTRY_POINT_GROUP))))]
+    while waiting:
+        words, command = waiting.pop()
+        options = {name for each in command.params for name in each.opts}
+        found[words] = frozenset({*options, "--help"})
+        below = getattr(command, "commands", {})
+        waiting += [((*words, name), each) for name, each in below.items()]
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_a_page_names_has_its_options(page: Path) -> None:
+    """Where ``sluice`` is followed by a command of it."""
+    for said, rest in _COMMAND.findall(page.read_text("utf-8").replace("\\\n", " ")):
+        words: tuple[str, ...] = ()
+        for word in said.split():
+            if (*words, word) not in COMMANDS:
+                break
+            words = (*words, word)
+        if words:
+            assert set(_OPTION.findall(rest)) <= COMMANDS[words], f"sluice {said}{rest}"
+
+
+def test_the_page_of_a_jobs_settings_has_all_of_them_with_their_defaults() -> None:
+    """In whatever order; what has no default is called required."""
+    said = {
+        name: (names_in(row[1]) or [row[1]])[0]
+        for row in rows("job.md", below="# Settings of a job")
+        for name in names_in(row[0])
+    }
+    parameters = inspect.signature(Job).parameters.values()
+    settings = {each.name: each.default for each in parameters if each.kind is not each.VAR_KEYWORD}
+    assert said.keys() == settings.keys()
+    required = {
+        name for name, default in settings.items() if default in (inspect.Parameter.empty, "")
+    }
+    assert {name for name, text in said.items() if text == "required"} == required
+    for name in settings.keys() - required:
+        assert ast.literal_eval(said[name]) == settings[name], name
