@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -62,6 +63,7 @@ def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
 def commands() -> Mapping[tuple[str, ...], frozenset[str]]:
     """Options of each command and group of ``sluice``, by its words."""
     found: dict[tuple[str, ...], frozenset[str]] = {}
+    waiting: list[tuple[tuple[str, ...], Any]]
     waiting = [((), typer.main.get_command(build_app(entry_points(group=ENTRY_POINT_GROUP))))]
     while waiting:
         words, command = waiting.pop()
