@@ -4,7 +4,7 @@ commands, fields."""
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 import typer
 
+from connectors.hdfs import HdfsSink, PartitionCommit, Roll
+from connectors.kafka import KafkaSink, KafkaSource
+from connectors.kafka.options import SOURCE_OPTIONS
+from connectors.kafka.serde import AvroDeserializer, JsonDeserializer
+from runtime.checkpoint.balance import LoadBalancer
+from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.cli import ENTRY_POINT_GROUP, build_app
 from runtime.job import Job
+from runtime.on_error import DeadLetters, Skip
+from runtime.rate_limit import PidRateLimit
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,6 +31,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - {ROOT / "CHANGELOG.md
 _TREES = r"(?:benchmarks|connectors|docker|examples|runtime|tests)"
 _PATH = re.compile(rf"`({_TREES}/[\w./-]+\.\w+)((?:::\w+)*)")
 _COMMAND = re.compile(r"(?:^|[`\s(/])sluice ((?:[a-z-]+ ?)+)([^`\n]*)")
+_FENCE = re.compile(r"```.*?```", re.DOTALL)
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
 
@@ -106,3 +115,48 @@ def test_the_page_of_a_jobs_settings_has_all_of_them_with_their_defaults() -> No
     assert {name for name, text in said.items() if text == "required"} == required
     for name in settings.keys() - required:
         assert ast.literal_eval(said[name]) == settings[name], name
+
+
+def arguments_of(function: Callable[..., object]) -> set[str]:
+    """That it may be given."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+
+
+@pytest.mark.parametrize(
+    ("page", "function"),
+    [
+        ("architecture.md", LoadBalancer),
+        ("architecture.md", RegionalCheckpointHandler),
+        ("hdfs-sink.md", HdfsSink),
+        ("hdfs-sink.md", PartitionCommit),
+        ("hdfs-sink.md", Roll),
+        ("kafka-sink.md", KafkaSink),
+        ("kafka-source.md", AvroDeserializer),
+        ("kafka-source.md", JsonDeserializer),
+        ("kafka-source.md", KafkaSource),
+        ("kafka-source.md", PidRateLimit),
+        ("poison-records.md", DeadLetters),
+        ("poison-records.md", Skip),
+    ],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+def test_a_page_names_each_argument_of_what_it_describes(
+    page: str, function: Callable[..., object]
+) -> None:
+    """As code, somewhere on it."""
+    text = (DOCS / page).read_text("utf-8")
+    codes = " ".join([*_FENCE.findall(text), *names_in(_FENCE.sub("", text))])
+    assert arguments_of(function) - set(re.findall(r"\w+", codes)) == set()
+
+
+def test_the_page_of_the_source_names_each_option_and_no_other() -> None:
+    """In its tables; a misspelt one is refused, so a page must not teach one."""
+    text = (DOCS / "kafka-source.md").read_text("utf-8")
+    assert {each for each in SOURCE_OPTIONS if f"`{each}`" not in text} == set()
+    told = {
+        name
+        for row in rows("kafka-source.md", below="## Other options")
+        for name in names_in(row[0])
+    }
+    assert {each for each in told if not each.startswith("kafka.")} <= set(SOURCE_OPTIONS)
