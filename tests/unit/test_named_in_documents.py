@@ -5,6 +5,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.options import SOURCE_OPTIONS
 from connectors.kafka.serde import AvroDeserializer, JsonDeserializer
 from runtime.checkpoint.balance import LoadBalancer
+from runtime.checkpoint.core import JobStatus, RegionStatusView
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.cli import ENTRY_POINT_GROUP, build_app
 from runtime.job import Job
 from runtime.on_error import DeadLetters, Skip
 from runtime.rate_limit import PidRateLimit
+from tests.mutants.patches import load_all
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -160,3 +163,42 @@ def test_the_page_of_the_source_names_each_option_and_no_other() -> None:
         for name in names_in(row[0])
     }
     assert {each for each in told if not each.startswith("kafka.")} <= set(SOURCE_OPTIONS)
+
+
+def test_the_page_on_monitoring_names_each_path_of_the_service() -> None:
+    """People's in its table, and those of tasks beside it: a firewall's rules are made of them."""
+    server = (ROOT / "runtime" / "service" / "server.py").read_text("utf-8")
+    served = {
+        path.partition("/{")[0] for path in re.findall(r"app\.(?:get|post)\(\"([^\"]+)", server)
+    }
+    assert len(served) > 5
+    told = set(
+        re.findall(r"`(?:GET |POST )?(/[\w/]+)`", (DOCS / "monitoring.md").read_text("utf-8"))
+    )
+    assert {each for each in served if not any(each.startswith(path) for path in told)} == set()
+    assert {path for path in told if not any(each.startswith(path) for each in served)} == set()
+
+
+def test_the_page_on_monitoring_names_each_field_of_the_status() -> None:
+    """What scripts read."""
+    page = list(rows("monitoring.md", below="| field of `job` |"))
+    told = {name for row in page for name in names_in(row[0])}
+    regions = next(row for row in page if row[0] == "`regions`")
+    assert told == {each.name for each in fields(JobStatus)}
+    assert {each.name for each in fields(RegionStatusView)} <= set(names_in(regions[1]))
+
+
+def test_mutated_modules_that_need_no_full_coverage_are_named() -> None:
+    """And counted: the page on reliability says of which modules less is asked than mutants do."""
+    make = (ROOT / "Makefile").read_text("utf-8")
+    asked = ",".join(re.findall(r"^PROTOCOL := (?:\$\(PROTOCOL\),)?(.*)$", make, re.MULTILINE))
+    mutated = {edit.path for mutant in load_all() for edit in mutant.edits}
+    others = {
+        path for path in mutated if not any(Path(path).match(each) for each in asked.split(","))
+    }
+    text = (DOCS / "reliability.md").read_text("utf-8")
+    said = re.search(r"break rules in (\d+) modules besides(.*?)\n\n", text, re.DOTALL)
+    assert said is not None
+    named = set(names_in(said[2]))
+    assert {path for path in others if not any(path.endswith(each) for each in named)} == set()
+    assert int(said[1]) == len(others)
