@@ -133,6 +133,9 @@ class FakeStore:
             entries = [repair.get(entry.payload, entry) for entry in entries]
         return tuple(entries)
 
+    def make_durable(self, checkpoint_id: int) -> None:
+        """See `MetadataStore.make_durable`."""
+
     def facts(self) -> list[PlaceFacts]:
         """For retention, and for tests."""
         return [

@@ -130,6 +130,7 @@ class Settlement:
             followed = follow_all(self._committers, decided, timeout_s=limit_s)
             yield from self._wait(decided, followed, since_s)
             return all(report.outcome is CommitOutcome.COMMITTED for report in followed)
+        self.store.make_durable(record.checkpoint_id)  # else it may not outlast what it names
         began_s = self.clock()
         reports = yield from commit_all(
             self._committers, decided, timeout_s=limit_s, after_crash=True

@@ -213,6 +213,12 @@ class CheckpointStore:
             standing = [replaced.get(entry.payload, entry) for entry in standing]
         return tuple(standing)
 
+    def make_durable(self, checkpoint_id: int) -> None:
+        """See `MetadataStore.make_durable`."""
+        for entry in self.fs.entries(place_name(checkpoint_id)):
+            if entry.name == METADATA or _REPAIR.fullmatch(entry.name):
+                self.fs.make_durable(_path(checkpoint_id, entry.name))
+
     def facts(self) -> list[PlaceFacts]:
         """What retention knows of every place that can be read, ascending."""
         return self._places.facts(committed=_COMMITTED, superseded=_SUPERSEDED)

@@ -131,6 +131,14 @@ class MetadataStore(Protocol):
         """The record's committables with every repair applied."""
         ...
 
+    def make_durable(self, checkpoint_id: int) -> None:
+        """What stands at a place, its repairs too, lasts from here on: whoever put it there may
+        have died before it did (rule 7).
+
+        Raises: StorageError.
+        """
+        ...
+
     def retirable(self, *, retain: int) -> list[int]:
         """Ids that nothing needs any more when ``retain`` decisions are kept, ascending."""
         ...

@@ -16,7 +16,7 @@ from runtime.contracts import PublishOutcome
 from runtime.errors import FencedError, StorageError
 from runtime.model import SEAL, CheckpointKind, CheckpointRecord, Verdict
 from tests.checkpoint_records import committable
-from tests.fake_file_system import Disk, FakeFileSystem
+from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fake_store import FakeStore
 from tests.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
 from tests.starting_job import JOB_UID, PLAN, Job, aborted, record
@@ -191,6 +191,31 @@ def test_rule_11_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) ->
     repair = {committable(b"lost").payload: committable(b"ours")}
     ours = store.publish_repair(1, repair, session="slept")
     assert [ours, *theirs].count(PublishOutcome.OURS) == 1
+
+
+@pytest.mark.parametrize("unsynced", ["record", "repair"])
+def test_rule_7_a_start_commits_nothing_by_what_may_not_last(unsynced: str) -> None:
+    """Whoever put it there died before it was durable: a crash of the machine would take it along,
+    and what it names would be visible without it."""
+    job, disk = Job(record(0)), Disk()
+    lost, again = job.pre_commit("lost"), job.pre_commit("again")
+    store = _store(disk)
+    for made in (record(0), record(1, entries=(lost,))):
+        store.publish(made, timeout_s=1)
+    store.mark_committed(0)
+    store.publish_repair(1, {lost.payload: again}, session="old")
+    syncs = iter([Fault.NONE] * ["record", "repair"].index(unsynced))
+
+    def fault(step: str) -> Fault:
+        return next(syncs, Fault.REFUSED) if step == "sync" else Fault.NONE
+
+    job.store = CheckpointStore(FakeFileSystem(disk, fault=fault))  # type: ignore[assignment]
+    with pytest.raises(StorageError, match="step=sync"):
+        job.start()
+    assert job.broker.read_committed(0) == []
+    job.store = store  # type: ignore[assignment]
+    job.start(session="third")
+    assert job.broker.read_committed(0) == ["again"]
 
 
 class _Unanswered(FakeStore):
