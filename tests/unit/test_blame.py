@@ -160,6 +160,26 @@ def test_a_late_region_beyond_its_carries_is_blamed_for_what_grows_old_behind_it
     assert _restarts(driver) == {"main": 0, "late": 1}
 
 
+def test_a_region_that_a_checkpoint_carries_does_not_hold_it_up() -> None:
+    """It waits for its place, and nobody is asked for anything more."""
+    handler = RegionalCheckpointHandler(region_timeout_s=1.0)
+    settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY, max_concurrent=2)
+    driver = _at_work(settings, _regions("main", "late"))
+    driver.auto = False
+    driver.tick(1.0)
+    driver.ack(driver.poll(6))
+    driver.ack(driver.poll(6, region="late"), region="late")
+    (first,) = driver.held
+    driver.tick(1.0)
+    assert driver.poll(9, region="late") is not None
+    _old(driver, "main", driver.poll(9), 3, decide_by_s=driver.clock() + 3.0)
+    driver.tick(1.0)
+    assert [each.state for each in driver.status().pending] == ["deciding", "pre-committed"]
+    driver.tick(2.0)
+    assert driver.held == [first]
+    assert _restarts(driver) == {"main": 1, "late": 0}
+
+
 def test_what_grew_old_behind_a_late_region_costs_its_own_no_restart() -> None:
     """No barrier could come while the checkpoint waited for the late one."""
     handler = RegionalCheckpointHandler(region_timeout_s=4.0)

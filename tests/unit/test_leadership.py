@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.leader import FileLeaderStore, Leader
+from runtime.checkpoint.leader import LEADER_FILE, FileLeaderStore, Leader
 from runtime.errors import FencedError, UnreachableError
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.storage.local_fs import LocalFileSystem
@@ -50,6 +50,16 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
     assert leaders.current() == later
     leaders.announce(slept, is_newest=lambda: True)
     assert leaders.current() == slept
+
+
+def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
+    """Somebody has gone back to this one: its record names the job's leader again."""
+    disk = Disk()
+    leaders = FileLeaderStore(FakeFileSystem(disk))
+    disk.files[LEADER_FILE] = b'{"format_version": 99}'
+    again = Leader(leader_session_id="again", address="http://again", generation=7)
+    leaders.announce(again, is_newest=lambda: False)
+    assert leaders.current() == again
 
 
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:

@@ -48,6 +48,16 @@ def test_a_list_of_another_version_is_made_anew() -> None:
     assert SealList(FakeFileSystem(disk), read=seal).known() == {}
 
 
+def test_a_list_that_was_changed_is_made_anew() -> None:
+    """A decision that it called a seal would be passed over by the next start."""
+    disk = Disk()
+    listed(disk).save()
+    content = json.loads(disk.files[SEALS_FILE])
+    content["seals"].insert(0, [SEALS + 1, 0])
+    disk.files[SEALS_FILE] = json.dumps(content).encode()
+    assert SealList(FakeFileSystem(disk), read=seal).known() == {}
+
+
 def test_a_list_whose_newest_seal_was_not_answered_is_asked_for_again() -> None:
     """An outage is no reason to read them all."""
     disk = Disk()

@@ -47,6 +47,24 @@ class PartlyAway(FakeSource):
         return super().cut(positions, max_records=max_records, timeout_s=timeout_s)
 
 
+def test_a_source_behind_its_lock_goes_on_where_it_is_told_to() -> None:
+    """And answers what it would without."""
+    bare = FakeSource("source", {0: 30, 1: 5}, bounded=True)
+    serial = SerialSource(bare)
+    positions = (split(0, 0, 10),)
+    serial.restore(positions, timeout_s=CALL_S)
+    assert bare.restored == list(positions)
+    assert [each.partition for each in serial.discover(timeout_s=CALL_S)] == [1]
+    assert serial.fixed_ends() == bare.fixed_ends()
+    assert serial.readable(positions, timeout_s=CALL_S) == positions
+    assert serial.lag_records(positions) == 20
+    assert not serial.is_finished(positions)
+    serial.committed(positions)
+    assert bare.group == {0: 10}
+    serial.close()
+    assert bare.closed
+
+
 @pytest.fixture
 def source() -> PartlyAway:
     return PartlyAway()
