@@ -106,7 +106,7 @@ class ProducerPool:
         self._book = SlotBook()
         self._ready: dict[int, _Kept] = {}
         self._open: dict[int, _Kept] = {}
-        self._held: dict[int, _Kept] = {}
+        self._held: dict[TransactionalProducer, _Kept] = {}
         self._failures = 0
         self._late = 0
         self._failure: StreamError | None = None
@@ -155,7 +155,7 @@ class ProducerPool:
     def end(self, lease: Lease) -> None:
         """Its epoch has ended, and is flushed while a task's next one is written."""
         with self._changed:
-            if lease.slot in self._open:
+            if self._is_open(lease):
                 self._book.record(lease.slot, SlotEvent.END)
 
     def spend(self, lease: Lease) -> None:
@@ -165,15 +165,14 @@ class ProducerPool:
     def hold(self, lease: Lease) -> None:
         """As `spend`, but the producer lives on, to commit it; `let_go` of it then."""
         with self._changed:
-            kept = self._open.pop(lease.slot, None)
-            if kept is not None:
+            if self._is_open(lease):
                 self._book.record(lease.slot, SlotEvent.SPEND)
-                self._held[lease.slot] = kept
+                self._held[lease.producer] = self._open.pop(lease.slot)
 
     def let_go(self, lease: Lease) -> None:
         """Its producer is not needed any more; the id rests as before."""
         with self._changed:
-            kept = self._held.pop(lease.slot, None)
+            kept = self._held.pop(lease.producer, None)
             if kept is not None:
                 self._let_go(kept)
 
@@ -221,6 +220,11 @@ class ProducerPool:
                 "This task is of the past and must stop.",
             )
 
+    def _is_open(self, lease: Lease) -> bool:
+        """False: the pool has already given this writer up, and another may have the id by now."""
+        kept = self._open.get(lease.slot)
+        return kept is not None and kept.producer is lease.producer
+
     def _discard_old(self) -> None:
         for slot, ready in list(self._ready.items()):
             if self._is_old(ready):
@@ -257,10 +261,10 @@ class ProducerPool:
 
     def _return(self, lease: Lease, event: SlotEvent) -> None:
         with self._changed:
-            kept = self._open.pop(lease.slot, None)
-            if kept is None:
-                return  # the pool has already given this writer up
+            if not self._is_open(lease):
+                return
             self._book.record(lease.slot, event)
+            kept = self._open.pop(lease.slot)
         self._let_go(kept)
 
     def _make_ready(self, slot: int) -> None:

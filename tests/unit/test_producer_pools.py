@@ -2,11 +2,12 @@
 
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from connectors.kafka import producers
-from connectors.kafka.producers import ProducerPools, process_pools
+from connectors.kafka.producers import Lease, ProducerPool, ProducerPools, process_pools
 from connectors.kafka.slots import IDS_PER_TASK, NoIdLeftError
 from runtime.errors import DeliveryError, FencedError, UnreachableError
 from tests.fake_producer import FakeCluster
@@ -124,6 +125,58 @@ def test_the_producer_of_an_epoch_that_is_flushed_outlives_the_begin_of_the_next
     assert flushed.producer.client is not None
     with pytest.raises(DeliveryError, match="given back"):
         _ = left.producer.client
+
+
+@pytest.mark.parametrize(
+    "gives_back",
+    [
+        pytest.param(ProducerPool.end, id="end"),
+        pytest.param(ProducerPool.spend, id="spend"),
+        pytest.param(lambda pool, lease: [pool.hold(lease), pool.let_go(lease)], id="hold"),
+        pytest.param(ProducerPool.give_back_unused, id="unused"),
+        pytest.param(lambda pool, lease: pool.abort(lease, timeout_s=1), id="abort"),
+    ],
+)
+def test_rule_4_a_writer_that_was_given_up_does_not_give_back_the_id_of_another(
+    gives_back: Callable[[ProducerPool, Lease], object],
+) -> None:
+    """It comes back when its id has long been free, and is in the hands of the next writer: to
+    initialise it anew would abort what that has written, or even pre-committed."""
+    cluster = FakeCluster()
+    pool = pool_of(cluster, scope(), lambda function: function())
+    pool.enter(scope())
+    late = pool.take(scope(), timeout_s=1)
+    for batch_id in (1, 2):
+        task = scope(batch_id=batch_id, checkpoint_id=batch_id + 1, committed_through=batch_id)
+        pool.enter(task)
+    leases = [pool.take(task, timeout_s=1) for _ in range(IDS_PER_TASK)]
+    (successor,) = (lease for lease in leases if lease.slot == late.slot)
+    gives_back(pool, late)
+    for _ in range(2):
+        pool.enter(task)
+    assert successor.producer.client is not None
+    assert cluster.epochs[successor.producer.transactional_id] == 1
+    pool.end(successor)
+    pool.enter(scope(batch_id=3, checkpoint_id=4, committed_through=2))
+    assert successor.producer.client is not None, "its writer has ended its epoch, and flushes it"
+    pool.spend(successor)
+
+
+def test_a_producer_that_is_held_too_long_is_let_go_of_beside_its_successor() -> None:
+    """Its id is free once its checkpoint is committed on record, whoever has done that."""
+    pool = pool_of(FakeCluster(), scope(), lambda function: function())
+    pool.enter(scope())
+    first = pool.take(scope(), timeout_s=1)
+    pool.hold(first)
+    task = scope(batch_id=1, checkpoint_id=2, committed_through=1)
+    pool.enter(task)
+    leases = [pool.take(task, timeout_s=1) for _ in range(IDS_PER_TASK)]
+    (second,) = (lease for lease in leases if lease.slot == first.slot)
+    pool.hold(second)
+    pool.let_go(first)
+    assert second.producer.client is not None
+    with pytest.raises(DeliveryError, match="given back"):
+        _ = first.producer.client
 
 
 def test_all_pools_of_a_process_are_let_go_at_once() -> None:
