@@ -218,6 +218,11 @@ class _EndlessSource:
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         return tuple(ranges)
 
+    def replayable(
+        self, ranges: Sequence[SplitRange], *, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        return tuple(ranges)
+
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:

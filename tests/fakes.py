@@ -6,7 +6,7 @@ They keep what outlives a process, so that a test can let one coordinator die an
 import enum
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runtime.contracts import (
     Backlog,
@@ -336,6 +336,18 @@ class FakeSource:
         if self.changed is not None:
             raise self.changed
         return tuple(split for split in ranges if split.partition in self.ends)
+
+    def replayable(
+        self, ranges: Sequence[SplitRange], *, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.replayable`: without what lies behind the ends of now."""
+        if self.error is not None:
+            raise self.error
+        ends = {split.partition: self.ends[split.partition] for split in ranges}
+        return tuple(
+            replace(s, end_offset=min(s.end_offset, max(s.start_offset, ends[s.partition])))
+            for s in ranges
+        )
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""

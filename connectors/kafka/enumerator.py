@@ -148,7 +148,7 @@ class KafkaSplitEnumerator:
     def replayable(
         self, ranges: Sequence[SplitRange], *, timeout_s: float
     ) -> tuple[SplitRange, ...]:
-        """Ranges of a logged batch, if not empty, each up to where its log was cut off since.
+        """See `SplitEnumerator.replayable`: each up to where its log was cut off since.
 
         Raises:
             SourceChangedError: as `readable`.

@@ -257,8 +257,9 @@ def batch_cut_off(
             for split in ranges
         },
         "Its records are gone, as behind an unclean leader election or with a disk that loses its "
-        "newest records. With failOnDataLoss=false the batch delivers what is left, the loss is "
-        "counted and logged, and the query goes on; or start with a new checkpointLocation.",
+        "newest records. With failOnDataLoss=false the batch reads what is left, the loss is "
+        "counted and logged, and the run goes on; or start with a new checkpoint directory "
+        "(checkpointLocation).",
     )
 
 

@@ -328,6 +328,10 @@ class BarrierCoordinator:
         told = [] if cut is None else threads.step(cut)
         return given(answer_in(told), otherwise_s=self._settings.idle_poll_s)
 
+    def replayable(self, batch: Barrier) -> Barrier:
+        """See `runtime.checkpoint.desk.SourceDesk.replayable`."""
+        return self._desk.replayable(batch)
+
     def is_decided(self, batch: BatchKey) -> bool:
         """See `runtime.contracts.Coordinator.is_decided`."""
         return self._ask(lambda core: core.is_decided(batch))

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runtime.checkpoint.messages import AskCut, RegionCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
@@ -11,7 +11,7 @@ from runtime.checkpoint.serial import SerialSource
 from runtime.contracts import Clock, SplitEnumerator
 from runtime.errors import SourceChangedError, UnreachableError, UnreadSplitsLostError
 from runtime.failpoints import failpoint
-from runtime.model import SplitKey, SplitRange
+from runtime.model import Barrier, SplitKey, SplitRange
 
 __all__ = ["SourceDesk"]
 
@@ -194,6 +194,24 @@ class SourceDesk:
             asked=frozenset(split.key for split in asked.positions),
             has_read=asked.has_read,
         )
+
+    def replayable(self, batch: Barrier) -> Barrier:
+        """A batch that is read again, without what is gone of it since it was cut. Whole where
+        nobody answers: its tasks wait for the brokers then, and whoever begins anew asks again.
+
+        Raises:
+            SourceChangedError, DataLostError: it cannot be read, or not whole.
+        """
+        busy = [split for split in batch.splits if not split.is_empty]
+        left: list[SplitRange] = []
+        for source_id in dict.fromkeys(split.source_id for split in busy):
+            mine = [split for split in busy if split.source_id == source_id]
+            try:
+                left += self._sources[source_id].replayable(mine, timeout_s=self._limit_s)
+            except UnreachableError as err:
+                log.warning("replay is not looked at: region=%s error=%s", batch.region, err)
+                left += mine
+        return replace(batch, splits=tuple(left))
 
     def _question(self, asked: AskCut) -> _Question:
         """The region's open one, if it is still the same."""

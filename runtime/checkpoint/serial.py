@@ -76,6 +76,13 @@ class SerialSource:
         with self.held(timeout_s) as (source, left_s):
             return source.readable(ranges, timeout_s=left_s)
 
+    def replayable(
+        self, ranges: Sequence[SplitRange], *, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.replayable`."""
+        with self.held(timeout_s) as (source, left_s):
+            return source.replayable(ranges, timeout_s=left_s)
+
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""
         with self.held(timeout_s) as (source, left_s):

@@ -64,6 +64,20 @@ class SplitEnumerator(Protocol):
         """
         ...
 
+    def replayable(
+        self, ranges: Sequence[SplitRange], *, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """Of ranges that were cut once, and are read again as they were: what is left of those that
+        hold something, each up to where its records are gone since. Takes longer where that has to
+        last before it counts. Behind `restore`.
+
+        Raises:
+            SourceChangedError: a name stands for something else now.
+            DataLostError: something is gone, and that is to be an error.
+            UnreachableError: nobody answers.
+        """
+        ...
+
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """Splits that are new since the last call, as empty ranges at their first record, or at the
         first that is left of those that may be older than the source's look at them."""

@@ -214,6 +214,7 @@ def _run_regions(
             address=service.coordinator_address,
             batches_to_retain=retain,
             continuous=continuous,
+            replayable=coordinator.replayable,
             drops=_drop_budget(job, started),
             looks=layout.looks,
         )

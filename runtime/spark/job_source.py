@@ -23,7 +23,7 @@ from runtime.contracts import SplitReader
 from runtime.drops import offsets_in
 from runtime.errors import UnreachableError
 from runtime.lasting_objects import freeze_once
-from runtime.model import SplitRange
+from runtime.model import Barrier, SplitRange
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.tasks import Chain
 
@@ -53,6 +53,7 @@ class SourcePlan:
             runner, which each new life waits for, shall not import a client that it has no use for.
         reader: reads the records, where not chained; else None.
         schema: of the rows; as DDL where that means the same in every session.
+        replayed: what is left of the batch that Spark runs once more, where there is one.
     """
 
     format_name: str
@@ -65,6 +66,18 @@ class SourcePlan:
     chain: bytes | None = field(repr=False)  # with the token and the client's settings
     reader: SplitReader | None
     schema: StructType | str
+    replayed: Barrier | None = None
+
+    def left_of(self, batch: Barrier) -> tuple[SplitRange, ...]:
+        """Its ranges, as they were cut; or of the one that is run once more, as the driver found
+        them when this life began: some of it may be gone, and would be waited for."""
+        again = self.replayed
+        if again is None or (again.generation, again.checkpoint_id) != (
+            batch.generation,
+            batch.checkpoint_id,
+        ):
+            return batch.splits
+        return again.splits
 
 
 def deal(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
@@ -115,7 +128,8 @@ class JobStreamReader(DataSourceStreamReader):
         if offsets.is_initial(end) or start == end:
             return []
         barrier = offsets.decode(end)
-        hands = deal(barrier.splits, self._most_tasks(barrier.splits))
+        splits = self._plan.left_of(barrier)
+        hands = deal(splits, self._most_tasks(splits))
         return [InputPartition((barrier.checkpoint_id, hand)) for hand in hands]
 
     def _most_tasks(self, splits: Sequence[SplitRange]) -> int:

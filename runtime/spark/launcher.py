@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ from runtime.contracts import (
 )
 from runtime.drops import DropBudget, dropped_in_all
 from runtime.job import Job
-from runtime.model import SplitKey
+from runtime.model import Barrier, SplitKey
 from runtime.poison import require_other_topics
 from runtime.service.client import CoordinatorAddress
 from runtime.service.hosted_region import HostedRegion, RunningLife
@@ -39,7 +39,13 @@ from runtime.spark.job_source import SourcePlan, data_source_for
 from runtime.spark.passing import Passing, TaskAnswers
 from runtime.spark.pruning import in_full, kept_by
 from runtime.spark.region import RegionQuery, RegionSpec
-from runtime.spark.region_start import delete_lives, initial_offset, location_of, make_ready
+from runtime.spark.region_start import (
+    delete_lives,
+    initial_offset,
+    location_of,
+    make_ready,
+    replayed,
+)
 from runtime.spark.sending import as_sent
 from runtime.spark.session import (
     is_local,
@@ -73,7 +79,11 @@ class ContinuousRegions:
 
 
 class RegionLauncher:
-    """Starts queries or continuous tasks for a job's regions. Driver, the job's thread."""
+    """Starts queries or continuous tasks for a job's regions. Driver, the job's thread.
+
+    Args:
+        replayable: what is left of a batch that Spark runs once more, by the word of its sources.
+    """
 
     def __init__(
         self,
@@ -86,6 +96,7 @@ class RegionLauncher:
         address: CoordinatorAddress,
         batches_to_retain: int,
         continuous: ContinuousRegions,
+        replayable: Callable[[Barrier], Barrier],
         drops: DropBudget | None = None,
         looks: Mapping[str, FrameLook],
     ) -> None:
@@ -97,6 +108,7 @@ class RegionLauncher:
         self._job_uid = job_uid
         self._address = address
         self._batches_to_retain = batches_to_retain
+        self._replayable = replayable
         self._drops = drops
         self._looks = looks
 
@@ -110,6 +122,7 @@ class RegionLauncher:
         Raises:
             StorageUnreachableError: a file system is away; try again when it is back.
             ConfigError: the session has been stopped.
+            SourceChangedError, DataLostError: a batch that Spark runs once more is not whole.
         """
         require_running(self._job.spark)
         region = self._regions[life.region]
@@ -169,6 +182,8 @@ class RegionLauncher:
             self._drops.restored(life.region, dropped_in_all(restored.operator_states))
         location = location_of(region, restored, generation=generation)
         make_ready(self._fs, region, location, restored, generation=generation)
+        again = replayed(self._fs, region, location, restored)
+        left = None if again is None else self._replayable(again)
         tasks = self._tasks(region, generation)
         passing = self._passing(region)
         asked = event_time_of(tuple(region.sinks.values()))
@@ -201,7 +216,7 @@ class RegionLauncher:
         try:
             ddl = source.schema_ddl()
             plan = self._source_plan(region, tasks, passing, reader, initial=first, ddl=ddl)
-            self._start(region, query, plan)
+            self._start(region, query, replace(plan, replayed=left))
         except BaseException:
             query.prepare_stop()
             query.stop()

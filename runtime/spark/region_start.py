@@ -26,6 +26,7 @@ __all__ = [
     "initial_offset",
     "location_of",
     "make_ready",
+    "replayed",
     "require_rewindable",
 ]
 
@@ -76,6 +77,20 @@ def make_ready(
         return
     _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
     query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
+
+
+def replayed(
+    fs: FileSystem, region: Region, location: str, restored: RegionRecord
+) -> Barrier | None:
+    """The decided batch that Spark runs once more when the query starts, as its log has it: the
+    last life ended before Spark had noted it as done. None: there is none.
+
+    Asked once `make_ready` has been here.
+    """
+    batch_id = restored.batch_id
+    if not region.stateful or batch_id is None or fs.exists(f"{location}/commits/{batch_id}"):
+        return None
+    return offsets.decode(query_logs.read_offset(fs, location, batch_id, region.source_name))
 
 
 def require_rewindable(fs: FileSystem, regions: Iterable[Region], record: CheckpointRecord) -> None:

@@ -93,6 +93,7 @@ class SparkBed:
             job_uid=self._started.job_uid,
             address=self._service.coordinator_address,
             batches_to_retain=100,
+            replayable=self._coordinator.replayable,
             looks={region.name: FrameLook(keeps_state=False)},
             continuous=ContinuousRegions(
                 names=(),

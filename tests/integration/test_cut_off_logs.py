@@ -282,6 +282,52 @@ def test_rule_8_a_pipeline_goes_back_to_what_a_later_leader_wrote(
 
 
 @pytest.mark.extended
+def test_rule_15_a_decided_batch_is_run_once_more_with_what_is_left_where_allowed(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, written: Log, tmp_path: Path
+) -> None:
+    """Its ten records were decided, and the job died before Spark had noted its state; three of
+    them are gone. The state is made of what is left; nothing is written twice."""
+    sink = topic()
+
+    def run(*, fails: str) -> None:
+        job = Job("distinct", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)
+        options = {"failOnDataLoss": fails, "kafkaConsumer.pollTimeoutMs": "20000"}
+        job.source(written.source(bounded=True, options=options)).transform(
+            lambda frame: frame.dropDuplicates(["value"])
+        ).sink(
+            KafkaSink(
+                bootstrap_servers=kafka.bootstrap,
+                topic=sink,
+                transactional_id_prefix=f"distinct-{sink}",
+            )
+        )
+        job.run()
+
+    def found() -> list[bytes]:
+        await_stable(kafka.bootstrap, sink)
+        return sorted(topic_values(kafka.bootstrap, sink))
+
+    run(fails="true")
+    (commits,) = tmp_path.glob("spark/*/*/commits")
+    newest = max((path for path in commits.iterdir() if path.name.isdecimal()), key=_batch_id)
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    written.cut_off()
+    with pytest.raises(DataLostError, match=r"-0=wanted=\[0,10\) present=\[0,7\)"):
+        run(fails="true")
+    run(fails="false")
+    assert newest.exists(), "it was run once more"
+    assert found() == sorted(_FIRST + _LOST)
+    written.grow()
+    run(fails="false")
+    assert found() == sorted(_FIRST + _LOST + _NEW)
+
+
+def _batch_id(log: Path) -> int:
+    return int(log.name)
+
+
+@pytest.mark.extended
 def test_rule_8_a_logged_batch_delivers_what_is_left_where_allowed(
     session: SparkSession, written: Log, tmp_path: Path
 ) -> None:

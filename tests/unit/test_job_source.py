@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -63,7 +63,12 @@ class Client:
 
 
 def reader(
-    client: Client | None = None, *, chained: bool = True, tasks: int = 2, shares: bool = False
+    client: Client | None = None,
+    *,
+    chained: bool = True,
+    tasks: int = 2,
+    shares: bool = False,
+    replayed: Barrier | None = None,
 ) -> Any:
     """A reader of the region, restored from checkpoint 7."""
     plan = SourcePlan(
@@ -79,6 +84,7 @@ def reader(
         chain=pickle.dumps(None) if chained else None,
         reader=cast(Any, None),
         schema="value binary",
+        replayed=replayed,
     )
     return JobStreamReader(plan, client=cast(CoordinatorClient, client or Client()))
 
@@ -115,6 +121,21 @@ def test_rule_9_the_tasks_of_a_batch_follow_from_its_end_alone(*, chained: bool)
     assert found[0] == [(9, (split(0, 50, 90),)), (9, (split(1, 7, 10),))]
     assert found[1:] == [found[0]] * 2
     assert client.asked == []
+
+
+@pytest.mark.parametrize("left", [(split(0, 50, 70),), ()], ids=["a part", "nothing"])
+def test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it(
+    left: tuple[SplitRange, ...],
+) -> None:
+    """Its log may have been cut off meanwhile. What is cut behind it is read whole, also where a
+    later life gives an epoch of the same number."""
+    whole = barrier(9, split(0, 50, 90))
+    made = reader(chained=False, replayed=replace(whole, splits=left))
+    start = made.initialOffset()
+    assert hands(made.partitions(start, logged(whole))) == [(9, (part,)) for part in left]
+    for later in (barrier(10, split(0, 50, 90)), replace(whole, generation=GENERATION + 1)):
+        found = hands(made.partitions(start, logged(later)))
+        assert found == [(later.checkpoint_id, (split(0, 50, 90),))]
 
 
 def test_a_chained_batch_has_as_many_tasks_as_the_plan_says() -> None:

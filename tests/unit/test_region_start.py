@@ -20,6 +20,7 @@ from runtime.spark.region_start import (
     delete_vanished,
     location_of,
     make_ready,
+    replayed,
     require_rewindable,
 )
 from runtime.storage.file_system import Entry
@@ -87,6 +88,21 @@ def test_rule_9_a_checkpoint_whose_batch_is_not_in_sparks_log_any_more_cannot_be
     with pytest.raises(DamagedCheckpointError, match="does not hold the offset"):
         require_rewindable(fs, [made], of_batch(11))
     assert disk.files == logs(8, 9)
+
+
+def test_a_decided_batch_that_spark_has_not_noted_as_done_is_run_once_more() -> None:
+    """The last life ended between the decision and Spark's own log. One without state begins in a
+    directory of its own, and so does one before its first decision: nothing is run again there."""
+    disk = Disk()
+    disk.files |= logs(8, 9)
+    fs, location, made = FakeFileSystem(disk), "spark/main/state", region(stateful=True)
+    assert replayed(fs, made, location, restored(9)) is None
+    fs.delete(f"{location}/commits/9")
+    again = replayed(fs, made, location, restored(9))
+    assert again == Barrier(checkpoint_id=1, region="main", generation=2, splits=())
+    assert replayed(fs, made, location, restored(8)) is None
+    assert replayed(fs, made, location, restored(None)) is None
+    assert replayed(fs, region(stateful=False), location, restored(9)) is None
 
 
 @pytest.mark.parametrize(("stateful", "batch_id"), [(False, 9), (True, None)])

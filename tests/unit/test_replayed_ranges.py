@@ -113,6 +113,17 @@ def test_a_run_that_ends_by_itself_waits_less_for_it() -> None:
     assert 3 <= bench.clock.now_s - began_s < 4
 
 
+def test_a_loss_that_no_leader_tells_of_is_counted_once_by_replay_and_cut() -> None:
+    """What came in its place is read, once."""
+    bench, logged = logged_by(Bench(), failOnDataLoss="false")
+    bench.cluster.log("orders", 0).latest = 7
+    assert bounds(replayed(bench, logged))["orders-0"] == (0, 7)
+    assert bounds(bench.cut(logged))["orders-0"] == (7, 7)
+    bench.cluster.log("orders", 0).latest = 9
+    assert bounds(bench.cut(logged))["orders-0"] == (7, 9)
+    assert bench.enumerator.lost_records == 3
+
+
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_lower_end_of_a_moment_costs_a_batch_nothing(fails: str) -> None:
     bench, logged = logged_by(Bench(), failOnDataLoss=fails)

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from runtime.checkpoint.balance import LoadBalancer
 from runtime.checkpoint.desk import SourceDesk
 from runtime.checkpoint.messages import AskCut, SplitsDiscovered
 from runtime.checkpoint.plan import CheckpointSettings
 from runtime.checkpoint.serial import SerialSource
-from runtime.errors import UnreachableError
-from runtime.model import SplitKey, SplitRange
+from runtime.errors import DataLostError, UnreachableError
+from runtime.model import Barrier, SplitKey, SplitRange
 from tests.core_driver import split as core_split
 from tests.fakes import FakeSource, ManualClock
 
@@ -159,3 +161,27 @@ def test_what_lies_behind_a_cut_is_told_where_splits_may_move_and_the_source_kno
 
     assert waiting(replace(SETTINGS, balancer=LoadBalancer())) == {at[0].key: 7}
     assert waiting(SETTINGS) == {}
+
+
+def of(source_id: str, start: int, end: int) -> SplitRange:
+    """A range of the source's first partition."""
+    return core_split(0, start, end, source_id=source_id)
+
+
+def test_what_is_left_of_a_batch_is_asked_of_each_source_that_it_has_read() -> None:
+    """Where one does not answer whoever reads waits for its brokers; empty ranges are nothing to be
+    read, and nobody is asked about them."""
+    sources = {name: FakeSource(name, {0: 7}) for name in ("short", "away", "idle")}
+    sources["away"].error = AWAY
+    sources["idle"].error = DataLostError("gone", {}, "Stop.")
+    desk = SourceDesk(
+        {name: SerialSource(each) for name, each in sources.items()},
+        settings=SETTINGS,
+        clock=ManualClock(),
+    )
+    ranges = of("short", 2, 10), of("away", 2, 10), of("idle", 9, 9)
+    batch = Barrier(checkpoint_id=4, region="main", generation=1, splits=ranges)
+    left = (of("short", 2, 7), of("away", 2, 10))
+    assert desk.replayable(batch) == replace(batch, splits=left)
+    with pytest.raises(DataLostError):
+        desk.replayable(replace(batch, splits=(of("idle", 8, 9),)))
