@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from connectors.kafka.ranges import RangeProgress, in_rounds
@@ -56,6 +56,7 @@ def test_limited_ends_move_forward_within_what_is_there(
     }
 
 
+@example([split(("a", 0), 0, 90), split(("a", 1), 0, 10)], 2, None)
 @given(
     st.lists(RANGES, max_size=6),
     st.none() | st.integers(1, 40),
@@ -83,6 +84,9 @@ def test_more_tasks_read_the_same_offsets_once(
     records = sum(r.end_offset - r.start_offset for r in ranges)
     if min_partitions is not None and records >= min_partitions * len(ranges):
         assert len(cut) >= min(min_partitions, records)
+    as_few_as_allowed = split_evenly(ranges, max_records=max_records)
+    if min_partitions is None or min_partitions <= len(as_few_as_allowed):
+        assert cut == as_few_as_allowed, "what is cut without need is out of order for nothing"
 
 
 @given(st.lists(RANGES, max_size=10))

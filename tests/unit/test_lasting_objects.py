@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from connectors.kafka.collector import without_collector
 from runtime import lasting_objects
 from runtime.lasting_objects import freeze_lasting, freeze_once
 
@@ -29,6 +30,21 @@ def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def tracked() -> int:
     return sum(gc.get_count()) + len(gc.get_objects())
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_behind_a_block_without_it_what_it_was(is_on: bool) -> None:
+    """Who has turned it off for the whole process, or for a block around, goes on without it."""
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with without_collector():
+            with without_collector():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+        assert gc.isenabled() is is_on
+    finally:
+        (gc.enable if was_on else gc.disable)()
 
 
 def test_what_is_there_is_left_out_and_what_comes_is_still_found() -> None:

@@ -309,6 +309,14 @@ def test_unbounded_source_is_never_finished_and_knows_its_lag() -> None:
     assert not bench.enumerator.is_finished(cut)
 
 
+def test_a_bounded_source_tells_where_each_split_ends() -> None:
+    """By the keys that a region's tasks know them by: one that finds no end would read on."""
+    bench = Bench(bounded=True)
+    first, second = bench.start()
+    assert bench.enumerator.fixed_ends() == {first.key: 10, second.key: 20}
+    assert Bench(bench.cluster).enumerator.fixed_ends() is None
+
+
 def test_what_nobody_reads_is_measured_as_it_is_now() -> None:
     """Also what retention took of it; a topic that was made anew has no number, and nothing of a
     later cut is changed by the question."""

@@ -117,6 +117,16 @@ def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
     assert bounds(bench.cut(position)) == {"orders-0": (10, 10), "orders-1": (20, 20)}
 
 
+def test_of_what_has_vanished_nothing_is_left_to_be_read() -> None:
+    """A lag that nobody can ever make up for would raise alarms for ever."""
+    bench = Bench(failOnDataLoss="false", maxOffsetsPerTrigger="3")
+    position = bench.cut(bench.start())
+    assert bench.enumerator.lag_records(position[1:]) == 18
+    del bench.cluster.topics["orders"][1][1]
+    bench.cut(position)
+    assert bench.enumerator.lag_records(position[1:]) == 0
+
+
 def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> None:
     bench = Bench(failOnDataLoss="false")
     position = bench.cut(bench.start())
