@@ -79,6 +79,10 @@ class DeliveryLog:
         """Whom to ask why records were thrown away, where no report and no callback has told."""
         self._abort_reason = abort_reason
 
+    def ends(self, scope: TaskScope) -> None:
+        """What the epoch has read, and its checkpoint, are known now: an error names them."""
+        self._scope = scope
+
     def on_delivery(self, rows: pa.RecordBatch) -> OnDelivery:
         """The callback for records made of ``rows``; knows them for the message of an error."""
 

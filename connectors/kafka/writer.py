@@ -129,6 +129,7 @@ class TransactionalWriter:
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `runtime.contracts.ContinuousWriter`."""
         self._scope = replace(self._scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
+        self._delivery.ends(self._scope)
         if self._lease is not None:
             self._flush(self._lease)
             self._pool.end(self._lease)
@@ -298,6 +299,8 @@ class PlainWriter:
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `runtime.contracts.ContinuousWriter`."""
+        self._scope = replace(self._scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
+        self._delivery.ends(self._scope)
         self._flush()
 
     def pre_commit(self) -> list[StateEntry]:

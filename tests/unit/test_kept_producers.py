@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from connectors.kafka.slots import IDS_PER_TASK
@@ -156,3 +157,16 @@ def test_nobody_else_serves_a_client_while_its_writer_uses_it(rig: Rig) -> None:
     serve("between")
     rig.writer.pre_commit()
     assert alone == ["write", "flush"]
+
+
+def test_an_error_behind_a_barrier_names_what_the_epoch_has_read(rig: Rig) -> None:
+    """The barrier says it, and which checkpoint that is; a function may have dropped the source's
+    columns, and the epoch began without either."""
+    scope = replace(SCOPE, source_ranges=())
+    writer = TransactionalWriter(rig.pool, scope, rig.registry, "out", keeps_producer=True)
+    rig.cluster.refuse = lambda _: kafka_error("MSG_SIZE_TOO_LARGE")
+    rig.cluster.answers_at_flush = True
+    writer.write(pa.record_batch({"value": pa.array([b"a"])}))
+    with pytest.raises(DeliveryError, match=r"orders-1\[100,200\)") as caught:
+        writer.end_epoch(SCOPE.source_ranges, checkpoint_id=41)
+    assert caught.value.args[1]["checkpoint_id"] == 41

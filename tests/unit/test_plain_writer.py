@@ -11,18 +11,21 @@ from connectors.kafka.plain_producers import PlainProducers
 from connectors.kafka.producer_client import Client
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.writer import Guarantee, KafkaWriterFactory, PlainWriter
+from runtime.contracts import TaskScope
 from runtime.errors import AuthenticationError, FencedError, UnreachableError
 from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
 from tests.unit.test_cluster_limits import REFUSED
 from tests.unit.test_kafka_writer import SCOPE, Registry, letters, records, refuse_value
 
 
-def plain_writer(cluster: FakeCluster, guarantee: Guarantee) -> tuple[PlainWriter, list[str]]:
+def plain_writer(
+    cluster: FakeCluster, guarantee: Guarantee, scope: TaskScope = SCOPE
+) -> tuple[PlainWriter, list[str]]:
     dropped: list[str] = []
     client = FakeClient(cluster, {})
     writer = PlainWriter(
         client,
-        SCOPE,
+        scope,
         "out",
         guarantee=guarantee,
         partition_count=None,
@@ -39,6 +42,16 @@ def test_at_least_once_reports_a_refused_record() -> None:
         writer.write(records(b"a"))
     writer.abort()
     assert dropped == ["client"]
+
+
+def test_an_error_behind_a_barrier_names_what_the_epoch_has_read() -> None:
+    """The barrier says it; a continuous epoch begins without."""
+    cluster = FakeCluster(refuse=lambda _: kafka_error("_MSG_TIMED_OUT"), answers_at_flush=True)
+    writer, _ = plain_writer(cluster, Guarantee.AT_LEAST_ONCE, replace(SCOPE, source_ranges=()))
+    writer.write(pa.record_batch({"value": pa.array([b"a"])}))
+    with pytest.raises(UnreachableError, match=r"orders-1\[100,200\)") as caught:
+        writer.end_epoch(SCOPE.source_ranges, checkpoint_id=41)
+    assert caught.value.args[1]["checkpoint_id"] == 41
 
 
 def test_at_least_once_has_nothing_to_commit() -> None:
