@@ -249,8 +249,7 @@ class Courier:
                 committed=self._committed,
             )
         )
-        if answer is not None:
-            self._committed = ()  # the coordinator has heard it
+        self._committed = ()  # the coordinator has heard it, or the task ends
         return answer
 
     def _commit(self, batch_id: int) -> None:
