@@ -1,0 +1,64 @@
+"""A sink of continuous tasks is its connector's for the driver, but for who commits first."""
+
+from collections.abc import Mapping
+
+from runtime.continuous.lost_timeout import LostTimeout
+from runtime.continuous.native_commits import NativeCommits
+from runtime.continuous.sink import ContinuousSink
+from runtime.contracts import Committer, SinkContext, SweepReport, SweepView
+
+CONTEXT = SinkContext(
+    job_uid="j",
+    job_name="job",
+    operator_id="o",
+    checkpoint_uri="file:/a",
+    leader_session_id="s",
+)
+VIEW = SweepView(job_uid="j", generations={"main": 2}, protected=(), orphans=())
+SWEPT = SweepReport(aborted=3, is_complete=False)
+
+
+class _Sink:
+    """A `SinkCoordinator` that writes down what it is asked for."""
+
+    committer: Committer
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        self.asked.append(("check", timeout_s))
+        return {"transaction_timeout_s": "100"}
+
+    def claim(self, context: SinkContext, *, timeout_s: float) -> None:
+        self.asked.append(("claim", context, timeout_s))
+
+    def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
+        self.asked.append(("sweep", view, timeout_s))
+        return SWEPT
+
+    def renew(self) -> None:
+        self.asked.append(("renew",))
+
+    def close(self) -> None:
+        self.asked.append(("close",))
+
+
+def test_rule_22_a_continuous_sink_claims_renews_and_sweeps_as_its_connector_does() -> None:
+    """A record that nobody renews is another job's after 15 s, and what nobody sweeps stops
+    readers."""
+    sink, lost_timeout = _Sink(), LostTimeout(None)
+    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout)
+    assert continuous.check(timeout_s=1.0) == {"transaction_timeout_s": "100"}
+    continuous.claim(CONTEXT, timeout_s=2.0)
+    assert continuous.sweep(VIEW, timeout_s=3.0) == SWEPT
+    continuous.renew()
+    continuous.close()
+    assert sink.asked == [
+        ("check", 1.0),
+        ("claim", CONTEXT, 2.0),
+        ("sweep", VIEW, 3.0),
+        ("renew",),
+        ("close",),
+    ]
+    assert lost_timeout.seconds < 50.0
