@@ -72,9 +72,9 @@ def _record(
     )
 
 
-def _begun(broker: FakeBroker, prefix: str) -> TransactionIdentity:
+def _begun(broker: FakeBroker, prefix: str, slot: int = 0) -> TransactionIdentity:
     parsed = TransactionalId(
-        prefix=prefix, job_uid=JOB_UID, region="main", generation=0, owner="o", slot=0
+        prefix=prefix, job_uid=JOB_UID, region="main", generation=0, owner="o", slot=slot
     )
     transaction = broker.initialise(str(parsed))
     broker.produce(transaction, 1)
@@ -139,3 +139,34 @@ def test_what_a_dying_job_has_decided_meanwhile_is_not_aborted(
     with pytest.raises(ConfigError, match="a decided checkpoint names this transaction"):
         _cli_txn.abort(store.uri)
     assert not broker.discarded
+
+
+def test_what_a_checkpoint_names_is_asked_for_though_no_broker_lists_it(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker that has it was away for the listing; its coordinator may be another by now."""
+    broker = FakeBroker()
+    decided = _begun(broker, "new")
+    hidden = frozenset({decided.transactional_id})
+    wire = FakeWire(broker, absent=("broker 2",), absent_ids=hidden)
+    monkeypatch.setattr(txn_session, "TransactionWire", lambda _: wire)
+    entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
+    store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
+    with _opened(store) as session:
+        (line,) = session.lines
+    assert line.is_open
+    assert session.missing == ["broker 2"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
+    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    """Whatever is forced: that takes the ids by name."""
+    monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: None)
+    decided, orphan, ended = (_begun(broker, "new", slot) for slot in range(3))
+    broker.end(ended, commit=True, version=4)
+    entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
+    store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
+    _cli_txn.abort(store.uri, force=force)
+    assert list(broker.discarded) == [orphan]
