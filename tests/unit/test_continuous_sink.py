@@ -25,10 +25,11 @@ class _Sink:
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
+        self.facts = {"transaction_timeout_s": "100"}
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         self.asked.append(("check", timeout_s))
-        return {"transaction_timeout_s": "100"}
+        return self.facts
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         self.asked.append(("claim", context, timeout_s))
@@ -62,3 +63,12 @@ def test_rule_22_a_continuous_sink_claims_renews_and_sweeps_as_its_connector_doe
         ("close",),
     ]
     assert lost_timeout.seconds < 50.0
+
+
+def test_a_sink_without_transactions_bounds_nothing() -> None:
+    """Its check tells of no time-out: nothing of it is open that could grow too old."""
+    sink, lost_timeout = _Sink(), LostTimeout(None)
+    sink.facts = {"cluster_id": "c"}
+    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout, between_barriers_s=1e6)
+    assert continuous.check(timeout_s=1.0) == {"cluster_id": "c"}
+    assert lost_timeout.seconds == 60.0

@@ -1,0 +1,160 @@
+"""A Kafka sink's hold on its prefix, from the claim to the end; the record is in memory."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.security import KafkaConnection
+from runtime.contracts import SinkContext, SweepView
+from runtime.errors import FencedError, UnreachableError
+from runtime.owner_record import OwnerRecord
+from tests.fake_kafka import FakeWire
+from tests.transaction_harness import JOB_UID, FakeHarness
+from tests.unit.test_owner import FakeStore
+
+CONTEXT = SinkContext(
+    job_uid=JOB_UID,
+    job_name="job",
+    operator_id="sink-1",
+    checkpoint_uri="file:/a",
+    leader_session_id="s",
+)
+OTHER = OwnerRecord(
+    job_uid="other",
+    checkpoint_uri="file:/b",
+    session="t",
+    host="h",
+    renewed_at_ms=0,
+    renewals=1,
+)
+
+
+@dataclass
+class _Store(FakeStore):
+    """Counts how often it is closed, and may be away."""
+
+    closed: int = 0
+    is_away: bool = False
+
+    def read(self) -> OwnerRecord | None:
+        if self.is_away:
+            raise UnreachableError("away", {}, "")
+        return super().read()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class _Wire(FakeWire):
+    """Counts how often it is closed."""
+
+    closed: int = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Bench:
+    """A sink's coordinator over a store and a broker that are played."""
+
+    def __init__(self) -> None:
+        self.harness = FakeHarness(2)
+        self.store = _Store()
+        self.wires: list[_Wire] = []
+        self.sink = KafkaSinkCoordinator(
+            KafkaConnection(bootstrap_servers="fake:1"),
+            transactional_id_prefix=self.harness.prefix,
+            transaction_timeout_s=None,
+            topics=(),
+            connect=self._connect,
+            open_owner_store=lambda *_, **__: self.store,
+            clock=lambda: self.store.now_s,
+            sleep=self.store.sleep,
+        )
+
+    def _connect(self, _: KafkaConnection) -> _Wire:
+        self.wires.append(_Wire(self.harness.broker))
+        return self.wires[-1]
+
+    def claim(self) -> None:
+        self.sink.claim(CONTEXT, timeout_s=1.0)
+
+
+def test_rule_22_a_sink_that_ends_gives_its_name_back_once() -> None:
+    """So the next job need not watch it; behind that it is nobody's, or another job's."""
+    bench = Bench()
+    bench.claim()
+    assert bench.store.record is not None
+    bench.sink.close()
+    assert bench.store.record is None
+    bench.store.record = OTHER
+    bench.sink.close()
+    bench.sink.renew()
+    assert bench.store.record == OTHER
+    assert bench.store.closed == 1
+    assert all(wire.closed for wire in bench.wires)
+
+
+def test_a_sink_whose_name_cannot_be_given_back_closes_all_the_same() -> None:
+    """Its record is left behind, and watched by who comes next."""
+    bench = Bench()
+    bench.claim()
+    bench.store.is_away = True
+    bench.sink.close()
+    assert bench.store.closed == 1
+    assert all(wire.closed for wire in bench.wires)
+
+
+def test_a_sink_that_never_had_the_name_closes_its_connections() -> None:
+    """The start failed before its claim."""
+    bench = Bench()
+    bench.sink.close()
+    assert [wire.closed for wire in bench.wires] == [1, 1]
+    assert not bench.store.closed
+
+
+def test_rule_22_a_claim_that_is_refused_leaves_no_connection_and_renews_nothing() -> None:
+    """The other job lives, as its record tells by changing."""
+    bench = Bench()
+    bench.store.record = OTHER
+    bench.store.on_sleep = lambda: bench.store.write(replace(OTHER, renewals=2))
+    with pytest.raises(FencedError, match="another job"):
+        bench.claim()
+    assert bench.store.closed == 1
+    bench.sink.renew()
+    assert bench.store.record == replace(OTHER, renewals=2)
+
+
+def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
+    """What is open may be that one's to decide."""
+    bench = Bench()
+    bench.claim()
+    orphan = bench.harness.open(bench.harness.name(generation=1))
+    orphan.produce(1)
+    swept = bench.wires[1]
+    swept.absent, swept.absent_ids = ("b",), frozenset({orphan.identity.transactional_id})
+    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    bench.sink.sweep(view, timeout_s=0.0)
+    swept.absent, swept.absent_ids = (), frozenset()
+    bench.store.record = OTHER
+    with pytest.raises(FencedError):
+        bench.sink.renew()
+    assert not bench.harness.broker.discarded
+
+
+def test_rule_28_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> None:
+    """It fences nobody; readers wait for the sweep."""
+    bench = Bench()
+    bench.claim()
+    orphan = bench.harness.open(bench.harness.name(generation=1))
+    orphan.produce(1)
+    swept = bench.wires[1]
+    swept.absent, swept.absent_ids = ("b",), frozenset({orphan.identity.transactional_id})
+    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    bench.sink.sweep(view, timeout_s=0.0)
+    swept.absent, swept.absent_ids = (), frozenset()
+    bench.store.is_away = True
+    bench.sink.renew()
+    assert list(bench.harness.broker.discarded) == [orphan.identity]
