@@ -216,21 +216,24 @@ class RegionLauncher:
         try:
             ddl = source.schema_ddl()
             plan = self._source_plan(region, tasks, passing, reader, initial=first, ddl=ddl)
-            self._start(region, query, replace(plan, replayed=left))
+            self._start(
+                region, query, replace(plan, replayed=left), is_new=restored.batch_id is None
+            )
         except BaseException:
             query.prepare_stop()
             query.stop()
             raise
         return query
 
-    def _start(self, region: Region, query: RegionQuery, plan: SourcePlan) -> None:
-        with query_settings(self._job.spark, batches_to_retain=self._batches_to_retain):
+    def _start(self, region: Region, query: RegionQuery, plan: SourcePlan, *, is_new: bool) -> None:
+        retain = self._batches_to_retain
+        with query_settings(self._job.spark, batches_to_retain=retain):
             with self._workers_of(region), quick_python(self._job.spark):
                 records = source_frame(self._job.spark, data_source_for(plan))
             frame = records.name(region.source_name).load()
             with scheduler_pool(self._job.spark, f"{self._job.name}-{region.name}"):
                 query.start(self._frame(frame, region))
-            query.require_settings()
+            query.require_settings(batches_to_retain=retain, is_new=is_new)
 
     def _frame(self, records: DataFrame, region: Region) -> DataFrame:
         """What the query runs: the user's functions over all columns that the source has."""

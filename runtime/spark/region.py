@@ -158,10 +158,17 @@ class RegionQuery:
             .start()
         )
 
-    def require_settings(self) -> None:
-        """Whether the query was made as it has to be; raises StreamError where it was not."""
+    def require_settings(self, *, batches_to_retain: int, is_new: bool) -> None:
+        """Whether the query was made as it has to be; see `require_query_settings`.
+
+        Args:
+            is_new: nothing of it was decided before: its directory is empty.
+        """
         assert self._query is not None  # asked behind `start`
-        require_query_settings(self._query)
+        begins_state = is_new and self._spec.stateful
+        require_query_settings(
+            self._query, batches_to_retain=batches_to_retain, begins_state=begins_state
+        )
 
     @property
     def is_active(self) -> bool:

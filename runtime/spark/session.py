@@ -61,6 +61,7 @@ QUERY_SETTINGS: Mapping[str, str] = {
     SHUFFLE_RETRY: "true",
 }
 
+# What Spark never takes from a query's own log, as far as it matters to a query that has one.
 _NEVER_LOGGED = (
     "spark.sql.streaming.noDataMicroBatches.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
@@ -251,16 +252,24 @@ def query_setting(query: StreamingQuery, name: str) -> str:
     return str(execution.sparkSessionForStream().conf().get(name))
 
 
-def require_query_settings(query: StreamingQuery) -> None:
+def require_query_settings(
+    query: StreamingQuery, *, batches_to_retain: int, begins_state: bool
+) -> None:
     """Refuse a region's query that was made while another thread set the session otherwise.
 
-    Only what Spark never takes from a query's own log is asked for.
-
+    Args:
+        batches_to_retain: as `query_settings` was given; more are no harm.
+        begins_state: it has one, and no log yet, from which Spark would take what its form is: it
+            is now that this is settled, for all later lives (rule 21).
     Raises:
         StreamError: it was; another one may be made as it should be.
     """
-    found = {name: query_setting(query, name) for name in _NEVER_LOGGED}
+    asked = QUERY_SETTINGS if begins_state else _NEVER_LOGGED
+    found = {name: query_setting(query, name) for name in asked}
     changed = {name: value for name, value in found.items() if value != QUERY_SETTINGS[name]}
+    kept = query_setting(query, _BATCHES)
+    if int(kept) < batches_to_retain:
+        changed[_BATCHES] = kept
     if changed:
         raise StreamError(
             "the session's settings were changed while a region's query was made",

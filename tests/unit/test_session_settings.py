@@ -138,23 +138,41 @@ def test_what_another_thread_sets_meanwhile_is_the_users() -> None:
     }
 
 
-@pytest.mark.parametrize("name", [NO_DATA, CHECKSUM, FULL_RETRY])
+@pytest.mark.parametrize("name", [NO_DATA, CHECKSUM, FULL_RETRY, BATCHES])
 def test_a_query_that_another_threads_settings_got_into_is_not_run(name: str) -> None:
-    """It would run batches that no barrier asked for, or mix rows of a shuffle."""
+    """It would run batches that no barrier asked for, mix rows of a shuffle, or delete what a
+    record names."""
     conf = Conf()
     with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
-        require_query_settings(_query(conf))
+        _require(conf)
         conf.set(name, USERS[name])
         with pytest.raises(StreamError, match=f"{name}={USERS[name]}"):
-            require_query_settings(_query(conf))
+            _require(conf)
+
+
+@pytest.mark.parametrize("name", sorted(USERS))
+def test_rule_21_a_state_that_begins_is_of_the_form_that_the_rules_need(name: str) -> None:
+    """Rule 21: Spark keeps to it in all later lives, and a late attempt could replace versions."""
+    conf = Conf()
+    with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
+        _require(conf, begins_state=True)
+        conf.set(name, USERS[name])
+        with pytest.raises(StreamError, match=f"{name}={USERS[name]}"):
+            _require(conf, begins_state=True)
 
 
 def test_what_a_querys_own_log_says_of_its_state_is_no_change() -> None:
-    """Spark goes on with what the state was made with, also by an older program."""
+    """Spark goes on with what the state was made with, also by an older program; and it may keep
+    more than records need."""
     conf = Conf()
     with query_settings(cast(SparkSession, Session(conf)), batches_to_retain=100):
         conf.set(STATE_FORMAT, "1")
-        require_query_settings(_query(conf))
+        conf.set(BATCHES, "200")  # more than is needed
+        _require(conf)
+
+
+def _require(conf: Conf, *, begins_state: bool = False) -> None:
+    require_query_settings(_query(conf), batches_to_retain=100, begins_state=begins_state)
 
 
 def _query(conf: Conf) -> StreamingQuery:
