@@ -54,12 +54,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStatus:
-    """A checkpoint under way, for people."""
+    """A checkpoint under way, for people; ``age_s``: since its barrier, None before it."""
 
     checkpoint_id: int
     kind: str
     state: str
     asked_by: str
+    age_s: float | None
     acknowledged: tuple[str, ...]
 
 
@@ -361,6 +362,7 @@ class CoordinatorCore:
                     kind=p.kind.value,
                     state=p.state.value,
                     asked_by=p.asked_by,
+                    age_s=None if p.barrier_s is None else now_s - p.barrier_s,
                     acknowledged=tuple(p.acks),
                 )
                 for p in book.pending.values()

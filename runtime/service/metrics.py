@@ -114,9 +114,11 @@ class RegionMetrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One value for each region, or split."""
-        parked, age, alarm, lag, lost = _families()
-        regions = self._coordinator.status().regions if self._coordinator.started else ()
-        for region in regions:
+        parked, age, alarm, lag, lost, pending = _families()
+        status = self._coordinator.status() if self._coordinator.started else None
+        ages_s = [each.age_s or 0.0 for each in status.pending] if status else []
+        pending.add_metric([], max(ages_s, default=0.0))
+        for region in status.regions if status else ():
             parked.add_metric([region.region], float(region.parked is not None))
             alarm.add_metric([region.region], float(region.has_alarm))
             lost.add_metric([region.region], region.lost_records)
@@ -124,7 +126,7 @@ class RegionMetrics(Collector):
                 age.add_metric([region.region], region.snapshot_age_s)
             for split, records in region.lags.items():
                 lag.add_metric([region.region, split], records)
-        yield from (parked, age, alarm, lag, lost)
+        yield from (parked, age, alarm, lag, lost, pending)
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
@@ -152,5 +154,9 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
             "sluice_region_lost_records",
             "Records of parked regions that retention deleted unread",
             labels=by_region,
+        ),
+        GaugeMetricFamily(
+            "sluice_checkpoint_pending_seconds",
+            "Since the barrier of the oldest checkpoint that is not committed on record; 0: none",
         ),
     )

@@ -15,13 +15,11 @@ import typer
 
 from connectors.hdfs import HdfsSink, PartitionCommit, Roll
 from connectors.kafka import KafkaSink, KafkaSource
-from connectors.kafka.options import SOURCE_OPTIONS
 from connectors.kafka.serde import AvroDeserializer, JsonDeserializer
 from runtime.checkpoint.balance import LoadBalancer
-from runtime.checkpoint.core import JobStatus, RegionStatusView
+from runtime.checkpoint.core import CheckpointStatus, JobStatus, RegionStatusView
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.cli import ENTRY_POINT_GROUP, build_app
-from runtime.job import Job
 from runtime.on_error import DeadLetters, Skip
 from runtime.rate_limit import PidRateLimit
 from tests.mutants.patches import load_all
@@ -102,24 +100,6 @@ def test_every_command_that_a_page_names_has_its_options(page: Path) -> None:
             assert set(_OPTION.findall(rest)) <= COMMANDS[words], f"sluice {said}{rest}"
 
 
-def test_the_page_of_a_jobs_settings_has_all_of_them_with_their_defaults() -> None:
-    """In whatever order; what has no default is called required."""
-    said = {
-        name: (names_in(row[1]) or [row[1]])[0]
-        for row in rows("job.md", below="# Settings of a job")
-        for name in names_in(row[0])
-    }
-    parameters = inspect.signature(Job).parameters.values()
-    settings = {each.name: each.default for each in parameters if each.kind is not each.VAR_KEYWORD}
-    assert said.keys() == settings.keys()
-    required = {
-        name for name, default in settings.items() if default in (inspect.Parameter.empty, "")
-    }
-    assert {name for name, text in said.items() if text == "required"} == required
-    for name in settings.keys() - required:
-        assert ast.literal_eval(said[name]) == settings[name], name
-
-
 def arguments_of(function: Callable[..., object]) -> set[str]:
     """That it may be given."""
     parameters = inspect.signature(function).parameters.values()
@@ -153,18 +133,6 @@ def test_a_page_names_each_argument_of_what_it_describes(
     assert arguments_of(function) - set(re.findall(r"\w+", codes)) == set()
 
 
-def test_the_page_of_the_source_names_each_option_and_no_other() -> None:
-    """In its tables; a misspelt one is refused, so a page must not teach one."""
-    text = (DOCS / "kafka-source.md").read_text("utf-8")
-    assert {each for each in SOURCE_OPTIONS if f"`{each}`" not in text} == set()
-    told = {
-        name
-        for row in rows("kafka-source.md", below="## Other options")
-        for name in names_in(row[0])
-    }
-    assert {each for each in told if not each.startswith("kafka.")} <= set(SOURCE_OPTIONS)
-
-
 def test_the_page_on_monitoring_names_each_path_of_the_service() -> None:
     """People's in its table, and those of tasks beside it: a firewall's rules are made of them."""
     server = (ROOT / "runtime" / "service" / "server.py").read_text("utf-8")
@@ -183,8 +151,10 @@ def test_the_page_on_monitoring_names_each_field_of_the_status() -> None:
     """What scripts read."""
     page = list(rows("monitoring.md", below="| field of `job` |"))
     told = {name for row in page for name in names_in(row[0])}
+    pending = next(row for row in page if row[0] == "`pending`")
     regions = next(row for row in page if row[0] == "`regions`")
     assert told == {each.name for each in fields(JobStatus)}
+    assert {each.name for each in fields(CheckpointStatus)} == set(names_in(pending[1]))
     assert {each.name for each in fields(RegionStatusView)} <= set(names_in(regions[1]))
 
 
