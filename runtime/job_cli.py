@@ -83,6 +83,12 @@ def status(
         f"{job['state']}, last decided {job['last_decided']}, "
         f"last committed {job['last_committed']}"
     )
+    for pending in job["pending"]:
+        if pending["age_s"] is not None:
+            typer.echo(
+                f"under way: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
+                f"{pending['age_s']:.0f} s since its barrier"
+            )
     for region in job["regions"]:
         typer.echo(_line_of(region))
         for reason in _reasons_of(region):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,19 @@ def run(*arguments: str) -> str:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
+    coordinator: BarrierCoordinator, job: Job, directory: Path
+) -> None:
+    """A job that waits for brokers looks well otherwise: its lag stands still."""
+    assert "under way" not in run("status", str(directory))
+    started = coordinator.started
+    assert started is not None
+    job.source.ends[0] = 7
+    wait_for(lambda: coordinator.poll_barrier("left", started.generation, wait_s=0.2))
+    shown = run("status", str(directory))
+    assert re.search(r"under way: checkpoint 1, aligning, \d+ s since its barrier", shown)
 
 
 def test_a_parked_region_is_shown_with_its_growing_lag(
