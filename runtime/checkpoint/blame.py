@@ -64,8 +64,8 @@ def was_missed(attended_by_s: float | None, now_s: float) -> bool:
 
 def _was_waited_for(region: RegionState) -> bool:
     """Whether the last decision was taken without the region, behind its time limit: that of one
-    whose life has ended, or not begun yet, nobody waited for."""
-    return region.is_open and region.carried > 0 and not region.is_starting
+    whose life has ended nobody waited for."""
+    return region.is_open and region.carried > 0
 
 
 def was_held_too_long(book: Book, region: RegionState) -> bool:

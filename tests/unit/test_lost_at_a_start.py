@@ -289,6 +289,22 @@ def test_rule_11_what_another_repair_has_left_is_written_again() -> None:
     assert not job.broker.ongoing()
 
 
+def test_rule_11_what_was_in_vain_is_not_put_on_record_later() -> None:
+    """Another run was faster, so it is aborted: by a record that names it all would be lost."""
+    job = half_lost()
+    lost = LostCommittables(
+        region=job.store.records[1].regions[0],
+        committables=job.store.records[1].regions[0].committables[:1],
+    )
+    action = Repair(checkpoint_id=1, lost=(lost,))
+    job.store.repairs[1] = [{lost.committables[0].payload: job.pre_commit("theirs")}]
+    repairs = _repairs(job, rewriter := Rewriter(job))
+    first, second = (drive(repairs.run(action)) for _ in range(2))
+    assert first[0] is second[0] is PublishOutcome.TAKEN
+    assert rewriter.calls == 2
+    assert first[1] != second[1]
+
+
 def test_rule_11_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended() -> None:
     """Where each of several regions was refused for itself, one of their errors would be half."""
     parts = [

@@ -10,6 +10,7 @@ import uvicorn
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.housekeeping import Housekeeper
 from runtime.checkpoint.loop import CoreLoop
+from runtime.checkpoint.messages import Progress
 from runtime.checkpoint.plan import CheckpointSettings, JobPlan, RegionPlan
 from runtime.checkpoint.run_threads import RunThreads
 from runtime.contracts import LifeState, RegionLife
@@ -40,6 +41,13 @@ class _Source(FakeSource):
         self.closes += 1
 
 
+class _Listener:
+    """It has a thread of its own."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """See `ProgressListener`."""
+
+
 def _job() -> tuple[BarrierCoordinator, _Sink, _Source]:
     sink, source = _Sink(FakeBroker()), _Source("source", {0: 5})
     plan = RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",))
@@ -49,6 +57,7 @@ def _job() -> tuple[BarrierCoordinator, _Sink, _Source]:
         sinks={"sink": sink},
         sources={"source": source},
         settings=CheckpointSettings(interval_s=0.01),
+        listeners=(_Listener(),),
     )
     coordinator.start(300.0)
     return coordinator, sink, source

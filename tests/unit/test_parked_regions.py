@@ -154,6 +154,14 @@ def test_a_region_that_is_parked_while_it_waits_to_begin_again_waits_no_more() -
     assert main.begins_ms is None
 
 
+def test_the_record_that_ends_a_parked_regions_life_says_so() -> None:
+    """Somebody may ask years later why that place was aborted."""
+    driver = parked()
+    side_epoch(driver, 6)
+    reasons = [found.reason for found in driver.seen(Publish) if found.verdict is Verdict.ABORTED]
+    assert "region main is parked" in reasons
+
+
 def test_an_epoch_that_never_comes_parks_the_slow_region() -> None:
     """The one that acknowledged is not to blame."""
     driver = CoreDriver(replace(PARK, tolerable_failures=0), regions=TWO)
