@@ -1,4 +1,5 @@
-"""Threads of several processes, one at a time, which change at each lock, wait and named point.
+"""Threads of several processes, one at a time, which change at each lock, wait and named point,
+and at each line where a test wants that.
 
 Whose turn it is next, a plan says: the same plan gives the same run. Time is virtual, and passes
 where nobody can go on, or the plan lets it. A process may be stopped, or killed, between any two
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import SimpleNamespace
-from typing import Self
+from types import FrameType, SimpleNamespace
+from typing import Any, Self
 from unittest.mock import patch
 
 from tests.baton import Actor, EndedError, take
@@ -336,3 +337,24 @@ class Switched:
                 for name in ours.keys() & vars(import_module(module)).keys():
                     stack.enter_context(patch(f"{module}.{name}", ours[name]))
             yield
+
+    @contextmanager
+    def at_each_line(self, *modules: str, pauses_s: Callable[[], float]) -> Iterator[None]:
+        """Threads that begin meanwhile change also before each line of these modules, and are kept
+        from going on for so long: what a lock is for comes up without it. Slow."""
+        files = {import_module(module).__file__ for module in modules}
+
+        def trace_line(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                self.block(lambda: False, pauses_s(), at=f"line {frame.f_lineno}")
+            return trace_line
+
+        def trace_call(frame: FrameType, *_: Any) -> Any:
+            return trace_line if frame.f_code.co_filename in files else None
+
+        before = threading.gettrace()
+        threading.settrace(trace_call)
+        try:
+            yield
+        finally:
+            threading.settrace(before)
