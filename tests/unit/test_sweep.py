@@ -252,6 +252,33 @@ def test_rule_28_the_first_sweep_waits_for_a_broker_that_is_away_and_no_longer()
     assert len(waits) == 1
 
 
+def test_rule_28_the_first_sweep_goes_on_while_an_orphan_remains() -> None:
+    """All have answered; but where its abort was to be, another transaction was under its id, which
+    was over in a moment: behind an end with that one open readers would wait."""
+    harness, waits, looks = FakeHarness(2), list[float](), list[int]()
+    describe = FakeWire.describe
+
+    def moved_on(self: FakeWire, ids: Sequence[str], *, timeout_s: float) -> Mapping[str, Any]:
+        found = describe(self, ids, timeout_s=timeout_s)
+        looks.append(len(found))
+        if len(looks) != 2:  # the first one is the sweep's own
+            return found
+        return {
+            each: dataclasses.replace(one, producer_epoch=one.producer_epoch + 1)
+            for each, one in found.items()
+            if one is not None
+        }
+
+    sweeper = Sweeper(harness.wire, prefix=harness.prefix, sleep=waits.append)
+    left = _leave_open(harness, generation=1)
+    view = dataclasses.replace(VIEW, generations={"main": 2})
+    with patch.object(FakeWire, "describe", moved_on):
+        result = sweeper.sweep_all(view, operator_id=None, timeout_s=600)
+    assert (result.aborted, result.remaining, result.missing) == (1, 0, ())
+    assert set(harness.broker.discarded) == {left}
+    assert len(waits) == 1
+
+
 def test_rule_28_what_is_listed_and_not_described_is_not_swept() -> None:
     """Its coordinator died in between: who waits for the end of the sweep would go."""
     harness, sweeper = _harness()
