@@ -1,6 +1,7 @@
 """`FileCommitter` where one call is not enough: each goes on where the last one ended."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,73 @@ def test_an_epoch_of_more_files_than_one_call_can_look_at_is_published() -> None
             break
     assert report.outcome is CommitOutcome.COMMITTED
     assert set(disk.files) == {f"orders/dt={n % 25}/part-{n}" for n in range(100)}
+
+
+@pytest.mark.parametrize(
+    "finals",
+    [
+        pytest.param([f"dt={n}/part" for n in range(100)], id="directories"),
+        pytest.param([f"part-{n}" for n in range(100)], id="files"),
+    ],
+)
+def test_a_call_ends_when_its_time_is_up_however_many_files_are_left(finals: list[str]) -> None:
+    """Other regions wait for their commits behind it. Each step takes a second."""
+    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(100)})
+    steps: list[str] = []
+
+    def step(name: str) -> Fault:
+        steps.append(name)
+        return Fault.NONE
+
+    committer = FileCommitter(
+        lambda uri: FakeFileSystem(disk, uri=uri, fault=step),
+        at_once=1,
+        clock=lambda: float(len(steps)),
+    )
+    entry = entry_of("fake:///data", finals)
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert report.outcome is CommitOutcome.PENDING
+    assert len(steps) == _CALL_S
+
+
+def test_a_file_that_was_seen_is_published_by_one_call() -> None:
+    """A NameNode is asked nothing that is known: the decision was made on what was staged."""
+    entry = entry_of("fake:///data", ["part-0", "part-1"])
+    disk = Disk(files={".s/a/s0": b"x", ".s/a/s1": b"x"})
+    steps: list[str] = []
+    looks: list[str] = []
+
+    def step(name: str) -> Fault:
+        steps.append(name)
+        return Fault.NONE
+
+    def look(name: str) -> bool:
+        looks.append(name)
+        return False
+
+    committer = FileCommitter(
+        lambda uri: FakeFileSystem(disk, uri=uri, fault=step, is_unreadable=look), at_once=1
+    )
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert steps == ["mkdir", "move", "move", "sync", "delete"]
+    assert not looks
+
+
+def test_no_thread_of_a_committer_outlives_it() -> None:
+    """A job has one for each of its lives, and each has eight threads."""
+
+    def living() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name.startswith("sluice-files")}
+
+    others = living()
+    entry = entry_of("fake:///data", [f"part-{n}" for n in range(20)])
+    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(20)})
+    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri))
+    committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
+    assert living() - others
+    committer.close()
+    assert not living() - others
 
 
 def test_a_directory_that_somebody_deletes_between_two_calls_is_made_again(tmp_path: Path) -> None:
@@ -127,6 +195,21 @@ def test_files_that_each_fail_in_their_own_way_are_named_up_to_a_few() -> None:
     assert report.outcome is CommitOutcome.UNKNOWN, "decided files are gone"
     assert "more" in report.detail
     assert len(report.detail) < 2_000
+
+
+def test_a_report_of_a_file_that_is_gone_does_not_hide_it_among_others() -> None:
+    """That one needs somebody who looks for it; the others are tried again."""
+    disk = Disk(files={".s/a/s1": b"x"})
+    committer = FileCommitter(
+        lambda uri: FakeFileSystem(
+            disk, uri=uri, fault=lambda step: Fault.REFUSED if step == "move" else Fault.NONE
+        )
+    )
+    entry = entry_of("fake:///data", ["part-0", "part-1"])
+    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=True)
+    assert report.outcome is CommitOutcome.UNKNOWN
+    assert "orders/part-0" in report.detail
+    assert "simulated fault" not in report.detail
 
 
 def test_a_staging_directory_that_stays_holds_up_no_published_epoch() -> None:
