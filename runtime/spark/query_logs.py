@@ -297,8 +297,8 @@ def batches_beyond(names: list[str], last_batch_id: int) -> list[str]:
     return sorted(beyond)
 
 
-def rewind(fs: FileSystem, location: str, *, last_batch_id: int) -> int:
-    """Remove every logged batch after the last decided one; returns how many were undecided.
+def rewind(fs: FileSystem, location: str, *, last_batch_id: int) -> None:
+    """Remove every logged batch after the last decided one.
 
     The commit log goes first: killed in between, an offset without a commit is replayed, which is
     known by its batch id; a commit without an offset would be a batch that Spark skips.
@@ -308,4 +308,3 @@ def rewind(fs: FileSystem, location: str, *, last_batch_id: int) -> int:
         beyond = batches_beyond([entry.name for entry in fs.entries(directory)], last_batch_id)
         for name in reversed(beyond):
             fs.delete(f"{directory}/{name}")
-    return len([name for name in beyond if not name.startswith(".")])

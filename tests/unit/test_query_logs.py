@@ -10,7 +10,7 @@ from runtime.errors import DamagedCheckpointError
 from runtime.job import Pipeline
 from runtime.model import Barrier, RegionRecord, SplitRange
 from runtime.spark.job_graph import Region
-from runtime.spark.query_logs import LoggedBatch, PlannedFiles, require_logged
+from runtime.spark.query_logs import LoggedBatch, PlannedFiles, newest_generation, require_logged
 from runtime.spark.region_start import make_ready
 from tests.fake_file_system import Disk, FakeFileSystem
 from tests.unit.test_job_pieces import StubSource
@@ -197,6 +197,28 @@ def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log
     assert not caplog.records, "it reads no other source"
 
 
+def test_whose_a_log_is_tells_its_newest_batch_whatever_lies_beside_it() -> None:
+    """Hadoop's checksums, Spark's temporary files, lines of other formats, and torn ones."""
+
+    def of(generation: int) -> str:
+        found = Barrier(checkpoint_id=1, region="main", generation=generation, splits=())
+        return json.dumps(offsets.encode(found))
+
+    def newest(*lines: str) -> int:
+        files = {
+            "9": "\n".join(["v2", "{}", f"ours:{of(7)}"]),
+            "10": "\n".join(["v2", "{}", *lines]),
+            ".10.crc": "crc",
+            ".11.6a3f.tmp": f"v2\n{{}}\nours:{of(8)}",
+        }
+        disk = Disk(files={f"at/offsets/{name}": text.encode() for name, text in files.items()})
+        return newest_generation(FakeFileSystem(disk), "at")
+
+    others = ["rate:7", FOREIGN, 'torn:{"checkpoint": 1, "gener', "-"]
+    assert newest(f"ours:{of(3)}", *others) == newest(*others, f"ours:{of(3)}") == 3
+    assert newest(*others) == -1
+
+
 # --- sources of files -----------------------------------------------------------------------------
 
 
@@ -242,6 +264,30 @@ def test_entries_that_spark_has_merged_since_are_the_same_plan() -> None:
     assert _with_files({"7.compact": [_file("x", 7)]}) != decided
     own = {"9.compact": [_file("a", 8), _file("c", 9)]}
     assert _with_files(own, offset=9) == _with_files({"9": [_file("c", 9)]}, offset=9)
+
+
+def test_a_merged_entry_is_found_whatever_lies_beside_it() -> None:
+    """Hadoop's checksums, and entries that were not merged yet."""
+    lines = [_file("a", 8), _file("c", 9)]
+    decided = _with_files({"8": [_file("a", 8)]})
+    beside = {".19.compact.crc": [], "9": [_file("c", 9)], "20": [_file("d", 20)], "_tmp": []}
+    assert _with_files({"19.compact": lines, **beside}) == decided
+    assert _with_files(beside) != decided
+
+
+def test_a_source_whose_offset_is_no_number_of_a_log_is_told_by_its_line_alone() -> None:
+    """Another format may have a log of its own, which says nothing about that."""
+
+    def digest(line: str, **logs: bytes) -> str:
+        text = "\n".join(["v1", "{}", offset_of((split(0, 5),)), line])
+        disk = Disk(files={"offsets/0": text.encode(), **logs})
+        return digest_of(FakeFileSystem(disk))
+
+    for line in (json.dumps({"version": 8}), json.dumps({"logOffset": "8"})):
+        logged_beside = {
+            f"sources/1/{name}": f"v1\n{_file('a', 8)}".encode() for name in ("8", "9.compact")
+        }
+        assert digest(line, **logged_beside) == digest(line)
 
 
 def test_what_a_source_of_files_has_planned_is_read_once_while_it_has_no_news() -> None:
