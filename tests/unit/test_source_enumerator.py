@@ -271,6 +271,17 @@ def test_restored_bounded_source_also_reads_partitions_made_meanwhile() -> None:
     assert bounds(again.cut((*done, *new)))["orders-2"] == (0, 5)
 
 
+def test_what_is_made_behind_the_start_of_a_bounded_run_is_left_to_the_next_one() -> None:
+    """Also while a partition is looked for that was there: it has no end to be read up to."""
+    bench = Bench()
+    done = bench.cut(bench.start())
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    again = Bench(bench.cluster, bounded=True)
+    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    bench.cluster.topics["orders"][1][3] = FakeLog(latest=5)
+    assert bounds(again.discover()) == {"orders-2": (0, 0)}
+
+
 def test_a_bounded_source_asks_again_for_a_new_partition_that_was_not_found_at_once() -> None:
     """The first look may meet brokers that do not answer."""
     bench = Bench()

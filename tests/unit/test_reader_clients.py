@@ -1,0 +1,85 @@
+"""How the client of a task that reads is set up: what Sluice relies on no option changes."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from connectors.kafka import consumers
+from connectors.kafka.consumers import ConsumerPool, PooledConsumer
+from connectors.kafka.hot_path import HotPath
+from connectors.kafka.security import KafkaConnection
+from connectors.kafka.tuning import read_settings
+from runtime.task_memory import TaskMemory
+
+_REFUSED: int = getattr(KafkaError, "_AUTHENTICATION")  # noqa: B009 - public, underscored
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
+    """The configurations of the clients that were made."""
+    found: list[Mapping[str, Any]] = []
+
+    def make(config: Mapping[str, Any]) -> object:
+        found.append(config)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(consumers, "make_consumer", make)
+    return found
+
+
+def _borrowed(*, read_committed: bool = True, follows: bool = False, **options: str) -> Any:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    pooled: PooledConsumer = ConsumerPool().borrow(
+        KafkaConnection(bootstrap_servers="fake:9092", options=given),
+        read_committed=read_committed,
+        settings=read_settings(TaskMemory(), {}),
+        follows=follows,
+        hot_path=HotPath.PLAIN,
+    )
+    return pooled
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+def test_a_reader_sees_what_its_isolation_level_lets_it_see(
+    made: list[Mapping[str, Any]], *, read_committed: bool
+) -> None:
+    _borrowed(read_committed=read_committed)
+    level = "read_committed" if read_committed else "read_uncommitted"
+    assert made[0]["isolation.level"] == level
+
+
+def test_a_reader_commits_nothing_and_takes_no_other_place_for_one_that_is_gone(
+    made: list[Mapping[str, Any]],
+) -> None:
+    """Whatever the user's options say; an end is told, or a range would not be known as read."""
+    _borrowed(auto_offset_reset="earliest", enable_auto_commit="true", enable_partition_eof="false")
+    wanted = {
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "group.id": "sluice-reader",
+    }
+    assert {name: made[0][name] for name in wanted} == wanted
+
+
+def test_what_a_user_sets_wins_over_what_is_only_faster(made: list[Mapping[str, Any]]) -> None:
+    """A reader of ranges waits for no record; one that follows lets the broker wait for some."""
+    _borrowed()
+    _borrowed(follows=True)
+    _borrowed(follows=True, fetch_wait_max_ms="7")
+    assert [str(config["fetch.wait.max.ms"]) for config in made] == ["5", "500", "7"]
+    assert all(config["check.crcs"] is True for config in made)
+
+
+def test_what_a_client_says_of_a_refused_log_in_is_kept_beside_it(
+    made: list[Mapping[str, Any]],
+) -> None:
+    """Its calls only run out of time."""
+    pooled = _borrowed()
+    assert pooled.refusals.last is None
+    made[0]["error_cb"](KafkaError(_REFUSED, "no such user"))
+    assert "no such user" in str(pooled.refusals.last)
+    assert "fake:9092" in str(pooled.refusals.last)
