@@ -117,6 +117,18 @@ def test_what_was_described_a_moment_ago_is_not_described_again(admin: _Admin) -
     assert cluster.log_ends(KEYS, timeout_s=1).keys() == THERE
 
 
+def test_what_is_deleted_between_two_looks_is_not_asked_for_again(admin: _Admin) -> None:
+    """Its leader was known; whoever hears that it is gone forgets that."""
+    cluster = _cluster()
+    assert cluster.look(KEYS, timeout_s=1).latest.keys() == THERE
+    del admin.leaders["orders", 1]
+    admin.known.clear()
+    assert cluster.look(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
+    admin.leaders.clear()
+    admin.known.clear()
+    assert not cluster.look(KEYS, timeout_s=1).latest
+
+
 def test_a_partition_without_a_leader_is_asked_for_when_it_has_one(admin: _Admin) -> None:
     """Until time is up."""
     admin.leaders["orders", 1], leader = None, admin.leaders["orders", 1]

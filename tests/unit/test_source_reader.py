@@ -13,7 +13,13 @@ from connectors.kafka.following import KafkaFollowingReader
 from connectors.kafka.log_ins import Refusals
 from connectors.kafka.reader import KafkaSplitReader
 from connectors.kafka.security import KafkaConnection
-from runtime.errors import AuthenticationError, DataLostError, StreamError, UnreachableError
+from runtime.errors import (
+    AuthenticationError,
+    DataLostError,
+    SourceChangedError,
+    StreamError,
+    UnreachableError,
+)
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeClock
 
@@ -174,6 +180,27 @@ def test_a_position_that_is_refused_again_and_again_has_an_end(
     consumer = FakeConsumer([refused], watermarks=(0, 3))
     with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
         values(monkeypatch, consumer, no_progress_timeout_s=0.05)
+
+
+def test_an_end_that_comes_again_and_again_before_a_ranges_has_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log that was cut off has no more, and is not judged here."""
+    told = [message(1, KafkaError(END, "end"))]
+    consumer = FakeConsumer([message(0)], told, [message(1), message(2)], watermarks=(0, 1))
+    with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
+        values(monkeypatch, consumer, no_progress_timeout_s=0.0)
+
+
+@pytest.mark.parametrize("name", ["UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"])
+def test_a_range_of_what_is_not_there_any_more_is_waited_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Only who follows a partition hears from the driver what becomes of it."""
+    absent = message(1, KafkaError(getattr(KafkaError, name)))
+    consumer = FakeConsumer([message(0)], [absent], [], watermarks=(0, 3))
+    with pytest.raises(SourceChangedError, match="orders-0"):
+        values(monkeypatch, consumer, no_progress_timeout_s=0.2)
 
 
 @pytest.mark.parametrize("name", ["NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE"])

@@ -110,6 +110,16 @@ def test_ranges_of_a_deleted_topic_are_left_out_where_loss_is_allowed() -> None:
     assert bench.enumerator.readable(logged, timeout_s=TIMEOUT_S) == logged[:1]
 
 
+def test_whoever_has_read_a_range_is_told_what_it_is_of_now() -> None:
+    """Not what a cut of another region saw a moment ago: it was read behind that."""
+    bench = Bench()
+    read = bench.cut(bench.start())
+    bench.cut(read[:1])
+    bench.cluster.create("orders", FakeLog(latest=10), FakeLog(latest=20), topic_id="another")
+    with pytest.raises(SourceChangedError, match="id-of-orders->another"):
+        bench.enumerator.readable(read[1:], timeout_s=TIMEOUT_S)
+
+
 def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
     bench = Bench(failOnDataLoss="false")
     position = bench.cut(bench.start())
