@@ -1,7 +1,6 @@
 """How the client of a task that reads is set up: what Sluice relies on no option changes."""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,22 +23,36 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
 
     def make(config: Mapping[str, Any]) -> object:
         found.append(config)
-        return SimpleNamespace()
+        return _Client()
 
     monkeypatch.setattr(consumers, "make_consumer", make)
     return found
 
 
-def _borrowed(*, read_committed: bool = True, follows: bool = False, **options: str) -> Any:
+class _Client:
+    """A consumer that is idle."""
+
+    is_closed = False
+
+    def unassign(self) -> None:
+        """It has nothing."""
+
+    def close(self) -> None:
+        """For good."""
+        self.is_closed = True
+
+
+def _borrowed(
+    *, read_committed: bool = True, follows: bool = False, **options: str
+) -> PooledConsumer:
     given = {name.replace("_", "."): value for name, value in options.items()}
-    pooled: PooledConsumer = ConsumerPool().borrow(
+    return ConsumerPool().borrow(
         KafkaConnection(bootstrap_servers="fake:9092", options=given),
         read_committed=read_committed,
         settings=read_settings(TaskMemory(), {}),
         follows=follows,
         hot_path=HotPath.PLAIN,
     )
-    return pooled
 
 
 @pytest.mark.parametrize("read_committed", [True, False])
@@ -83,3 +96,13 @@ def test_what_a_client_says_of_a_refused_log_in_is_kept_beside_it(
     made[0]["error_cb"](KafkaError(_REFUSED, "no such user"))
     assert "no such user" in str(pooled.refusals.last)
     assert "fake:9092" in str(pooled.refusals.last)
+
+
+def test_a_process_keeps_few_clients_those_that_were_used_last() -> None:
+    """Each has connections and threads; tasks of many jobs may come to one worker."""
+    pool = ConsumerPool()
+    borrowed = [_borrowed(client_id=f"of-{number}") for number in range(6)]
+    for pooled in borrowed:
+        pool.give_back(pooled)
+    clients: list[Any] = [pooled.consumer for pooled in borrowed]
+    assert [client.is_closed for client in clients] == [True, True, False, False, False, False]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from runtime.errors import (
 from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeClock
 
+CONFLICT: int = getattr(KafkaError, "_CONFLICT")  # noqa: B009 - public, underscored
+INVALID: int = getattr(KafkaError, "_INVALID_ARG")  # noqa: B009 - public, underscored
 TRANSPORT: int = getattr(KafkaError, "_TRANSPORT")  # noqa: B009 - public, underscored
 NOT_LOGGED_IN: int = getattr(KafkaError, "_AUTHENTICATION")  # noqa: B009 - public, underscored
 END: int = getattr(KafkaError, "_PARTITION_EOF")  # noqa: B009 - public, underscored
@@ -43,20 +46,22 @@ def message(offset: int, error: KafkaError | None = None, leader_epoch: int = -1
 
 
 class FakeConsumer:
-    """Gives what a test put in, one call at a time; the last answer again and again."""
+    """Gives what a test put in, one call at a time; the last answer again and again. As librdkafka,
+    it takes nothing twice, and gives back nothing that it does not have."""
 
     unreachable = False
     is_closed = False
 
-    def __init__(self, *answers: Sequence[Message], watermarks: tuple[int, int]) -> None:
+    def __init__(self, *answers: Sequence[Message], watermarks: tuple[int, int] | None) -> None:
         self._answers = list(answers)
         self._watermarks = watermarks
+        self.assigned: set[tuple[str, int]] = set()
         self.calls: list[str] = []
 
     def consume(self, most: int, timeout_s: float) -> Sequence[Message]:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
-    def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+    def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int] | None:
         return self._watermarks
 
     def list_topics(self, topic: str, timeout: float) -> None:
@@ -66,6 +71,7 @@ class FakeConsumer:
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self.calls.append("assign")
+        self.assigned = _keys(places)
         self.places = [(place.offset, place.leader_epoch) for place in places]
         self.checked: list[tuple[int, int | None]] = []
 
@@ -75,9 +81,15 @@ class FakeConsumer:
     def unassign(self) -> None: ...
 
     def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
+        if self.assigned & _keys(places):
+            raise KafkaException(KafkaError(CONFLICT))
+        self.assigned |= _keys(places)
         self.places = [(place.offset, place.leader_epoch) for place in places]
 
-    def incremental_unassign(self, places: Sequence[TopicPartition]) -> None: ...
+    def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
+        if not _keys(places) <= self.assigned:
+            raise KafkaException(KafkaError(INVALID))
+        self.assigned -= _keys(places)
 
     def close(self) -> None:
         self.is_closed = True
@@ -87,6 +99,10 @@ class FakeConsumer:
         monkeypatch.setattr(
             consumers, "_connect", lambda key: PooledConsumer(consumer=self, key=key)
         )
+
+
+def _keys(places: Sequence[TopicPartition]) -> set[tuple[str, int]]:
+    return {(place.topic, place.partition) for place in places}
 
 
 @pytest.fixture(autouse=True)
@@ -258,7 +274,7 @@ def test_nothing_of_a_range_is_read_behind_what_a_later_leader_wrote(
     assert values(monkeypatch, consumer, leader_epoch=4, fail_on_data_loss=False) == []
 
 
-def test_a_topic_is_looked_up_once_and_before_it_is_assigned(
+def test_a_topic_is_looked_up_once_and_before_it_isassigned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or else the first read of each worker waits up to a second for the leader."""
@@ -362,6 +378,30 @@ def test_a_follower_goes_on_before_the_markers_that_it_has_passed(
     follower.poll()
     assert consumer.places == [(place, None)]
     assert follower.positions() == {split().key: 2}
+
+
+@pytest.mark.parametrize("watermarks", [None, (0, 1)], ids=["no answer", "a shorter log"])
+def test_a_follower_whose_place_is_refused_asks_for_it_again_later(
+    monkeypatch: pytest.MonkeyPatch, watermarks: tuple[int, int] | None
+) -> None:
+    """What becomes of it the driver says; until then nothing is asked for there, then it is asked
+    once more."""
+    clock = FakeClock()
+    monkeypatch.setattr("connectors.kafka.reader.time", SimpleNamespace(monotonic=clock))
+    refused = message(2, KafkaError(OUT_OF_RANGE, "no"))
+    consumer = FakeConsumer([refused], [], watermarks=watermarks)
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow(
+        [replace(split(), start_offset=2, end_offset=2)], None
+    )
+    follower.poll()
+    assert consumer.assigned == set()
+    follower.poll()
+    assert consumer.assigned == set()
+    clock.pass_time(1.5)
+    follower.poll()
+    assert consumer.assigned == {("orders", 0)}
+    assert consumer.places == [(2, None)]
 
 
 # --- log-ins that are refused -----------------------------------------------------------------
