@@ -77,6 +77,7 @@ class RecordingWriter:
 
     Attributes:
         events: what was asked of it, in order.
+        ranges: that its epoch has read, as it was told at the end.
         records: (partition, offset) of what was written.
         failure: what its pre-commit raises.
         on_commit: what its commit does, and whether that is acknowledged.
@@ -85,6 +86,7 @@ class RecordingWriter:
     def __init__(self, scope: EpochScope) -> None:
         self.scope = scope
         self.events: list[str] = []
+        self.ranges: tuple[SplitRange, ...] = ()
         self.records: list[tuple[int, int]] = []
         self.failure: Exception | None = None
         self.decide_by_s: float | None = None
@@ -97,7 +99,8 @@ class RecordingWriter:
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `ContinuousWriter.end_epoch`."""
-        del ranges, checkpoint_id
+        del checkpoint_id
+        self.ranges = tuple(ranges)
         self.events.append("end")
 
     def pre_commit(self) -> list[StateEntry]:
