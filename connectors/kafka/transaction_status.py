@@ -105,8 +105,6 @@ class Additions:
 
     def then(self, statistics: str) -> Self:
         """With the next statistics; each must be told, in their order."""
-        if self.is_unknown:
-            return self  # for good
         before, now = self._seen, _coordinator(statistics)
         if before is None or now is None or now.sent < before.sent:
             return replace(self, is_unknown=True)

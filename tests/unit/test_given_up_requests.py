@@ -159,3 +159,20 @@ def test_rule_5_a_late_answer_hides_no_request_that_may_begin_a_transaction(rig:
     rig.cluster.lost_additions = rig.cluster.late_answers = 1
     with pytest.raises(TransactionAbortedError, match="may still arrive"):
         rig.writer.pre_commit()
+
+
+def test_rule_5_an_addition_that_is_under_way_for_long_is_not_settled() -> None:
+    """It may be lost, and sent again, behind the newest report: a commit waits for the next."""
+    begun = Additions.since(told()).then(told(added=1, under_way=1))
+    assert not begun.is_settled, "just added"
+    waits = begun.then(told(added=1, under_way=1))
+    assert not waits.is_settled, "not answered yet"
+    assert waits.then(told(added=1)).is_settled
+
+
+def test_rule_5_statistics_that_tell_of_no_coordinator_settle_nothing() -> None:
+    """Neither those of before the begin nor any later ones, whatever is told behind them."""
+    for before, now in (("{}", told(added=1)), (told(), "{}")):
+        found = Additions.since(before).then(now).then(told(added=1)).then(told(added=1))
+        assert found.may_come_late
+        assert found.is_unknown
