@@ -9,9 +9,10 @@ from runtime.continuous.desk import ContinuousDesk, EpochBook
 from runtime.continuous.messages import CommittedEpoch, EpochResult, NextBarrier
 from runtime.continuous.pulse import TaskPulse
 from runtime.counts import decode_totals
-from runtime.errors import FencedError, PoisonRecordsError, UnreachableError
+from runtime.drops import Drops, dropped_in_all, encode_drops
+from runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
 from runtime.model import Acknowledgement, Barrier, BatchKey, RecordCounts
-from runtime.on_error import Skip
+from runtime.on_error import DeadLetters, Skip
 from runtime.poison import ChainedFunction
 from runtime.service import values
 from tests.core_driver import committable, split
@@ -124,6 +125,83 @@ def test_too_many_failed_records_refuse_the_epoch() -> None:
     with pytest.raises(PoisonRecordsError, match="no number"):
         _desk(coordinator).acknowledge(_result(0, read=10_000, skipped=9_000))
     assert not coordinator.acks
+
+
+def test_functions_that_count_nothing_are_in_no_counts() -> None:
+    """Beside one that does: without a policy every failure is the task's."""
+    coordinator = PlayedCoordinator()
+    plain = ChainedFunction(name="trim", operator_id="t", function=lambda batch: batch)
+    book = EpochBook(region="main", generation=7, functions=(plain, _FUNCTION))
+    desk = _desk(coordinator, book)
+    desk.acknowledge(replace(_result(0), counts=(), examples=(), failed_rows=()))
+    (ack,) = coordinator.acks
+    assert ack.counts == {"parse": RecordCounts()}
+    assert [entry.operator_id for entry in ack.region.operator_states] == ["f"]
+
+
+def test_what_was_left_out_before_is_on_record_in_each_epoch() -> None:
+    """Approximate recovery is bounded over all lives of a job, of both engines."""
+    coordinator = PlayedCoordinator()
+    left_out = encode_drops(Drops(in_all=12, ranges=(("input", 0, 3, 15),)), operator_id="source")
+    desk = _desk(coordinator, EpochBook(region="main", generation=7, operator_states=(left_out,)))
+    for batch_id in range(2):
+        desk.acknowledge(_result(batch_id, skipped=0))
+    for ack in coordinator.acks:
+        assert dropped_in_all(ack.region.operator_states) == 12
+
+
+def test_dead_letters_that_are_read_again_refuse_the_epoch() -> None:
+    """A pattern has found their topic behind the start; nothing of it is told."""
+    coordinator = PlayedCoordinator()
+    policy = DeadLetters(topic="input")
+    function = ChainedFunction(
+        name="parse", operator_id="f", function=lambda batch: batch, policy=policy
+    )
+    book = EpochBook(region="main", generation=7, functions=(function,))
+    with pytest.raises(ConfigError, match="topics=input"):
+        _desk(coordinator, book).acknowledge(_result(0))
+    assert not coordinator.acks
+
+
+def test_what_is_committed_on_record_is_kept_no_longer() -> None:
+    """A life may last for years, at ten epochs a second."""
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    for batch_id in range(3):
+        desk.acknowledge(_result(batch_id))
+    coordinator.committed |= {_batch(0), _batch(1)}
+    desk.next_barrier("main", 7, wait_s=0.0, has_read=False)
+    told = [committable(f"epoch {batch_id}") for batch_id in range(3)]
+    assert desk.commits.ask(told).entries == {told[2]}
+
+
+def test_who_is_no_continuous_region_is_heard_without_an_answer() -> None:
+    """A micro-batch task tells of its waits by the same way; one without a book gets no barrier."""
+    desk = _desk(PlayedCoordinator())
+    desk.heard(BatchKey(region="of another engine", generation=0, batch_id=0))
+    with pytest.raises(FencedError, match="newest=None"):
+        desk.next_barrier("of another engine", 0, wait_s=0.0, has_read=False)
+
+
+def test_a_task_is_heard_by_what_it_tells_beside_its_questions() -> None:
+    """One that waits for brokers asks for no barrier yet; an older life's is not its."""
+    for generation, is_heard in ((6, False), (7, True)):
+        book = EpochBook(region="main", generation=7)
+        desk = _desk(PlayedCoordinator(), book)
+        desk.heard(replace(_batch(0), generation=generation))
+        assert book.pulse.has_asked is is_heard
+
+
+def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:
+    """A barrier is answered as soon as it is there, beside what is to be committed."""
+    barrier = Barrier(checkpoint_id=5, region="main", generation=7, splits=(split(0, 10, 20),))
+    coordinator = PlayedCoordinator()
+    desk = _desk(coordinator)
+    desk.acknowledge(_result(0))
+    desk.commits.ask([committable("epoch 0")])
+    coordinator.barriers = [barrier]
+    found = desk.next_barrier("main", 7, wait_s=30.0, has_read=False)
+    assert (found.barrier, found.to_commit) == (barrier, (0,))
 
 
 def test_rule_12_an_older_life_gets_no_barrier_and_is_not_heard() -> None:
