@@ -22,6 +22,7 @@ class FakeWebHdfs:
         asks_for_kerberos: answers 401 to whom brings no ticket.
         loses_answers: takes a file and closes the connection without a word.
         drops_bytes: so many bytes at the end of a file do not arrive.
+        longest_name: of a file, in letters; a longer one is refused once the bytes have come.
         dead_data_nodes: ``address:port``, named first, unless excluded; nothing listens there.
     """
 
@@ -32,6 +33,7 @@ class FakeWebHdfs:
         self.asks_for_kerberos = False
         self.loses_answers = False
         self.drops_bytes = 0
+        self.longest_name = 255
         self.dead_data_nodes: list[str] = []
         self._server = ThreadingHTTPServer(
             ("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self})
@@ -104,6 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
         if path in self.fake.files:
             self._refuse(http.client.FORBIDDEN, "FileAlreadyExistsException")
             return
+        if max(map(len, path.split("/"))) > self.fake.longest_name:
+            said = f"The maximum path component name limit of {path} is exceeded: limit=255"
+            self._refuse(http.client.FORBIDDEN, "RemoteException", said)
+            return
         self.fake.files[path] = content[: len(content) - self.fake.drops_bytes]
         if is_whole and not self.fake.loses_answers:
             self._answer(http.client.CREATED, None)
@@ -127,8 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(http.client.FORBIDDEN, "StandbyException")
         return self.fake.asks_for_kerberos or self.fake.is_standby
 
-    def _refuse(self, status: int, exception: str) -> None:
-        self._answer(status, {"RemoteException": {"exception": exception, "message": "no"}})
+    def _refuse(self, status: int, exception: str, said: str = "no") -> None:
+        self._answer(status, {"RemoteException": {"exception": exception, "message": said}})
 
     def _answer(self, status: int, body: Any, **headers: str) -> None:
         self._answer_bytes(status, b"" if body is None else json.dumps(body).encode(), **headers)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from runtime.errors import AuthenticationError, ConfigError, StorageError
-from runtime.storage.local_fs import LocalFileSystem
+from runtime.errors import ConfigError
+from runtime.storage.local_fs import LocalFileSystem, local_failure
 
 __all__ = ["LocalTaskFiles", "TaskFile", "TaskFiles"]
 
@@ -140,15 +140,4 @@ def _translated(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = {"path": path, "error": error.strerror or repr(error)}
-        if isinstance(error, PermissionError):
-            raise AuthenticationError(
-                f"may not {action} a staged file",
-                where,
-                "Give this user the right to write beside the target.",
-            ) from error
-        raise StorageError(
-            f"could not {action} a staged file",
-            where,
-            "Check the disk and its free space; the batch is written again.",
-        ) from error
+        raise local_failure(error, f"{action} a staged file", {"path": path}) from error

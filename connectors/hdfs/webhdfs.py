@@ -22,7 +22,13 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from runtime.errors import AuthenticationError, StorageError, StreamError, UnreachableError
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+)
 from runtime.json_text import parsed_json
 from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
 
@@ -40,6 +46,8 @@ _CHUNK_BYTES = 1 << 20
 _MOST_EXCLUDED = 3
 _END_OF_CHUNKS = b"0\r\n\r\n"
 _DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
+# A DataNode passes on no name of what the NameNode has thrown.
+_TOO_LONG = "maximum path component name limit"
 _NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
 
 
@@ -303,6 +311,12 @@ def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
             f"may not {action} a staged file",
             where,
             "Give this user the right to write beside the target.",
+        )
+    if _TOO_LONG in _message(body):
+        return ConfigError(
+            f"cannot {action} a staged file",
+            where,
+            "A name is too long, as of a partition column's value: it must be made shorter.",
         )
     return StorageError(
         f"could not {action} a staged file",

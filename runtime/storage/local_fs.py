@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +25,7 @@ from runtime.errors import (
 from runtime.failpoints import failpoint
 from runtime.storage.file_system import Entry
 
-__all__ = ["LocalFileSystem"]
+__all__ = ["LocalFileSystem", "local_failure"]
 
 _TRASH = ".sluice-trash-"
 _COPY_BYTES = 1 << 20
@@ -198,40 +198,47 @@ class LocalFileSystem:
     def _translated(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
-        except StreamError:
-            raise
         except OSError as error:
-            where = {"uri": self.uri, "path": path, "error": error.strerror or repr(error)}
-            if error.errno in _DENIED:
-                raise AuthenticationError(
-                    f"may not {action} in a directory of the job",
-                    where,
-                    "Give this user the right to read and write there.",
-                ) from error
-            if error.errno in _FULL:
-                raise StorageError(
-                    f"there is no room to {action} in a directory of the job",
-                    where,
-                    "Make room there, or raise the quota, and start again; nothing is lost or "
-                    "doubled.",
-                ) from error
-            if error.errno in _AWAY:
-                raise StorageUnreachableError(
-                    f"could not {action} in a directory of the job",
-                    where,
-                    "It lies on a mount whose server does not answer: look there.",
-                ) from error
-            if error.errno == errno.ENOTDIR:
-                raise StorageError(
-                    f"could not {action}: this is no directory",
-                    where,
-                    "Give a directory; a file stands at this path, or above it.",
-                ) from error
-            raise StorageError(
-                f"could not {action} in a directory of the job",
-                where,
-                "Check the disk, its free space and that the path is a directory.",
-            ) from error
+            where = {"uri": self.uri, "path": path}
+            raise local_failure(error, f"{action} in a directory of the job", where) from error
+
+
+def local_failure(error: OSError, what: str, where: Mapping[str, object]) -> StreamError:
+    """The error for people of what the system said when ``what`` was tried, as "write a file"."""
+    where = {**where, "error": error.strerror or repr(error)}
+    if error.errno in _DENIED:
+        return AuthenticationError(
+            f"may not {what}", where, "Give this user the right to read and write there."
+        )
+    if error.errno in _FULL:
+        return StorageError(
+            f"there is no room to {what}",
+            where,
+            "Make room there, or raise the quota, and start again; nothing is lost or doubled.",
+        )
+    if error.errno in _AWAY:
+        return StorageUnreachableError(
+            f"could not {what}",
+            where,
+            "It lies on a mount whose server does not answer: look there.",
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return ConfigError(
+            f"cannot {what}",
+            where,
+            "A name is too long, as of a partition column's value: it must be made shorter.",
+        )
+    if error.errno == errno.ENOTDIR:
+        return StorageError(
+            f"could not {what}: this is no directory",
+            where,
+            "Give a directory; a file stands at this path, or above it.",
+        )
+    return StorageError(
+        f"could not {what}",
+        where,
+        "Check the disk, its free space and that the path is a directory.",
+    )
 
 
 def _entry(found: "os.DirEntry[str]") -> Entry | None:

@@ -28,7 +28,13 @@ from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.checkpoint.leader import FileLeaderStore, Leader
 from runtime.checkpoint.store import open_store
 from runtime.embedded.hdfs import EmbeddedHdfs
-from runtime.errors import AuthenticationError, FencedError, StorageError, UnreachableError
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    StorageError,
+    UnreachableError,
+)
 from runtime.service.client import CoordinatorAddress, CoordinatorClient
 from runtime.spark.web_hdfs import checkpoint_web_address
 from runtime.storage.web_hdfs import WebHdfsAddress
@@ -215,6 +221,16 @@ def test_stranger_may_not_delete_or_write(
     assert status == http.client.FORBIDDEN
     with pytest.raises(AuthenticationError, match="may not"):
         _begun(_files(hdfs, user="stranger"), f"{root}/theirs").finish()
+
+
+def test_a_name_that_is_too_long_is_an_error_of_the_rows(
+    files: WebHdfsTaskFiles, root: str
+) -> None:
+    """Not of a disk: no later try is given a shorter one."""
+    file = files.create(f"{root}/day={'x' * 300}/rows")
+    file.stream.write(b"row")
+    with pytest.raises(ConfigError, match="name is too long"):
+        file.finish()
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "still-open"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import StorageError, StorageUnreachableError
+from runtime.errors import ConfigError, StorageError, StorageUnreachableError
 from runtime.storage.local_fs import LocalFileSystem
 
 
@@ -102,3 +102,8 @@ def test_a_mount_whose_server_is_away_is_waited_for(
     with pytest.raises(StorageError) as caught:
         LocalFileSystem(tmp_path).read("place")
     assert type(caught.value) is StorageError
+
+
+def test_a_name_that_is_too_long_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name is too long"):
+        LocalFileSystem(tmp_path).make_directories(f"day={'x' * 300}")

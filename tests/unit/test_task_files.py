@@ -1,9 +1,11 @@
 """Staged files of a task: whole or refused, whatever is answered or lost on the way."""
 
+import errno
 import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,13 @@ from connectors.hdfs.formats import FORMAT_NAMES, file_format
 from connectors.hdfs.task_files import LocalTaskFiles, TaskFiles
 from connectors.hdfs.webhdfs import WebHdfsTaskFiles
 from runtime.embedded.ports import free_ports
-from runtime.errors import AuthenticationError, ConfigError, StorageError, UnreachableError
+from runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    StorageError,
+    StorageUnreachableError,
+    UnreachableError,
+)
 from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
 from tests.fake_webhdfs import FakeWebHdfs
 
@@ -33,7 +41,7 @@ def _files(*fakes: FakeWebHdfs, deadline_s: float = 5.0) -> WebHdfsTaskFiles:
     )
 
 
-def _written(files: WebHdfsTaskFiles, path: str, content: bytes = _CONTENT) -> int:
+def _written(files: TaskFiles, path: str, content: bytes = _CONTENT) -> int:
     file = files.create(path)
     file.stream.write(content)
     return file.finish()
@@ -183,6 +191,24 @@ def test_disk_that_fills_up_while_rows_are_written_is_a_typed_error(
         write()
     writer.abandon()
     file.abandon()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_name_that_is_too_long_is_an_error_of_the_rows(
+    fake: FakeWebHdfs, tmp_path: Path, is_local: bool
+) -> None:
+    """As Spark's own writer on HDFS has it: no later try is given a shorter one."""
+    files: TaskFiles = LocalTaskFiles() if is_local else _files(fake)
+    with pytest.raises(ConfigError, match="name is too long"):
+        _written(files, f"{tmp_path}/day={'x' * 300}/file", b"row")
+
+
+def test_a_mount_whose_server_is_away_is_none_of_the_tasks_failures(tmp_path: Path) -> None:
+    """As HDFS that is away, it is waited for, and costs no region a life."""
+    file = LocalTaskFiles().create(str(tmp_path / "file"))
+    away = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    with patch("os.fsync", side_effect=away), pytest.raises(StorageUnreachableError):
+        file.finish()
 
 
 _HA = {
