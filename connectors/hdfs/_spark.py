@@ -19,6 +19,7 @@ from pyspark.sql.types import TimestampType
 from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
 from connectors.hdfs.staged_output import StagedOutput
 from runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
+from runtime.spark.session import active_session
 from runtime.storage.file_system import FileSystem
 from runtime.storage.hadoop_errors import (
     Said,
@@ -110,7 +111,8 @@ class SparkFrameSaver:
             conf = java_session.sessionState().newHadoopConfWithOptions(options)
             job = jvm.org.apache.hadoop.mapreduce.Job.getInstance(conf)
             form.prepareWrite(java_session, job, options, in_files)
-            _read_patterns(jvm, self.options)
+            with active_session(rows.sparkSession):
+                _read_patterns(jvm, self.options)
         except (PySparkException, Py4JJavaError) as err:
             raise self._refused(err) from err
 
@@ -184,7 +186,8 @@ def chosen(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
 
 
 def _read_patterns(jvm: Any, options: Mapping[str, str]) -> None:  # noqa: ANN401 - py4j's view
-    """Raise what Spark's tasks would of how dates and times shall be spelt, row by row."""
+    """Raise what Spark's tasks would of how dates and times shall be spelt, row by row; the active
+    session says by which of Spark's two readers of patterns."""
     patterns = {key.strip().lower(): value for key, value in options.items()}
     util = jvm.org.apache.spark.sql.catalyst.util
     dates, times = (getattr(util, f"{kind}Formatter$") for kind in ("Date", "Timestamp"))

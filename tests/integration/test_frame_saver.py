@@ -1,5 +1,6 @@
 """What Spark's own writers leave is compared with what they got, whatever the format tells."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from pyspark.sql import functions as F
 from connectors.hdfs._spark import SparkFrameSaver
 from connectors.hdfs.frame_writer import SavedFrame, StagingDirectory
 from connectors.hdfs.staging import StagingAttempt
-from runtime.errors import IllegalTransitionError
+from runtime.errors import ConfigError, IllegalTransitionError
 from runtime.model import BatchKey
+from runtime.spark.session import active_session
 from runtime.storage.file_system import Entry
 from runtime.storage.local_fs import LocalFileSystem
 
@@ -88,6 +90,20 @@ def test_values_that_are_spelt_alike_share_a_directory(
     (file,) = found.files
     assert found.rows == 2
     assert file.staged.startswith("place=a\ufffd/hour=2026-10-25 02%3A00%3A00/")
+
+
+def test_patterns_are_read_as_the_jobs_session_reads_them(spark: SparkSession) -> None:
+    """Not as another one that happens to be the active one: what it takes would fail in each batch,
+    and what it does not take would have been written."""
+    policy, of_weeks = "spark.sql.legacy.timeParserPolicy", {"dateFormat": "YYYY"}
+    legacy = spark.newSession()
+    legacy.conf.set(policy, "LEGACY")
+    for session, other in ((spark, legacy), (legacy, spark)):
+        saver = SparkFrameSaver(format_name="json", partition_by=(), columns=None, options=of_weeks)
+        frame = session.range(1)
+        refusal = pytest.raises(ConfigError, match="does not take these options")
+        with active_session(other), refusal if session is spark else nullcontext():
+            saver.check(frame)
 
 
 def test_a_write_that_fails_leaves_nothing_of_the_tasks_that_were_done(
