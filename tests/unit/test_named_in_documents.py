@@ -2,6 +2,7 @@
 commands, fields."""
 
 import ast
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,12 @@ from runtime.checkpoint.balance import LoadBalancer
 from runtime.checkpoint.core import CheckpointStatus, JobStatus, RegionStatusView
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.cli import ENTRY_POINT_GROUP, build_app
+from runtime.failover.restart_strategies import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+)
+from runtime.job import Job
 from runtime.on_error import DeadLetters, Skip
 from runtime.rate_limit import PidRateLimit
 from tests.mutants.patches import load_all
@@ -100,35 +107,36 @@ def test_every_command_that_a_page_names_has_its_options(page: Path) -> None:
             assert set(_OPTION.findall(rest)) <= COMMANDS[words], f"sluice {said}{rest}"
 
 
+DESCRIBED: Mapping[Callable[..., object], str] = {
+    LoadBalancer: "architecture.md",
+    RegionalCheckpointHandler: "architecture.md",
+    HdfsSink: "hdfs-sink.md",
+    PartitionCommit: "hdfs-sink.md",
+    Roll: "hdfs-sink.md",
+    ExponentialDelayRestart: "architecture.md",
+    FailureRateRestart: "architecture.md",
+    FixedDelayRestart: "architecture.md",
+    Job: "job.md",
+    KafkaSink: "kafka-sink.md",
+    AvroDeserializer: "kafka-source.md",
+    JsonDeserializer: "kafka-source.md",
+    KafkaSource: "kafka-source.md",
+    PidRateLimit: "kafka-source.md",
+    DeadLetters: "poison-records.md",
+    Skip: "poison-records.md",
+}
+
+
 def arguments_of(function: Callable[..., object]) -> set[str]:
     """That it may be given."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
 
 
-@pytest.mark.parametrize(
-    ("page", "function"),
-    [
-        ("architecture.md", LoadBalancer),
-        ("architecture.md", RegionalCheckpointHandler),
-        ("hdfs-sink.md", HdfsSink),
-        ("hdfs-sink.md", PartitionCommit),
-        ("hdfs-sink.md", Roll),
-        ("kafka-sink.md", KafkaSink),
-        ("kafka-source.md", AvroDeserializer),
-        ("kafka-source.md", JsonDeserializer),
-        ("kafka-source.md", KafkaSource),
-        ("kafka-source.md", PidRateLimit),
-        ("poison-records.md", DeadLetters),
-        ("poison-records.md", Skip),
-    ],
-    ids=lambda given: getattr(given, "__name__", given),
-)
-def test_a_page_names_each_argument_of_what_it_describes(
-    page: str, function: Callable[..., object]
-) -> None:
+@pytest.mark.parametrize("function", DESCRIBED, ids=lambda each: each.__name__)
+def test_a_page_names_each_argument_of_what_it_describes(function: Callable[..., object]) -> None:
     """As code, somewhere on it."""
-    text = (DOCS / page).read_text("utf-8")
+    text = (DOCS / DESCRIBED[function]).read_text("utf-8")
     codes = " ".join([*_FENCE.findall(text), *names_in(_FENCE.sub("", text))])
     assert arguments_of(function) - set(re.findall(r"\w+", codes)) == set()
 
@@ -172,3 +180,26 @@ def test_mutated_modules_that_need_no_full_coverage_are_named() -> None:
     named = set(names_in(said[2]))
     assert {path for path in others if not any(path.endswith(each) for each in named)} == set()
     assert int(said[1]) == len(others)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_imports_can_be_imported(page: Path) -> None:
+    """From Sluice: somebody will copy it."""
+    for code in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        for module, names in re.findall(
+            r"^from ((?:connectors|runtime)[\w.]*) import (.+)$", code, re.M
+        ):
+            found = importlib.import_module(module)
+            assert [name for name in names.split(", ") if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_of_a_page_gives_only_arguments_that_exist(page: Path) -> None:
+    """To what this project has under that name; ``…`` stands for others."""
+    text = page.read_text("utf-8")
+    codes = [*_FENCE.findall(text), *names_in(_FENCE.sub("", text))]
+    for function in DESCRIBED:
+        called = rf"\b{function.__name__}\(((?:[^()]|\([^()]*\))*)\)"
+        for given in re.findall(called, " ".join(codes)):
+            outer = re.sub(r"\([^()]*\)", "", given)
+            assert set(re.findall(r"(\w+)=", outer)) <= arguments_of(function), given
