@@ -38,7 +38,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - {ROOT / "CHANGELOG.md
 
 _TREES = r"(?:benchmarks|connectors|docker|examples|runtime|tests)"
 _PATH = re.compile(rf"`({_TREES}/[\w./-]+\.\w+)((?:::\w+)*)")
-_COMMAND = re.compile(r"(?:^|[`\s(/])sluice ((?:[a-z-]+ ?)+)([^`\n]*)")
+_COMMAND = re.compile(r"(?:^|[`\s(/])sluice ((?:[a-z][a-z-]* ?)+)([^`\n]*)")
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
