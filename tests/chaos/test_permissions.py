@@ -46,11 +46,11 @@ def guarded() -> Iterator[EmbeddedKafka]:
 
 
 def of_a_source(topic: str) -> list[Permission]:
-    """docs/kafka-source.md."""
+    """docs/kafka-source.md. Not of the group that readers call themselves."""
     return [
         (TOPIC, topic, False, READ),
         (TOPIC, topic, False, DESCRIBE),
-        (GROUP, "sluice-", True, READ),
+        (GROUP, f"sluice-kafka-{topic}", False, READ),
     ]
 
 
