@@ -119,6 +119,17 @@ def test_a_region_is_relieved_after_as_many_checkpoints_as_patience_says() -> No
     assert moves == [0, 0, 1, 0, 0, 1]
 
 
+def test_no_more_splits_move_at_a_time_than_it_was_told() -> None:
+    """However many regions are overloaded; the most loaded first, the others at the next one."""
+    keys = [_key(number) for number in range(6)]
+    places = dict(zip(keys, "aabbcd", strict=True))
+    records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0, 0), strict=True))
+    loads = _loads(places, records, dict.fromkeys(_NAMES, 100.0))
+    first = LoadBalancer(patience=1, max_moves=1).choose(loads, {})
+    assert [move.giver for move in first.moves] == ["a"]
+    assert len(LoadBalancer(patience=1, max_moves=2).choose(loads, {}).moves) == 2
+
+
 def test_an_overload_that_passes_is_forgotten() -> None:
     """One even checkpoint in between, and the count begins anew."""
     balancer = LoadBalancer(patience=2)

@@ -180,6 +180,23 @@ def test_a_region_that_a_checkpoint_carries_does_not_hold_it_up() -> None:
     assert _restarts(driver) == {"main": 1, "late": 0}
 
 
+def test_a_late_region_that_has_failed_since_excuses_no_other() -> None:
+    """Nobody waits for it any more: the other's work was too slow by itself."""
+    handler = RegionalCheckpointHandler(region_timeout_s=1.0)
+    settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY)
+    driver = _at_work(settings, _regions("main", "late"))
+    driver.tick(1.0)
+    assert driver.poll(6, region="late") is not None
+    driver.ack(driver.poll(6))
+    driver.tick(1.0)
+    assert driver.core.last_committed == 2, "decided without it, once"
+    driver.tell(RegionFailed(region="late", generation=0, error=RuntimeError("a task failed")))
+    driver.tick(1.0)
+    _old(driver, "main", driver.poll(9), 3, decide_by_s=driver.clock() - 0.5)
+    assert not driver.core.is_live("main", 0)
+    assert _restarts(driver) == {"main": 1, "late": 1}
+
+
 def test_what_grew_old_behind_a_late_region_costs_its_own_no_restart() -> None:
     """No barrier could come while the checkpoint waited for the late one."""
     handler = RegionalCheckpointHandler(region_timeout_s=4.0)

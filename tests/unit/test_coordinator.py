@@ -1,6 +1,7 @@
 """The coordinator with its threads, on fakes: what engines, tasks and listeners rely on."""
 
 import gc
+import itertools
 import threading
 import tracemalloc
 from pathlib import Path
@@ -327,6 +328,15 @@ def test_a_poller_can_be_called_away(job: Job) -> None:
     coordinator.look_again()
     join(poller)
     assert found == [None]
+
+
+def test_a_poller_for_whom_nothing_is_due_waits(job: Job) -> None:
+    """Each look is a step of the coordinator, and takes the turn of others."""
+    coordinator, _ = job.started(CheckpointSettings(interval_s=None))
+    looks = itertools.count()
+    found = coordinator.poll_barrier("main", 0, wait_s=0.2, until=lambda: next(looks) > 1_000)
+    assert found is None
+    assert next(looks) < 20
 
 
 def test_whether_a_batch_is_committed_can_be_asked_at_any_time(job: Job) -> None:

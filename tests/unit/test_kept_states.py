@@ -5,10 +5,12 @@ Protocol rules 19 and 29: staged files that are held over epochs are named by su
 
 from collections.abc import Collection
 from dataclasses import replace
+from unittest.mock import patch
 
 from runtime.checkpoint.kept_states import KeptStates
 from runtime.checkpoint.messages import Retire
 from runtime.checkpoint.steps import drive
+from runtime.errors import DamagedCheckpointError
 from runtime.model import (
     SEAL,
     BatchKey,
@@ -75,6 +77,27 @@ def test_a_start_reads_what_every_record_keeps() -> None:
     for checkpoint_id, names in enumerate((["a"], ["b"], [])):
         store.publish(record(checkpoint_id, *names), timeout_s=1.0)
     assert set(KeptStates.read(store).entries()) == {state("a"), state("b")}
+
+
+def test_rule_29_a_start_reads_what_is_kept_behind_seals_and_damaged_records() -> None:
+    """What they hide would be taken for nobody's, and deleted."""
+    store = FakeStore()
+    for made in (
+        record(0, "damaged"),
+        record(1, "a"),
+        replace(record(2, verdict=Verdict.ABORTED), asked_by=SEAL),
+        record(3, "b"),
+    ):
+        store.publish(made, timeout_s=1.0)
+    reading = store.read
+
+    def read(_: FakeStore, checkpoint_id: int) -> CheckpointRecord | None:
+        if checkpoint_id == 0:
+            raise DamagedCheckpointError("cut off", {}, "Use another.")
+        return reading(checkpoint_id)
+
+    with patch.object(FakeStore, "read", read):
+        assert set(KeptStates.read(store).entries()) == {state("a"), state("b")}
 
 
 def test_rule_4_a_batch_is_settled_once_it_is_committed_on_record() -> None:

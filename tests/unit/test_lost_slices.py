@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from runtime.checkpoint.losses import LostCommittables, lost_error
+from runtime.checkpoint.losses import LostCommittables, lost_error, unsettled_works
 from runtime.checkpoint.messages import (
     Commit,
     EndJob,
@@ -235,3 +235,12 @@ def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_ar
     silent = CommitReport(outcome=CommitOutcome.ABORTED)
     for reports in ((), (gone, silent)):
         assert "ranges=input-0:[0,5) input-1:[0,9) " in str(lost_error(7, lost, reports))
+
+
+def test_what_a_decision_does_not_name_is_none_of_its_losses() -> None:
+    """A try tells of work that is held as well: nobody accepts, by this decision, what is not its
+    own."""
+    region = RegionRecord(region="main", generation=0, committables=(committable("mine"),))
+    lost = CommitReport(outcome=CommitOutcome.ABORTED)
+    answers = [(committable("mine"), lost), (committable("held"), lost)]
+    assert [work.region for work in unsettled_works([region], answers)] == ["main"]

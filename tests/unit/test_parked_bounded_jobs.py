@@ -21,6 +21,7 @@ from runtime.model import CheckpointKind
 from tests.core_driver import FAST, TWO, CoreDriver, split
 from tests.unit.test_parked_regions import (
     BOTH,
+    NO_USE,
     REGIONAL,
     break_for_good,
     decided,
@@ -46,6 +47,7 @@ def test_a_bounded_job_ends_with_what_is_missing(settings: CheckpointSettings) -
     assert isinstance(end.error, RegionsParkedError)
     assert "regions=main not_written_from=input-0:0" in str(end.error)
     assert "DeliveryError" in str(end.error)
+    assert end.error.__cause__ is NO_USE
     assert decided(driver)[-1].kind is CheckpointKind.FINAL
     assert record_of(driver, "side").splits[0].end_offset == 6
     assert driver.status().state == "failed"

@@ -275,6 +275,21 @@ def test_what_a_function_that_the_graph_does_not_name_has_counted_stays_counted(
     assert one.operator_states == (counted,)
 
 
+def test_rule_9_a_region_that_stays_keeps_what_it_reads_of_another_source() -> None:
+    """Only the source that loses a reader is dealt anew: no range has two regions."""
+    audit = split(0, 0, 7, source_id="audit")
+    main, side = two_regions(2).regions
+    regions = (replace(main, splits=(*main.splits, audit)), side)
+    old = replace(two_regions(2), regions=regions, assignment=assignment_of(regions))
+    both = ("source", "audit")
+    plan = plan_of("main-0", "main-2")
+    plan = replace(plan, regions=(replace(plan.regions[0], source_ids=both), plan.regions[1]))
+    found = {region.region: region.splits for region in dealt_anew(old, plan, generation=3)[0]}
+    assert audit in found["main-0"]
+    read = sorted(each.key for splits in found.values() for each in splits)
+    assert read == sorted(each.key for region in regions for each in region.splits)
+
+
 def test_the_first_decision_says_who_has_which_split() -> None:
     """And nothing before it does."""
     plan = plan_of("main-0", "main-1", "main-2")

@@ -58,6 +58,17 @@ def test_a_list_that_was_changed_is_made_anew() -> None:
     assert SealList(FakeFileSystem(disk), read=seal).known() == {}
 
 
+def test_a_list_that_is_wrong_is_replaced_by_the_next_start() -> None:
+    """However few seals it knows: else each start would read the wrong one, and then them all."""
+    disk = Disk()
+    wrong = listed(disk)
+    wrong.save()
+    wrong.contradict(3)
+    wrong.note(seal(1))
+    wrong.save()
+    assert [each for each, _ in json.loads(disk.files[SEALS_FILE])["seals"]] == [1]
+
+
 def test_a_list_whose_newest_seal_was_not_answered_is_asked_for_again() -> None:
     """An outage is no reason to read them all."""
     disk = Disk()

@@ -7,6 +7,7 @@ import pytest
 
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.messages import EndJob, RegionFailed, RegionRegistered
+from runtime.checkpoint.silence import Silence
 from runtime.contracts import RegionRegistration
 from runtime.model import Barrier
 from tests.core_driver import FAST, TWO, CoreDriver
@@ -355,3 +356,13 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
     driver.tick(100 * _SILENCE_S)
     assert not driver.core.is_live("main", 0)
     assert driver.core.is_live("side", 0)
+
+
+def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
+    """A life registers as often as it likes; what it has asked for, it has asked for."""
+    silence = Silence()
+    silence.begun("main", 0.0)
+    silence.asked("main", 1.0)
+    silence.begun("main", 2.0, replayed=3)
+    assert silence.never_asked(0.0) == []
+    assert not silence.is_replaying("main")
