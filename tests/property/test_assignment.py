@@ -113,6 +113,14 @@ def test_a_new_split_keeps_its_region(
     assert extended(after, grown) is after
 
 
+def test_rule_9_a_new_split_in_two_regions_is_refused() -> None:
+    """Nothing is decided by which both would read it."""
+    before = assignment_of(_records({"a": [split(0, 0, 0)], "b": []}))
+    both = _records({"a": [split(0, 0, 0), split(1, 0, 0)], "b": [split(1, 0, 0)]})
+    with pytest.raises(IllegalTransitionError, match=r"region=b splits=input-1"):
+        extended(before, both)
+
+
 @given(_standing(), st.data())
 def test_a_split_of_another_region_is_refused(
     regions: tuple[RegionRecord, ...], data: st.DataObject

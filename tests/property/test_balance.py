@@ -130,6 +130,16 @@ def test_no_more_splits_move_at_a_time_than_it_was_told() -> None:
     assert len(LoadBalancer(patience=1, max_moves=2).choose(loads, {}).moves) == 2
 
 
+def test_a_split_that_moves_counts_where_it_goes_and_nowhere_else() -> None:
+    """The next region to relieve at the same time gives to who has the least behind that."""
+    keys = [_key(number) for number in range(5)]
+    places = dict(zip(keys, "aabbc", strict=True))
+    records = dict(zip(keys, (3_000, 3_000, 4_000, 1_500, 0), strict=True))
+    loads = _loads(places, records, {"a": 100.0, "b": 100.0, "c": 90.0})
+    choice = LoadBalancer(patience=1, max_moves=2).choose(loads, {})
+    assert [(move.giver, move.taker) for move in choice.moves] == [("a", "c"), ("b", "a")]
+
+
 def test_an_overload_that_passes_is_forgotten() -> None:
     """One even checkpoint in between, and the count begins anew."""
     balancer = LoadBalancer(patience=2)

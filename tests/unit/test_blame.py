@@ -294,6 +294,22 @@ def test_a_late_batch_that_grows_old_before_the_next_barrier_is_its_regions_fail
     assert driver.core.is_live("main", 0)
 
 
+def test_a_late_batch_that_is_told_too_late_is_no_excuse_for_itself() -> None:
+    """It was old before the barrier of the checkpoint that it might have joined."""
+    driver = _at_work(replace(_LATE, timeout_s=60.0), _regions("main", "late"))
+    driver.tick(5.0)
+    barrier = driver.poll(6, region="late")
+    driver.ack(driver.poll(6))
+    driver.tick(2.0)
+    assert driver.core.last_committed == 2, "decided without it"
+    driver.tick(5.0)
+    assert driver.poll(9) is not None
+    driver.tick(1.0)
+    _old(driver, "late", barrier, 2, decide_by_s=driver.clock() - 3.0)
+    assert not driver.core.is_live("late", 0)
+    assert _restarts(driver) == {"main": 0, "late": 1}
+
+
 def test_a_late_batch_that_could_not_join_for_others_costs_its_region_nothing() -> None:
     """It had time enough for the next barrier; no checkpoint was begun, and none looked for."""
     driver = _at_work(_LATE, _regions("main", "late"))

@@ -52,6 +52,16 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
     assert leaders.current() == slept
 
 
+def test_a_run_announces_itself_over_a_record_that_does_not_say_of_which_run_it_is() -> None:
+    """As an earlier release wrote them."""
+    disk = Disk()
+    leaders = FileLeaderStore(FakeFileSystem(disk))
+    leaders.announce(Leader(leader_session_id="first", address="http://first"))
+    again = Leader(leader_session_id="again", address="http://again", generation=7)
+    leaders.announce(again, is_newest=lambda: False)
+    assert leaders.current() == again
+
+
 def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
     """Somebody has gone back to this one: its record names the job's leader again."""
     disk = Disk()

@@ -19,9 +19,13 @@ from runtime.checkpoint.messages import (
     RegionFailed,
     RegionRestarted,
 )
+from runtime.checkpoint.moving import may_move
+from runtime.checkpoint.pacing import Pace
+from runtime.checkpoint.pending import PendingCheckpoint
 from runtime.checkpoint.plan import CheckpointSettings, RegionPlan
+from runtime.checkpoint.regions import RegionState
 from runtime.errors import ConfigError, IllegalTransitionError
-from runtime.model import CheckpointKind
+from runtime.model import CheckpointKind, RegionRecord
 from tests.core_driver import FAST, CoreDriver, split
 
 
@@ -173,6 +177,20 @@ def test_a_sink_that_keeps_a_state_in_a_region_keeps_its_splits_there() -> None:
     wishes.seen.clear()
     _checkpoint(driver, 9)
     assert wishes.seen == []
+
+
+def test_rule_9_a_region_that_has_cut_for_a_later_checkpoint_keeps_its_splits() -> None:
+    """What it reads by then goes on from the decided end, and so would the taker's next range."""
+    kept = RegionRecord(region="main", generation=0, splits=(split(0, 0, 5),))
+    region = RegionState(plan=_plan("main"), generation=0, record=kept, pace=Pace(limit=1))
+    checkpoint = PendingCheckpoint(
+        checkpoint_id=3, kind=CheckpointKind.CHECKPOINT, asked_by="interval"
+    )
+    checkpoint.acks["main"] = None
+    region.cuts = {3: (split(0, 5, 7),)}
+    assert may_move(region, checkpoint)
+    region.cuts[4] = (split(0, 7, 9),)
+    assert not may_move(region, checkpoint)
 
 
 def test_only_checkpoints_of_the_interval_move_splits() -> None:
