@@ -1,6 +1,16 @@
 """What a shared committer knows of regions: what is decided, and what may be thrown away."""
 
-from runtime.checkpoint.ledger import Ledger, aborted, decided, held, pre_committed, wave
+from runtime.checkpoint.decided import DecidedWork, failed_detail
+from runtime.checkpoint.ledger import (
+    Ledger,
+    aborted,
+    checkpoints_due,
+    decided,
+    held,
+    pre_committed,
+    wave,
+)
+from runtime.model import RegionRecord, RegionStatus
 from tests.core_driver import committable
 
 
@@ -20,6 +30,26 @@ def test_a_decision_decides_nothing_that_was_done_for_a_later_checkpoint() -> No
     left, gone = aborted(ledger, [later])
     assert gone == (later,)
     assert wave(left, 1) == (committable("main-1"),)
+
+
+def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
+    """Each is published by itself, and marked before the next."""
+    ledger = told(told(Ledger(), 1, "main"), 2, "main")
+    ledger = decided(decided(ledger, 1, ()), 2, ())
+    assert checkpoints_due(ledger, 1) == (1,)
+    assert checkpoints_due(ledger, 2) == (1, 2)
+
+
+def test_a_sink_is_told_of_no_region_that_does_not_write_to_it() -> None:
+    """That one was carried is no matter of its committer's."""
+    carried = RegionRecord(
+        region="side", generation=0, status=RegionStatus.CARRIED, carried_from=1, batch_id=1
+    )
+    work = DecidedWork(checkpoint_id=2, regions=(carried,), entries=())
+    assert failed_detail(work, {"main"}) is None
+    told_of = failed_detail(work, {"main", "side"})
+    assert told_of is not None
+    assert [task.task_name for task in told_of.failed_tasks] == ["side"]
 
 
 def test_a_decision_decides_nothing_of_a_region_that_failed() -> None:

@@ -240,7 +240,13 @@ def test_the_ranges_of_an_error_are_those_of_the_lost_transactions_where_they_ar
 def test_what_a_decision_does_not_name_is_none_of_its_losses() -> None:
     """A try tells of work that is held as well: nobody accepts, by this decision, what is not its
     own."""
-    region = RegionRecord(region="main", generation=0, committables=(committable("mine"),))
+    region = RegionRecord(
+        region="main",
+        generation=0,
+        splits=(split(0, 3, 5), split(1, 7, 7)),
+        committables=(committable("mine"),),
+    )
     lost = CommitReport(outcome=CommitOutcome.ABORTED)
     answers = [(committable("mine"), lost), (committable("held"), lost)]
-    assert [work.region for work in unsettled_works([region], answers)] == ["main"]
+    (work,) = unsettled_works([region], answers)
+    assert (work.region, work.ranges) == ("main", ("input-0:[3,5)",)), "and no empty range"
