@@ -343,10 +343,10 @@ class FakeSource:
         """See `SplitEnumerator.replayable`: without what lies behind the ends of now."""
         if self.error is not None:
             raise self.error
-        ends = {split.partition: self.ends[split.partition] for split in ranges}
+        ends = self.ends
         return tuple(
             replace(s, end_offset=min(s.end_offset, max(s.start_offset, ends[s.partition])))
-            for s in ranges
+            for s in self.readable(ranges, timeout_s=timeout_s)
         )
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:

@@ -1,7 +1,7 @@
 """Writing decided work again that a broker has aborted: ``on_lost="repair"`` (rule 11)."""
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from runtime.checkpoint.losses import LostCommittables, lost_error
@@ -9,6 +9,7 @@ from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.succession import taken_over
 from runtime.contracts import MetadataStore, PublishOutcome, SinkCoordinator, SplitEnumerator
 from runtime.errors import (
+    DataLostError,
     SourceChangedError,
     StorageError,
     StreamError,
@@ -21,7 +22,7 @@ __all__ = ["Repaired", "Repairer", "Repairs", "discard"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 30.0  # the brokers have just been read from
+_LOOK_S = 30.0
 
 Repaired = tuple[PublishOutcome, Mapping[bytes, StateEntry]]
 """Whether the repair is on record, and what replaces what: lost payload -> new committable."""
@@ -63,7 +64,7 @@ class Repairs:
     work, for another copy of it would stay open, and hold back readers, until the next run.
 
     A name may stand for another log by now: it is asked for behind the reading, by which it is
-    known what was read.
+    known what was read. Whether all of it is there is asked before: else it would be waited for.
 
     ``is_taken_over``: whether another run has sealed behind this one; asked behind the writing,
     which may take long.
@@ -129,6 +130,7 @@ class Repairs:
         replaced: dict[bytes, StateEntry] = {}
         try:
             for lost in action.lost:
+                self._require_whole(action.checkpoint_id, repairer.ranges(lost))
                 replaced |= repairer.repair(
                     action.checkpoint_id,
                     lost,
@@ -143,14 +145,22 @@ class Repairs:
             raise
         return replaced
 
+    def _require_whole(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
+        """Raises TransactionLostError where a log was cut off since: its reader would wait for the
+        rest, at each start again."""
+        for source, mine in self._by_source(checkpoint_id, ranges):
+            try:
+                found = source.replayable(mine, timeout_s=_LOOK_S)
+            except (DataLostError, SourceChangedError) as err:
+                raise _gone(checkpoint_id, mine, err) from err
+            ends = {split.key: split.end_offset for split in found}
+            gone = [s for s in mine if ends.get(s.key, s.start_offset) < s.known_end]
+            if gone:
+                raise _gone(checkpoint_id, gone, "a part of it is not there any more")
+
     def _require_readable(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
         """Raises TransactionLostError where what was read was not what the ranges were cut from."""
-        read = [split for split in ranges if not split.is_empty]
-        for source_id in dict.fromkeys(split.source_id for split in read):
-            mine = [split for split in read if split.source_id == source_id]
-            source = self._sources.get(source_id)
-            if source is None:
-                raise _gone(checkpoint_id, mine, "the job reads it no more")
+        for source, mine in self._by_source(checkpoint_id, ranges):
             try:
                 found = source.readable(mine, timeout_s=_LOOK_S)
             except SourceChangedError as err:
@@ -158,6 +168,18 @@ class Repairs:
             gone = [split for split in mine if split not in found]
             if gone:
                 raise _gone(checkpoint_id, gone, "it is not there any more")
+
+    def _by_source(
+        self, checkpoint_id: int, ranges: Sequence[SplitRange]
+    ) -> Iterator[tuple[SplitEnumerator, Sequence[SplitRange]]]:
+        """What is read of each; raises TransactionLostError where the job has it no more."""
+        read = [split for split in ranges if not split.is_empty]
+        for source_id in dict.fromkeys(split.source_id for split in read):
+            mine = [split for split in read if split.source_id == source_id]
+            source = self._sources.get(source_id)
+            if source is None:
+                raise _gone(checkpoint_id, mine, "the job reads it no more")
+            yield source, mine
 
 
 def _gone(checkpoint_id: int, ranges: Iterable[SplitRange], why: object) -> TransactionLostError:

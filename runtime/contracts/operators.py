@@ -69,7 +69,7 @@ class SplitEnumerator(Protocol):
     ) -> tuple[SplitRange, ...]:
         """Of ranges that were cut once, and are read again as they were: what is left of those that
         hold something, each up to where its records are gone since. Takes longer where that has to
-        last before it counts. Behind `restore`.
+        last before it counts. May come before `restore`.
 
         Raises:
             SourceChangedError: a name stands for something else now.

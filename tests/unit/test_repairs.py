@@ -1,4 +1,4 @@
-"""Under which generation lost work is written again."""
+"""Under which generation lost work is written again, and of what."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,11 @@ from runtime.checkpoint.messages import Repair
 from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.steps import drive
 from runtime.contracts import PublishOutcome, SweepView
+from runtime.errors import DataLostError, TransactionLostError
 from runtime.model import RegionRecord, SplitRange, StateEntry
-from tests.core_driver import committable
+from tests.core_driver import committable, split
 from tests.fake_store import FakeStore
+from tests.fakes import FakeSource
 
 _RUN = 3
 
@@ -81,3 +83,33 @@ def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level("WARNING"):
         _written_under(1)
     assert "written again, and on record: checkpoint_id=9 regions=main" in caplog.text
+
+
+@pytest.mark.parametrize("error", [None, DataLostError("gone", {"range": "input-1[3,9)"}, "Stop.")])
+def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
+    error: DataLostError | None,
+) -> None:
+    """Whether the source calls that an error or not: less than was lost is no repair."""
+    repairer, entry = _Repairer(), committable("lost")
+    ranges = tuple(split(partition, 2, 9) for partition in range(2))
+    source = FakeSource("source", {0: 9, 1: 3}, error=error)
+    repairs = Repairs(
+        repairer,
+        FakeStore(),
+        sinks={},
+        sources={"source": source},
+        session="s",
+        job_uid="uid",
+        generation=_RUN,
+        timeout_s=1.0,
+    )
+    region = RegionRecord(
+        region="main", generation=1, batch_id=1, committables=(entry,), splits=ranges
+    )
+    action = Repair(checkpoint_id=9, lost=(LostCommittables(region=region, committables=(entry,)),))
+    with pytest.raises(TransactionLostError, match=r"input-1:\[2,9\).*accept-loss"):
+        drive(repairs.run(action))
+    assert not repairer.generations, "nothing was read"
+    source.ends, source.error = {0: 9, 1: 9}, None
+    outcome, _ = drive(repairs.run(action))
+    assert outcome is PublishOutcome.OURS
