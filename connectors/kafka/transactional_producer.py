@@ -148,7 +148,6 @@ class TransactionalProducer:
         assert status.producer_id is not None  # `_next_status` waits for one
         if may_arrive_late(self._statistics):
             raise LateRequestError(_sent_again(self.transactional_id))
-        self._before = self._statistics
         self._identity = TransactionIdentity(
             transactional_id=self.transactional_id,
             producer_id=status.producer_id,

@@ -137,8 +137,9 @@ def test_an_epoch_tells_of_how_many_rows_its_functions_failed() -> None:
         (None, 90, (3, 0)),
         (RecordsRead(10, None), 10, (3, None)),
         (RecordsRead(10, None), 5, (None, None)),
+        (RecordsRead(9, None), 5, (None, None)),
     ],
-    ids=["a record", "markers", "markers alone", "known to the cut", "nobody knows"],
+    ids=["a record", "markers", "markers alone", "known to the cut", "nobody knows", "nor behind"],
 )
 def test_a_position_is_of_the_leader_that_wrote_the_last_record(
     read: RecordsRead | None, cut_at: int, expected: tuple[int | None, int | None]

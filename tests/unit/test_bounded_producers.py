@@ -1,0 +1,132 @@
+"""Nothing that a producer waits for keeps its task for ever; time is played."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from connectors.kafka._client import KafkaError, KafkaException
+from connectors.kafka.refusals import UnansweredError
+from connectors.kafka.transactional_producer import TransactionalProducer
+from runtime.errors import DeliveryError, FencedError, UnreachableError
+from tests.fake_producer import FakeClient, FakeCluster, kafka_error
+from tests.fakes import ManualClock
+
+_MOST_CALLS = 10_000
+
+
+class SlowClient(FakeClient):
+    """Each call takes as long as it may.
+
+    Attributes:
+        answers_at_s: its `init_transactions` is answered then; None: never.
+        is_silent: no statistics come.
+        error: that its error callback is told before each `init_transactions`.
+    """
+
+    answers_at_s: float | None = None
+    is_silent: bool = False
+    error: KafkaError | None = None
+
+    def __init__(self, cluster: FakeCluster, config: Mapping[str, Any], clock: ManualClock) -> None:
+        super().__init__(cluster, config)
+        self._clock = clock
+        self._calls = 0
+
+    def init_transactions(self, timeout: float) -> None:
+        self._count()
+        if self.error is not None:
+            self._on_error(self.error)
+        self._clock.advance(timeout)
+        if self.answers_at_s is None or self._clock() < self.answers_at_s:
+            raise KafkaException(kafka_error("_TIMED_OUT", retriable=True))
+        super().init_transactions(timeout)
+
+    def poll(self, timeout: float) -> int:
+        self._count()
+        self._clock.advance(timeout)
+        return 0 if self.is_silent else super().poll(timeout)
+
+    def _count(self) -> None:
+        self._calls += 1
+        assert self._calls < _MOST_CALLS, "it waits for ever"
+
+
+class Bench:
+    """A producer whose client is slow."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.clients: list[SlowClient] = []
+        self.cluster = FakeCluster()
+        self.producer = TransactionalProducer(self._client, {}, "id", clock=self.clock)
+        (self.client,) = self.clients
+
+    def _client(self, config: Mapping[str, Any]) -> SlowClient:
+        self.clients.append(SlowClient(self.cluster, config, self.clock))
+        return self.clients[-1]
+
+
+def test_an_id_that_no_coordinator_gives_is_given_up_when_time_is_up() -> None:
+    """And told as one that may yet be given."""
+    bench = Bench()
+    began_s = bench.clock()
+    with pytest.raises(UnansweredError) as caught:
+        bench.producer.prepare(topic=None, timeout_s=40.0)
+    assert isinstance(caught.value.reason, UnreachableError)
+    assert 40.0 <= bench.clock() - began_s < 45.0
+
+
+def test_a_coordinator_that_is_slow_is_waited_for_as_long_as_there_is_time() -> None:
+    """Only refused credentials are given up before."""
+    bench = Bench()
+    bench.client.answers_at_s = bench.clock() + 35.0
+    bench.producer.prepare(topic=None, timeout_s=40.0)
+    assert bench.producer.identity.transactional_id == "id"
+
+
+def test_a_client_that_has_given_up_is_the_reason_and_not_the_time_that_ran_out() -> None:
+    """By its fatal error; what it answers then says nothing."""
+    bench = Bench()
+    bench.client.error = kafka_error("_FENCED", fatal=True)
+    with pytest.raises(UnansweredError) as caught:
+        bench.producer.prepare(topic=None, timeout_s=5.0)
+    assert isinstance(caught.value.reason, FencedError)
+
+
+def test_statistics_that_never_tell_of_an_id_end_its_preparation() -> None:
+    """It is made; without its name nobody could tell whose a transaction is (rule 3)."""
+    bench = Bench()
+    bench.client.answers_at_s, bench.client.is_silent = 0.0, True
+    began_s = bench.clock()
+    with pytest.raises(UnreachableError, match="statistics"):
+        bench.producer.prepare(topic=None, timeout_s=20.0)
+    assert 20.0 <= bench.clock() - began_s < 25.0
+    with pytest.raises(DeliveryError, match="before it was ready"):
+        _ = bench.producer.identity
+
+
+def test_rule_4_an_abort_without_statistics_behind_it_is_not_told_as_one() -> None:
+    """Nobody knows whether its id was asked for once more; it ends within seconds all the same."""
+    bench = Bench()
+    bench.client.answers_at_s = 0.0
+    bench.producer.prepare(topic=None, timeout_s=20.0)
+    bench.producer.begin(lambda _: None)
+    bench.client.is_silent = True
+    began_s = bench.clock()
+    assert not bench.producer.abort(timeout_s=5.0)
+    assert bench.clock() - began_s < 5.0
+
+
+def test_a_client_that_is_heard_to_give_up_ends_the_epoch_of_its_writer() -> None:
+    """Whichever thread has heard it. What passes is no end: its client goes on by itself."""
+    bench = Bench()
+    bench.client.answers_at_s = 0.0
+    bench.producer.prepare(topic=None, timeout_s=20.0)
+    heard: list[object] = []
+    bench.producer.begin(heard.append)
+    bench.client._on_error(kafka_error("_ALL_BROKERS_DOWN"))  # noqa: SLF001
+    assert not heard
+    fatal = kafka_error("_FENCED", fatal=True)
+    bench.client._on_error(fatal)  # noqa: SLF001
+    assert heard == [fatal]
