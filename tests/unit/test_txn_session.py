@@ -1,17 +1,19 @@
 """What ``sluice txn`` knows of a job whose settings have changed, over a fake broker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from connectors.kafka import _cli_txn, txn_session
 from connectors.kafka.handles import TransactionalId, TransactionIdentity, encode_handle
-from connectors.kafka.txn_session import TransactionSession, end, open_session
+from connectors.kafka.txn_session import TransactionSession, abort_by_hand, end, open_session
+from connectors.kafka.wire import TransactionState
 from runtime.checkpoint.store import CheckpointStore, open_store
 from runtime.contracts import CommitOutcome
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, FencedError, UnreachableError
 from runtime.model import (
     CheckpointKind,
     CheckpointRecord,
@@ -20,8 +22,10 @@ from runtime.model import (
     StateEntry,
     Verdict,
 )
+from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeBroker, FakeWire
 from tests.transaction_harness import handle_of
+from tests.unit.test_owner import FakeStore
 
 JOB_UID = "j"
 SINK = OperatorNode(operator_id="sink-1", name="out", kind="sink", upstream=())
@@ -170,3 +174,88 @@ def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
     store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
     _cli_txn.abort(store.uri, force=force)
     assert list(broker.discarded) == [orphan]
+
+
+def _decided_and_orphan(
+    store: CheckpointStore, broker: FakeBroker
+) -> tuple[TransactionIdentity, TransactionIdentity]:
+    decided, orphan = (_begun(broker, "new", slot) for slot in range(2))
+    entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
+    store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
+    return decided, orphan
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_commit_of_all_that_is_decided_leaves_what_no_decision_names(
+    store: CheckpointStore, broker: FakeBroker, force: bool
+) -> None:
+    """Whatever is forced: the job will write that again."""
+    decided, orphan = _decided_and_orphan(store, broker)
+    _cli_txn.commit(store.uri, force=force)
+    assert list(broker.visible) == [decided]
+    described = broker.describe(orphan.transactional_id)
+    assert described is not None
+    assert described.state is TransactionState.ONGOING
+
+
+def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
+    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of the one would double its records, an abort of the other lose them."""
+    monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: pytest.fail("late"))
+    decided, orphan = _decided_and_orphan(store, broker)
+    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+        _cli_txn.commit(store.uri, [orphan.transactional_id])
+    with pytest.raises(ConfigError, match="a decided checkpoint names this"):
+        _cli_txn.abort(store.uri, [decided.transactional_id])
+    assert not broker.visible
+    assert not broker.discarded
+
+
+def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_told_of_its_ids(
+    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if they were unknown they would be given up."""
+    decided, _ = _decided_and_orphan(store, broker)
+    known = FakeWire.describe
+
+    def without(wire: FakeWire, ids: Sequence[str], *, timeout_s: float) -> Mapping[str, object]:
+        return known(wire, [i for i in ids if i != decided.transactional_id], timeout_s=timeout_s)
+
+    monkeypatch.setattr(FakeWire, "describe", without)
+    with pytest.raises(UnreachableError, match=decided.transactional_id), _opened(store):
+        pass
+
+
+@pytest.mark.parametrize("renewed_by", [JOB_UID, None, "another job"])
+def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
+    store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
+) -> None:
+    """Its owner record changes while it is watched; one that nobody renews is a dead job's."""
+    _, orphan = _decided_and_orphan(store, broker)
+    owner = OwnerRecord(
+        job_uid=renewed_by or JOB_UID,
+        checkpoint_uri=store.uri,
+        session="s",
+        host="h",
+        renewed_at_ms=0,
+        renewals=1,
+    )
+    held = FakeStore(record=owner)
+    if renewed_by is not None:
+        held.on_sleep = lambda: held.write(replace(owner, renewals=2)) if held.now_s > 5 else None
+    with _opened(store) as opened:
+        session = replace(
+            opened,
+            open_owner_store=lambda *_, **__: held,
+            clock=lambda: held.now_s,
+            sleep=held.sleep,
+        )
+        if renewed_by == JOB_UID:
+            with pytest.raises(FencedError, match="the job runs"):
+                abort_by_hand(session, [], force=False, timeout_s=1)
+            assert not broker.discarded
+            return
+        abort_by_hand(session, [], force=False, timeout_s=1)
+    assert list(broker.discarded) == [orphan]
+    assert held.now_s == pytest.approx(0.0 if renewed_by else 15.0)
