@@ -159,7 +159,8 @@ class TransactionWire:
     def _renewed(self, client: WireClient, deadline: float) -> WireClient:
         """Another client, or this one where none can be made: it may still reach some brokers."""
         try:
-            until = min(deadline, time.monotonic() + _RENEWAL_S)
+            now_s = time.monotonic()
+            until = now_s + min(_RENEWAL_S, (deadline - now_s) / 2)  # the rest is for this call
             made = WireClient.connect(self._connection.wire(), until)
         except (kafka_errors.KafkaError, StreamError, OSError, RuntimeError) as err:
             log.debug("the client is kept: error=%s", self._connection.scrub(str(err)))

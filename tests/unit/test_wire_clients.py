@@ -4,6 +4,7 @@ kafka-python never looks at the bootstrap servers again, and keeps the certifica
 given; the clients here are played.
 """
 
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.transaction_wire import TransactionWire
-from connectors.kafka.transactions import kafka_errors
+from connectors.kafka.transactions import WireClient, kafka_errors
 from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
 from runtime.errors import AuthenticationError
@@ -70,6 +71,25 @@ def test_a_client_that_reaches_some_brokers_is_kept_while_there_is_no_other(
     assert not first.closed
     assert is_described(wire)
     assert first.closed
+
+
+@pytest.mark.parametrize(("timeout_s", "longest_s"), [(1.0, 0.5), (60.0, 2.0)])
+def test_a_client_that_cannot_be_replaced_has_time_left_to_ask(
+    wire_over: Made, monkeypatch: pytest.MonkeyPatch, timeout_s: float, longest_s: float
+) -> None:
+    """Else a short call would be over before the brokers that it reaches were asked."""
+    wire = wire_over(PlayedClient({KINDS[1]: MOVED}))
+    assert not is_described(wire)
+    given: list[float] = []
+
+    def connect(settings: object, deadline: float) -> PlayedClient:
+        given.append(deadline - time.monotonic())
+        raise MOVED
+
+    monkeypatch.setattr(WireClient, "connect", connect)
+    wire.describe([OURS.transactional_id], timeout_s=timeout_s)
+    assert len(given) == 1
+    assert given[0] <= longest_s
 
 
 def test_a_broker_that_is_slow_costs_no_connection(wire_over: Made) -> None:
