@@ -211,13 +211,11 @@ class LossWatch:
         wanted = {key_of(split): split.end_offset for split in ranges}
         look = self.with_log_ends(wanted, look, timeout_s=timeout_s)
         told = self._earlier_ends(ranges, look, timeout_s)
-        now_s = self._clock()
-        noted = self._noted(wanted, look, told)
-        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
+        lasting, waited_for = self._shorter_for(patience_s, wanted, look, told)
         return _Left(
             ends={key: end for key, end in told.items() if end < wanted[key]} | lasting,
             firsts={key: fact.offset for key, fact in look.earliest.items()},
-            waited_for=noted.keys() - lasting.keys(),
+            waited_for=waited_for,
         )
 
     def note_shorter(
@@ -296,9 +294,7 @@ class LossWatch:
     ) -> dict[PartitionKey, int]:
         """Judge logs that end before a position, once that lasts: their records are lost, and what
         has come since at the lowest end is in their place."""
-        now_s = self._clock()
-        noted = self._noted(starts, look, told)
-        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
+        lasting, _ = self._shorter_for(patience_s, starts, look, told)
         lost = [
             LostRange(
                 topic=topic,
@@ -315,18 +311,23 @@ class LossWatch:
         self._count(lost)
         return lasting
 
-    def _noted(
+    def _shorter_for(
         self,
+        patience_s: float,
         starts: Mapping[PartitionKey, int],
         look: Look,
         told: Collection[PartitionKey],
-    ) -> Mapping[PartitionKey, tuple[float, int]]:
-        """Shorter logs of whose end nobody has ``told`` for good: since when, the lowest end."""
-        return {
+    ) -> tuple[dict[PartitionKey, int], Collection[PartitionKey]]:
+        """Shorter logs of whose end nobody has ``told`` for good: the lowest end of those that have
+        been so for so long, and the others."""
+        now_s = self._clock()
+        noted = {
             key: self._shorter[key]
             for key, end in self.note_shorter(starts, look).items()
             if end is not None and key not in told
         }
+        lasting = {key: end for key, (at_s, end) in noted.items() if now_s - at_s >= patience_s}
+        return lasting, noted.keys() - lasting.keys()
 
     def _count(self, lost: Sequence[LostRange]) -> None:
         """Once each: a position stays before a loss until there is something to read behind it."""
