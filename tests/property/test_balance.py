@@ -130,6 +130,17 @@ def test_no_more_splits_move_at_a_time_than_it_was_told() -> None:
     assert len(LoadBalancer(patience=1, max_moves=2).choose(loads, {}).moves) == 2
 
 
+def test_a_region_that_has_waited_is_relieved_though_a_more_loaded_one_has_not() -> None:
+    """Each is patient for itself."""
+    keys = [_key(number) for number in range(5)]
+    places = dict(zip(keys, "aabbc", strict=True))
+    records = dict(zip(keys, (3_000, 3_000, 2_000, 2_000, 0), strict=True))
+    loads = _loads(places, records, dict.fromkeys(("a", "b", "c"), 100.0))
+    choice = LoadBalancer(patience=2).choose(loads, {"b": 1})
+    assert [move.giver for move in choice.moves] == ["b"]
+    assert choice.overloaded == {"a": 1, "b": 0}
+
+
 def test_a_split_that_moves_counts_where_it_goes_and_nowhere_else() -> None:
     """The next region to relieve at the same time gives to who has the least behind that."""
     keys = [_key(number) for number in range(5)]

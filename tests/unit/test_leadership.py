@@ -60,6 +60,9 @@ def test_a_run_announces_itself_over_a_record_that_does_not_say_of_which_run_it_
     again = Leader(leader_session_id="again", address="http://again", generation=7)
     leaders.announce(again, is_newest=lambda: False)
     assert leaders.current() == again
+    unsaid = Leader(leader_session_id="unsaid", address="http://unsaid")
+    leaders.announce(unsaid, is_newest=lambda: False)
+    assert leaders.current() == unsaid
 
 
 def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:

@@ -361,7 +361,8 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
 def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
     """A life registers as often as it likes; what it has asked for, it has asked for."""
     silence = Silence()
-    silence.begun("main", 0.0)
+    silence.begun("main", 0.0, replayed=1)
+    assert silence.is_replaying("main")
     silence.asked("main", 1.0)
     silence.begun("main", 2.0, replayed=3)
     assert silence.never_asked(0.0) == []
