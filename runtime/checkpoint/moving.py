@@ -64,7 +64,7 @@ def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     """Whether a region may give and take splits with this decision."""
     plan = region.plan
     keeps_nothing = plan.chained and not plan.stateful and plan.stateful_sink_ids == ()
-    has_completed = plan.name in checkpoint.acks and plan.name not in checkpoint.carried
+    has_completed = plan.name not in checkpoint.carried
     has_begun_more = region.held is not None or any(
         checkpoint_id > checkpoint.checkpoint_id for checkpoint_id in region.cuts
     )

@@ -19,7 +19,7 @@ from runtime.checkpoint.states import State
 from runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
 from runtime.failed_tasks import task_failed
 from runtime.model import CheckpointKind, Verdict
-from tests.core_driver import CoreDriver
+from tests.core_driver import TWO, CoreDriver
 
 FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0)
 
@@ -244,6 +244,14 @@ def test_small_epochs_leave_the_limit_alone() -> None:
         driver.ack(barrier)
     driver.tick(1.0)
     assert driver.asked_cut().max_records == FAST.first_epoch_records
+
+
+def test_a_checkpoint_is_looked_at_when_its_time_is_over() -> None:
+    """And not when somebody happens to ask."""
+    driver = CoreDriver(FAST, regions=TWO)
+    driver.tick()
+    driver.poll(3)
+    assert driver.core.deadline_s() == driver.clock() + FAST.timeout_s
 
 
 def test_an_expired_epoch_is_cut_smaller() -> None:

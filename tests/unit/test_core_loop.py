@@ -282,6 +282,19 @@ def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
     assert bool(errors) is not is_fenced
 
 
+def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads the log would look for what hangs."""
+    told: list[CoreEvent] = []
+    thread = StepThread(hands_of(FakeStore()), told.append, overdue_s=0.0)
+    thread.start()
+    thread.put(publish(Verdict.ABORTED))
+    wait_for(lambda: told, poll_s=0.001)
+    thread.stop(timeout_s=PATIENCE_S)
+    caplog.clear()
+    thread.say_overdue()
+    assert "has not returned" not in caplog.text
+
+
 def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
     """The stop itself is one of those that are left, and no question."""
     may_exit = ending(bench)

@@ -186,7 +186,6 @@ def test_rule_9_a_region_that_has_cut_for_a_later_checkpoint_keeps_its_splits() 
     checkpoint = PendingCheckpoint(
         checkpoint_id=3, kind=CheckpointKind.CHECKPOINT, asked_by="interval"
     )
-    checkpoint.acks["main"] = None
     region.cuts = {3: (split(0, 5, 7),)}
     assert may_move(region, checkpoint)
     region.cuts[4] = (split(0, 7, 9),)
