@@ -1,12 +1,16 @@
 """What a writer left: listed, compared with what was written, made durable."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from connectors.hdfs.committables import StagedFile
+from connectors.hdfs.frame_writer import StagingDirectory
+from connectors.hdfs.merging import JoiningMerger
 from connectors.hdfs.staged_output import StagedOutput
 from connectors.hdfs.staging import StagingAttempt
+from runtime.contracts import Frame
 from runtime.errors import IllegalTransitionError
 from runtime.model import BatchKey
 from tests.fake_file_system import Disk, FakeFileSystem
@@ -114,6 +118,19 @@ def test_a_file_is_durable_with_every_directory_that_leads_to_it() -> None:
         f"{attempt}/dt=1/hour=2",
         f"{attempt}/dt=1/hour=2/{ROWS}",
     }
+
+
+def test_a_merged_file_is_durable_with_every_directory_that_leads_to_it() -> None:
+    """What went into it may be swept once a decision names it."""
+    fs = RecordingFileSystem(Disk(files={f"root/old/{name}": b"{}\n" for name in "ab"}))
+    into = StagingDirectory(fs=fs, root="root", attempt=ATTEMPT, checkpoint_id=1)
+    groups = [["root/old/a", "root/old/b"]]
+    ((merged,),) = JoiningMerger().merge(cast(Frame, None), groups, into)
+    assert merged.length_bytes == 6
+    named_in, _, _ = f"{into.path}/{merged.staged}".rpartition("/")
+    while named_in != "root":
+        named_in, _, _ = named_in.rpartition("/")
+        assert named_in in fs.durable, "where the one below it is named"
 
 
 def test_files_of_tasks_are_durable_beside_what_lost_attempts_left() -> None:

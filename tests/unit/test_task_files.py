@@ -75,6 +75,26 @@ def test_every_format_writes_into_a_staged_file(
         assert fake.files["/b"] == (tmp_path / "a").read_bytes()
 
 
+def test_a_local_file_is_told_once_its_content_and_its_name_are_durable(tmp_path: Path) -> None:
+    """A decision names it: a host that loses its power behind that would leave it nowhere."""
+    synced: list[tuple[int, int]] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size))
+        fsync(descriptor)
+
+    path = tmp_path / "dt=1" / "part-0"
+    file = LocalTaskFiles().create(str(path))
+    for content in (_CONTENT, b"what a buffer still has"):
+        file.stream.write(content)
+    with patch("os.fsync", noted):
+        length = file.finish()
+    assert synced[0] == (path.stat().st_ino, length)
+    assert synced[1][0] == path.parent.stat().st_ino
+
+
 def test_active_name_node_is_found(fake: FakeWebHdfs) -> None:
     """The first one is standby."""
     with FakeWebHdfs() as standby:
