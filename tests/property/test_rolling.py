@@ -5,8 +5,9 @@ Protocol rule 19, on random epochs, sizes and times; merges shrink what they are
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,6 +173,38 @@ def test_the_last_epoch_publishes_all_of_many_directories() -> None:
 
     assert region.held == ()
     assert len(region.published) == FILES_AT_ONCE + 1
+
+
+@pytest.mark.parametrize("number", [2, 4, 5, 7])
+def test_rule_19_what_fills_no_file_of_its_own_is_published_with_the_last_one_that_is_full(
+    number: int,
+) -> None:
+    """Where so much is staged at the end that it makes several files."""
+    region = Region()
+    region.epoch([("dt=1", 600)] * number, is_last=True)
+    assert region.held == ()
+    assert len(region.rows_of(region.published)) == number
+    assert len(region.published) == max(number // 2, 1)
+
+
+def test_many_files_of_a_level_are_merged_however_few_there_are_of_the_levels_below() -> None:
+    """Else those of a level grow in number as long as there is always a new file."""
+    region = Region()
+    region.held = tuple(replace(region.stage("", 10), level=1) for _ in range(FAN_IN))
+    region.epoch([("", 10)])
+    (held,) = region.held
+    assert held.level == 2
+
+
+def test_files_that_are_merged_to_be_held_are_held_however_many_the_writer_makes_of_them() -> None:
+    """They are neither full nor due."""
+    region = Region()
+    region.held = tuple(region.stage("", 10) for _ in range(FAN_IN))
+    planned = plan(region.held, ROLL, now_ms=0, is_last=False)
+    (merge,) = planned.merges
+    outcome = settle(planned, [merge.files[:2]], ROLL)
+    assert outcome.hold == merge.files[:2]
+    assert outcome.publish == ()
 
 
 @given(
