@@ -11,7 +11,7 @@ import pytest
 from connectors.kafka.slots import SlotBook, SlotEvent
 from runtime.checkpoint.losses import LostCommittables
 from runtime.contracts import AttemptRegistry, SinkWriter, TaskScope
-from runtime.errors import DeliveryError
+from runtime.errors import DeliveryError, TransactionLostError
 from runtime.model import Redistribution, RegionRecord, SplitRange, StateEntry
 from runtime.on_error import DeadLetters
 from runtime.poison import ChainedFunction
@@ -174,6 +174,24 @@ def test_rule_11_a_repair_knows_the_leader_of_what_it_reads_again(
     read = replace(SPLIT, leader_epoch=3, leader_epoch_end=known_end)
     (again,) = ranges_to_replay([read], [("in", 0, 6, end)])
     assert (again.leader_epoch, again.leader_epoch_end) == (3, expected)
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([("in", 0, 5, 10)], id="more than was read"),
+        pytest.param([("in", 0, 5, 9), ("in", 1, 0, 1)], id="another partition, too"),
+        pytest.param([("another", 0, 5, 9)], id="another topic"),
+    ],
+)
+def test_rule_11_what_does_not_tell_all_that_it_held_is_not_written_again_in_part(
+    recorded: list[tuple[str, int, int, int]],
+) -> None:
+    """The rest of it would be lost without a word."""
+    assert ranges_to_replay([SPLIT], [("in", 0, 5, 9)])
+    with pytest.raises(TransactionLostError, match="does not say which records"):
+        ranges_to_replay([SPLIT], recorded)
 
 
 class Noting(Sink):

@@ -117,9 +117,11 @@ def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks
         [(split(0, 3, 9), split(1, 0, 4)), (split(0, 3, 9),)],
         [(split(0, 3, 9),)],
         [(split(0, 3, 8), split(1, 0, 4))],
+        [(split(3, 3, 9), split(1, 0, 4))],
+        [(split(0, 3, 9, "another"), split(1, 0, 4))],
         [],
     ],
-    ids=["twice", "not at all", "in part", "no task"],
+    ids=["twice", "not at all", "in part", "another partition", "another topic", "no task"],
 )
 def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...]]) -> None:
     """It writes while Spark reads: what was read twice would be written twice."""
