@@ -87,6 +87,13 @@ def test_a_task_whose_files_are_not_here_is_named() -> None:
         found.files(rows=5, tasks={0, 2, 7}, checkpoint_id=1)
 
 
+def test_tasks_that_have_written_what_nobody_counted_have_files_here() -> None:
+    """They are not an empty plan, whatever is listed: it may all be on disks of their own."""
+    found, _ = output({})
+    with pytest.raises(IllegalTransitionError):
+        found.files(rows=None, tasks={0}, checkpoint_id=1)
+
+
 @pytest.mark.parametrize("other", [b"", b"x"])
 def test_a_task_whose_rows_csv_leaves_out_has_an_empty_file(other: bytes) -> None:
     """Rows of nulls in the only column: nothing of them is written, and nothing is missing."""

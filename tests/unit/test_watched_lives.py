@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -11,17 +12,19 @@ from py4j.protocol import Py4JNetworkError
 from runtime.checkpoint.coordinator import BarrierCoordinator
 from runtime.checkpoint.handlers import RegionalCheckpointHandler
 from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
-from runtime.contracts import LifeStatus, RegionHandle, RegionLife, RegionRegistration
+from runtime.contracts import LifeState, LifeStatus, RegionHandle, RegionLife, RegionRegistration
 from runtime.errors import (
     DamagedCheckpointError,
     DeliveryError,
     RegionGivenUpError,
     RegionUnansweredError,
     StorageUnreachableError,
+    StreamError,
     UnreachableError,
 )
 from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.model import Barrier
+from runtime.service.hosted_region import HostedRegion
 from runtime.spark.lives import RegionLives
 from tests.coordinated_job import QUICK, Job
 from tests.fakes import ManualClock
@@ -399,6 +402,38 @@ def test_lives_are_begun_and_brought_back_once_whatever_answers_are_lost(watched
     )
     assert all(len(set(found)) == len(found) for found in watched.regions.generations.values())
     assert all(handle.lost for handle in handles.values())
+
+
+def watch_told(watched: Watched, **told: object) -> None:
+    """One look, at which left's host says so."""
+    handle = watched.regions.handle("left")
+    lives = RegionLives(watched.coordinator, {"left": handle}, outage_limit_s=20.0)
+    watched.lives = lives
+    watched.run()
+    said = replace(handle.status(timeout_s=1.0), **told)  # type: ignore[arg-type]
+    with patch.object(HostedRegion, "status", lambda *_, **__: said):
+        lives.watch()
+
+
+@pytest.mark.parametrize("error", [None, ValueError("of that one")])
+@pytest.mark.parametrize("generation", [None, 700])
+def test_a_life_that_its_host_has_forgotten_is_brought_back(
+    watched: Watched, generation: int | None, error: Exception | None
+) -> None:
+    """Another one that lives there is not taken for it: nobody would read the region's input."""
+    watched.begin("left")
+    watch_told(watched, generation=generation, error=error)
+    assert watched.lives.is_restless, "a successor is wanted"
+    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
+    attempts = watched.coordinator.status().regions[0].attempts
+    assert "forgotten its life" in str(attempts[-1].why)
+
+
+def test_a_life_that_somebody_has_ended_without_a_word_ends_the_job(watched: Watched) -> None:
+    """It was stopped from outside: a job that began it anew could not be stopped there."""
+    watched.begin("left")
+    with pytest.raises(StreamError, match="ended without an error"):
+        watch_told(watched, state=LifeState.ENDED)
 
 
 def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched) -> None:
