@@ -12,7 +12,7 @@ from connectors.kafka._client import KafkaException, TopicPartition
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.security import KafkaConnection
-from runtime.errors import UnreachableError
+from runtime.errors import AuthenticationError, UnreachableError
 from tests.fake_producer import kafka_error
 
 KEYS = (("orders", 0), ("orders", 1), ("gone", 0))
@@ -30,6 +30,7 @@ class _Admin:
         self.known: set[PartitionKey] = set()
         self.asked: list[set[PartitionKey]] = []
         self.failures: list[str] = []
+        self.refused: dict[PartitionKey, str] = {}
 
     def poll(self, timeout: float) -> None:
         """No callback waits."""
@@ -50,7 +51,12 @@ class _Admin:
             raise KafkaException(kafka_error(self.failures.pop()))
         assert asked <= self.known, "librdkafka would look for leaders in this thread"
         self.asked.append(asked)
-        return {at: _Later(lambda: SimpleNamespace(offset=7, leader_epoch=0)) for at in wanted}
+        return {at: _Later(partial(self._offset, at)) for at in wanted}
+
+    def _offset(self, at: TopicPartition) -> object:
+        if (at.topic, at.partition) in self.refused:
+            raise KafkaException(kafka_error(self.refused[at.topic, at.partition]))
+        return SimpleNamespace(offset=7, leader_epoch=0)
 
     def _describe(self, name: str) -> object:
         found = {key: leader for key, leader in self.leaders.items() if key[0] == name}
@@ -127,6 +133,17 @@ def test_what_is_deleted_between_two_looks_is_not_asked_for_again(admin: _Admin)
     admin.leaders.clear()
     admin.known.clear()
     assert not cluster.look(KEYS, timeout_s=1).latest
+
+
+def test_what_is_deleted_while_it_is_asked_for_is_left_out_and_another_error_is_told(
+    admin: _Admin,
+) -> None:
+    """Whether to go on without it is the source's to say."""
+    admin.refused = {KEYS[1]: "UNKNOWN_TOPIC_OR_PART"}
+    assert _cluster().look(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
+    admin.refused = {KEYS[1]: "TOPIC_AUTHORIZATION_FAILED"}
+    with pytest.raises(AuthenticationError):
+        _cluster().look(KEYS, timeout_s=1)
 
 
 def test_a_partition_without_a_leader_is_asked_for_when_it_has_one(admin: _Admin) -> None:

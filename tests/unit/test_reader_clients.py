@@ -1,5 +1,7 @@
 """How the client of a task that reads is set up: what Sluice relies on no option changes."""
 
+import gc
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +35,11 @@ class _Client:
     """A consumer that is idle."""
 
     is_closed = False
+    is_sound = True
+
+    def serve(self, timeout: int) -> bool:
+        """Nothing was reported."""
+        return False
 
     def unassign(self) -> None:
         """It has nothing."""
@@ -43,10 +50,14 @@ class _Client:
 
 
 def _borrowed(
-    *, read_committed: bool = True, follows: bool = False, **options: str
+    *,
+    pool: ConsumerPool | None = None,
+    read_committed: bool = True,
+    follows: bool = False,
+    **options: str,
 ) -> PooledConsumer:
     given = {name.replace("_", "."): value for name, value in options.items()}
-    return ConsumerPool().borrow(
+    return (pool or ConsumerPool()).borrow(
         KafkaConnection(bootstrap_servers="fake:9092", options=given),
         read_committed=read_committed,
         settings=read_settings(TaskMemory(), {}),
@@ -106,3 +117,42 @@ def test_a_process_keeps_few_clients_those_that_were_used_last() -> None:
         pool.give_back(pooled)
     clients: list[Any] = [pooled.consumer for pooled in borrowed]
     assert [client.is_closed for client in clients] == [True, True, False, False, False, False]
+
+
+def test_a_client_is_lent_to_one_reader_at_a_time() -> None:
+    """Two that shared one would take each other's records."""
+    pool = ConsumerPool()
+    first = _borrowed(pool=pool)
+    pool.give_back(first)
+    assert _borrowed(pool=pool) is first
+    assert _borrowed(pool=pool) is not first
+
+
+def test_a_forked_process_leaves_its_parents_clients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no threads there: to use one, or even to free it, would hang."""
+    pool = ConsumerPool()
+    lent = _borrowed(pool=pool)
+    pool.give_back(lent)
+    client: weakref.ref[Any] = weakref.ref(lent.consumer)
+    del lent
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    mine = _borrowed(pool=pool)
+    gc.collect()
+    kept = client()
+    assert kept is not None
+    assert mine.consumer is not kept
+    assert not kept.is_closed
+
+
+def test_a_client_that_has_not_got_all_records_back_is_lent_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it still holds would come to the next reader."""
+    monkeypatch.setattr(consumers, "NativeConsumer", _Client)
+    pool = ConsumerPool()
+    pooled = _borrowed(pool=pool)
+    client: Any = pooled.consumer
+    client.is_sound = False
+    pool.give_back(pooled)
+    assert client.is_closed
+    assert _borrowed(pool=pool) is not pooled

@@ -13,6 +13,7 @@ from connectors.kafka._client import KafkaError, KafkaException, error_codes
 from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.discovery import KafkaCluster
 from connectors.kafka.log_ins import Refusals
+from connectors.kafka.positions import PartitionKey
 from connectors.kafka.transactions import Net, WireClient, kafka_errors
 from connectors.kafka.wire import EndOutcome, TransactionState
 from runtime.contracts import CommitOutcome
@@ -328,6 +329,38 @@ def test_a_question_behind_an_election_is_asked_again_where_its_log_in_is_refuse
         clock.pass_time(7)
     with pytest.raises(AuthenticationError):
         cluster.epoch_ends({}, timeout_s=1)
+
+
+def test_refusals_with_an_answer_between_them_are_not_one_that_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elections of one day, each with a broker that has just started."""
+    answers: list[Exception | None] = [REFUSED, None, REFUSED]
+
+    def ask(*_: object, **__: object) -> Mapping[PartitionKey, int]:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise epoch_lookup.LogInRefusedError(NO_TOKEN) from answer
+        return {}
+
+    monkeypatch.setattr(epoch_lookup, "ask", ask)
+    cluster, clock = KafkaCluster(CONNECTION, pause=lambda _: None), FakeClock()
+    cluster._lookup_refusals = Refusals(clock=clock)  # noqa: SLF001
+    for is_answered in (False, True, False):
+        with contextlib.nullcontext() if is_answered else pytest.raises(UnreachableError):
+            cluster.epoch_ends({}, timeout_s=1)
+        clock.pass_time(3600)
+
+
+def test_a_question_that_finds_no_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the network makes of it."""
+
+    def connect(settings: object, deadline: float) -> WireClient:
+        raise ConnectionRefusedError("nobody listens")
+
+    monkeypatch.setattr(WireClient, "connect", connect)
+    with pytest.raises(UnreachableError, match="nobody listens"):
+        epoch_lookup.ask(CONNECTION, {}, timeout_s=1)
 
 
 def test_a_question_that_no_log_in_can_ask_is_refused_at_once(

@@ -1,6 +1,6 @@
 """The driver's side of a Kafka source, on a cluster in memory."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -326,6 +326,32 @@ def test_a_bounded_source_tells_where_each_split_ends() -> None:
     first, second = bench.start()
     assert bench.enumerator.fixed_ends() == {first.key: 10, second.key: 20}
     assert Bench(bench.cluster).enumerator.fixed_ends() is None
+
+
+def test_two_losses_of_a_partition_count_for_what_each_of_them_is() -> None:
+    """What was read between them was not lost; one that grows counts for what is new of it."""
+    bench = Bench(failOnDataLoss="false", assign='{"orders":[0]}')
+    log = bench.cluster.log("orders", 0)
+    position = bench.start()
+    for earliest, latest, lost in ((3, 3, 3), (5, 10, 5), (12, 12, 7), (15, 20, 10)):
+        log.earliest, log.latest = earliest, latest
+        position = bench.cut(position)
+        assert bench.enumerator.lost_records == lost
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [Bench.start, lambda bench: bench.enumerator.fix_ends(timeout_s=TIMEOUT_S)],
+    ids=["first start", "behind a restore"],
+)
+def test_a_partition_without_a_leader_is_left_out_of_no_bounded_read(
+    begin: Callable[[Bench], object],
+) -> None:
+    """Without an end nobody would miss it."""
+    bench = Bench(bounded=True)
+    bench.cluster.leaderless.add(("orders", 1))
+    with pytest.raises(SourceChangedError, match=r"no leader.*orders-1"):
+        begin(bench)
 
 
 def test_what_nobody_reads_is_measured_as_it_is_now() -> None:

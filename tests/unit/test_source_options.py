@@ -208,6 +208,7 @@ def test_stream_refuses_ending_offsets(name: str) -> None:
         ("startingOffsets", "middle"),
         ("startingOffsets", '{"orders":{"0":-3}}'),
         ("startingOffsets", '{"orders":{"x":3}}'),
+        ("startingOffsets", '{"orders":3}'),
         ("startingOffsetsByTimestamp", '{"orders":{"0":-1}}'),
         ("startingTimestamp", "-5"),
         ("startingTimestamp", "yesterday"),

@@ -402,6 +402,17 @@ def test_a_follower_whose_place_is_refused_asks_for_it_again_later(
     follower.poll()
     assert consumer.assigned == {("orders", 0)}
     assert consumer.places == [(2, None)]
+    follower.close()
+    assert consumer.is_closed
+
+
+def test_what_a_follower_may_not_read_it_does_not_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = message(0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    consumer = FakeConsumer([refused], [], watermarks=(0, 3))
+    consumer.install(monkeypatch)
+    follower = KafkaFollowingReader(reader=READER).follow([split()], None)
+    with pytest.raises(AuthenticationError, match="orders-0"):
+        follower.poll()
 
 
 # --- log-ins that are refused -----------------------------------------------------------------
