@@ -1,10 +1,14 @@
-"""What a batch's head says of its compression, and which codec a source has when several do."""
+"""What a batch's head says of its compression, and which codec a source has when several do; what a
+source makes of it."""
 
 import struct
 
 import pytest
 
+from connectors.kafka import KafkaSource
+from connectors.kafka.codec_lookup import TopicLoad
 from connectors.kafka.codecs import codec_of_config, first_batch, prevailing
+from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 
 
 def batch(attributes: int, *, magic: int = 2) -> bytes:
@@ -62,3 +66,24 @@ def test_a_topic_may_fix_the_codec_of_every_batch() -> None:
         "gzip",
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("batch_bytes", "warns"), [(None, False), (1 << 20, False), (200 << 20, True)]
+)
+def test_a_source_tells_its_codec_also_where_it_may_not_read_how_large_batches_get(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    batch_bytes: int | None,
+    *,
+    warns: bool,
+) -> None:
+    """Some brokers let nobody look into configurations: a job starts all the same."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=5))
+    load = TopicLoad(codec="zstd", codecs=("zstd",), batch_bytes=batch_bytes)
+    monkeypatch.setattr("connectors.kafka.source.KafkaCluster", lambda *_, **__: cluster)
+    monkeypatch.setattr("connectors.kafka.codec_lookup.look_at", lambda *_, **__: load)
+    source = KafkaSource(bootstrap_servers="b:9092", topics=["orders"])
+    assert source.compression(timeout_s=1) == "zstd"
+    assert ("max.message.bytes" in caplog.text) is warns

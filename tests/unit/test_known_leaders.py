@@ -146,6 +146,16 @@ def test_what_is_deleted_while_it_is_asked_for_is_left_out_and_another_error_is_
         _cluster().look(KEYS, timeout_s=1)
 
 
+def test_brokers_are_not_asked_again_without_a_pause(admin: _Admin) -> None:
+    """While a leader moves they answer at once: a second of that would be thousands of requests."""
+    pauses: list[float] = []
+    cluster = KafkaCluster(KafkaConnection(bootstrap_servers="b:9092"), pause=pauses.append)
+    admin.failures = ["NOT_LEADER_FOR_PARTITION"] * 2
+    assert cluster.log_ends(KEYS, timeout_s=30).keys() == THERE
+    assert len(pauses) == 2
+    assert all(each >= 0.05 for each in pauses)
+
+
 def test_a_partition_without_a_leader_is_asked_for_when_it_has_one(admin: _Admin) -> None:
     """Until time is up."""
     admin.leaders["orders", 1], leader = None, admin.leaders["orders", 1]

@@ -79,6 +79,20 @@ def test_a_deleted_topic_is_gone_on_without_where_loss_is_allowed(bounded: bool)
         Bench(cluster, subscribe="orders,payments", **lenient).start()
 
 
+def test_what_is_gone_on_without_is_not_waited_for_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody can do anything about it, or has to."""
+    bench = Bench(failOnDataLoss="false")
+    position = bench.cut(bench.start())
+    del bench.cluster.topics["orders"][1][1]
+    for _ in range(4):
+        position = bench.cut(position)
+        bench.clock.pass_time(31)
+    assert "partitions=orders-1" in caplog.text, "it is said to be gone"
+    assert "waited for" not in caplog.text
+
+
 def test_nothing_more_is_cut_of_a_topic_that_was_deleted_with_a_backlog() -> None:
     """A task would ask for its records, and end the job that is to go on without them."""
     cluster = FakeSourceCluster()
