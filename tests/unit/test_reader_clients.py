@@ -119,6 +119,15 @@ def test_a_process_keeps_few_clients_those_that_were_used_last() -> None:
     assert [client.is_closed for client in clients] == [True, True, False, False, False, False]
 
 
+def test_what_a_client_said_while_it_was_idle_is_of_the_past() -> None:
+    """A token that had run out has been renewed since, or the next reader hears of it."""
+    pool = ConsumerPool()
+    lent = _borrowed(pool=pool)
+    pool.give_back(lent)
+    lent.refusals.note(KafkaError(_REFUSED, "the token has expired"))
+    assert _borrowed(pool=pool).refusals.last is None
+
+
 def test_a_client_is_lent_to_one_reader_at_a_time() -> None:
     """Two that shared one would take each other's records."""
     pool = ConsumerPool()

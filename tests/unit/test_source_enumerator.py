@@ -339,6 +339,30 @@ def test_two_losses_of_a_partition_count_for_what_each_of_them_is() -> None:
         assert bench.enumerator.lost_records == lost
 
 
+def test_losses_of_two_topics_are_not_taken_for_one_another() -> None:
+    """Partitions have the same numbers in each; a loss counts once, however often it is seen."""
+    cluster = FakeSourceCluster()
+    for name in ("orders", "payments"):
+        cluster.create(name, FakeLog(latest=10))
+    bench = Bench(cluster, subscribe="orders,payments", failOnDataLoss="false")
+    position = bench.start()
+    cluster.log("orders").earliest, cluster.log("payments").earliest = 3, 4
+    cluster.log("orders").latest, cluster.log("payments").latest = 3, 4
+    for _ in range(3):
+        bench.cut(position)
+    assert bench.enumerator.lost_records == 7
+
+
+@pytest.mark.parametrize(("at_once", "end"), [(False, 0), (True, 10)])
+def test_who_wants_what_there_is_does_not_wait_for_more(at_once: bool, end: int) -> None:
+    """The last batch of a query, say: the least number of offsets is for those that follow."""
+    bench = Bench(minOffsetsPerTrigger="1000", assign='{"orders":[0]}')
+    found = bench.enumerator.cut_surely(
+        bench.start(), max_records=None, timeout_s=TIMEOUT_S, at_once=at_once
+    )
+    assert bounds(found) == {"orders-0": (0, end)}
+
+
 @pytest.mark.parametrize(
     "begin",
     [Bench.start, lambda bench: bench.enumerator.fix_ends(timeout_s=TIMEOUT_S)],

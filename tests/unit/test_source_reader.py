@@ -234,10 +234,15 @@ def test_a_leader_that_moves_while_it_is_asked_what_it_holds_ends_no_job(
         values(monkeypatch, consumer)
 
 
-def test_a_loss_while_reading_is_passed_over_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = message(0, KafkaError(OUT_OF_RANGE, "out of range"))
-    consumer = FakeConsumer([refused], [message(2)], watermarks=(2, 3))
+def test_a_loss_while_reading_is_told_and_passed_over_only_where_allowed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [message(0, KafkaError(OUT_OF_RANGE, "out of range"))], [message(2)]
+    with pytest.raises(DataLostError, match=r"orders-0\[0,2\)"):
+        values(monkeypatch, FakeConsumer(*answers, watermarks=(2, 3)))
+    consumer = FakeConsumer(*answers, watermarks=(2, 3))
     assert values(monkeypatch, consumer, fail_on_data_loss=False) == [b"2"]
+    assert "records=2 range=orders-0[0,2)" in caplog.text
 
 
 def _of_three_leaders() -> FakeConsumer:
