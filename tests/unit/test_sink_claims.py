@@ -1,13 +1,16 @@
 """A Kafka sink's hold on its prefix, from the claim to the end; the record is in memory."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
 from connectors.kafka.security import KafkaConnection
+from connectors.kafka.transaction_log import STATE_TOPIC
+from connectors.kafka.wire import TransactionDescription
 from runtime.contracts import SinkContext, SweepView
-from runtime.errors import FencedError, UnreachableError
+from runtime.errors import AuthenticationError, FencedError, UnreachableError
 from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeWire
 from tests.transaction_harness import JOB_UID, FakeHarness
@@ -48,12 +51,27 @@ class _Store(FakeStore):
 
 @dataclass
 class _Wire(FakeWire):
-    """Counts how often it is closed."""
+    """Counts how often it is closed, and may refuse to tell of a name."""
 
     closed: int = 0
+    refused: str = ""
+
+    def describe(
+        self, transactional_ids: Sequence[str], *, timeout_s: float
+    ) -> Mapping[str, TransactionDescription | None]:
+        self._require(transactional_ids)
+        return super().describe(transactional_ids, timeout_s=timeout_s)
+
+    def missing_topics(self, topics: Sequence[str], *, timeout_s: float) -> tuple[str, ...]:
+        self._require(topics)
+        return super().missing_topics(topics, timeout_s=timeout_s)
 
     def close(self) -> None:
         self.closed += 1
+
+    def _require(self, names: Sequence[str]) -> None:
+        if self.refused in names:
+            raise AuthenticationError(f"{self.refused} is refused", {}, "")
 
 
 class Bench:
@@ -158,3 +176,29 @@ def test_rule_28_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> N
     bench.store.is_away = True
     bench.sink.renew()
     assert list(bench.harness.broker.discarded) == [orphan.identity]
+
+
+def test_rule_28_only_the_first_sweep_waits_for_brokers_that_are_away() -> None:
+    """A job that runs sweeps again, with the next renewal at the latest."""
+    bench = Bench()
+    bench.claim()
+    bench.wires[1].absent = ("b",)
+    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
+    waited_s = []
+    for _ in range(2):
+        began_s = bench.store.now_s
+        assert not bench.sink.sweep(view, timeout_s=60.0).is_complete
+        waited_s.append(bench.store.now_s - began_s)
+    first_s, second_s = waited_s
+    assert 0 < first_s <= 5.0
+    assert second_s == 0
+
+
+def test_a_check_asks_for_what_a_recovery_and_a_sweep_will_need() -> None:
+    """Who may write, and not describe, would find that out behind its first decision."""
+    for is_id in (True, False):
+        bench = Bench()
+        refused = f"{bench.harness.prefix}/check" if is_id else STATE_TOPIC
+        bench.wires[0].refused = refused
+        with pytest.raises(AuthenticationError, match=refused):
+            bench.sink.check(timeout_s=1.0)
