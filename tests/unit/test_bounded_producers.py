@@ -123,6 +123,7 @@ def test_a_client_that_is_heard_to_give_up_ends_the_epoch_of_its_writer() -> Non
     bench = Bench()
     bench.client.answers_at_s = 0.0
     bench.producer.prepare(topic=None, timeout_s=20.0)
+    bench.client._on_error(kafka_error("_TRANSPORT"))  # noqa: SLF001 - before its begin, too
     heard: list[object] = []
     bench.producer.begin(heard.append)
     bench.client._on_error(kafka_error("_ALL_BROKERS_DOWN"))  # noqa: SLF001

@@ -242,3 +242,17 @@ def test_a_wait_is_as_long_as_a_record_is_kept(
 
 def test_a_short_transaction_bounds_the_wait() -> None:
     assert WaitLimits.of({}, transaction_timeout_s=30.0).ready_s == 30.0
+
+
+def test_a_wait_that_is_looked_at_often_is_told_every_two_seconds() -> None:
+    """Flushes look many times a second, of all tasks at once."""
+    room, clock = Room(), ManualClock()
+    wait = ProducerWait(room, SCOPE.batch, "a producer", clock=clock)
+    for _ in range(2):
+        room.told.clear()
+        for _ in range(200):
+            clock.advance(0.1)
+            wait.goes_on("the queue is full")
+        assert 9 <= len(room.told) <= 10
+        wait.is_over()
+    assert room.over == 2

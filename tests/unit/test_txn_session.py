@@ -227,6 +227,18 @@ def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_told_of_its_
         pass
 
 
+def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
+    store: CheckpointStore, broker: FakeBroker
+) -> None:
+    """That it is named is no decision: its records are written again."""
+    orphan = _begun(broker, "new")
+    entry = encode_handle(handle_of(orphan, checkpoint_id=2), operator_id=SINK.operator_id)
+    store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
+    with pytest.raises(ConfigError, match="no decision asks for the commit"):
+        _cli_txn.commit(store.uri, [orphan.transactional_id])
+    assert not broker.visible
+
+
 @pytest.mark.parametrize("renewed_by", [JOB_UID, None, "another job"])
 def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
     store: CheckpointStore, broker: FakeBroker, renewed_by: str | None

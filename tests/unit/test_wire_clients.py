@@ -40,7 +40,7 @@ def test_a_client_that_does_not_reach_a_coordinator_is_replaced(
     first, second = PlayedClient({kind: failure}), PlayedClient()
     wire = wire_over(first, second)
     assert not is_described(wire)
-    assert is_described(wire)
+    assert all(is_described(wire) for _ in range(3)), "and that one is kept"
     assert (first.closed, second.closed) == (True, False)
 
 
@@ -152,3 +152,23 @@ def test_ids_whose_coordinator_is_away_hold_up_no_others(
     ]
     reports = wire.end(ours, commit=True, timeout_s=1)
     assert [report.outcome for report in reports[700:]] == [EndOutcome.DONE] * 700
+
+
+def test_rule_28_a_cluster_that_cannot_be_reached_is_missing_as_a_whole(wire_over: Made) -> None:
+    """Nothing that is listed of it would be a complete sweep, and a good end."""
+    wire = wire_over(MOVED, MOVED)
+    listing = wire.list_transactions("p/", timeout_s=1)
+    assert (listing.transactions, listing.missing) == ((), ("the cluster",))
+    assert not KafkaCommitter(wire, ids="p/").await_visible(timeout_s=0)
+
+
+def test_rule_5_a_wire_that_is_closed_sends_nothing(wire_over: Made) -> None:
+    """Its job has ended; whoever still asks finds nothing ended, and nobody reached."""
+    only = PlayedClient()
+    wire = wire_over(only)
+    assert is_described(wire)
+    wire.close()
+    assert only.closed
+    assert not is_described(wire)
+    (report,) = wire.end([OURS], commit=True, timeout_s=1)
+    assert report.outcome is EndOutcome.REFUSED

@@ -47,3 +47,15 @@ def test_dead_letters_are_partitioned_as_their_own_topic_is(rig: Rig) -> None:
     (transaction,) = rig.cluster.transactions
     dead = [m.record_partition for m in transaction.records if m.record_topic == "dead"]
     assert dead == [-1] * 50
+
+
+def test_a_writer_whose_epoch_fails_elsewhere_lets_go_of_what_it_has_kept(rig: Rig) -> None:
+    """Another sink's pre-commit has failed. The sweep ends it, which knows that nobody decides."""
+    writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, "out", keeps_producer=True)
+    writer.write(records(b"a"))
+    writer.end_epoch([], checkpoint_id=9)
+    writer.pre_commit()
+    writer.abort()
+    with pytest.raises(DeliveryError, match="given back"):
+        _ = rig.producers[0].client
+    assert rig.cluster.transactions[0].state == "open"
