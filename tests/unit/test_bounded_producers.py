@@ -8,7 +8,12 @@ import pytest
 from connectors.kafka._client import KafkaError, KafkaException
 from connectors.kafka.refusals import UnansweredError
 from connectors.kafka.transactional_producer import TransactionalProducer
-from runtime.errors import DeliveryError, FencedError, UnreachableError
+from runtime.errors import (
+    DeliveryError,
+    FencedError,
+    TransactionAbortedError,
+    UnreachableError,
+)
 from tests.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.fakes import ManualClock
 
@@ -131,3 +136,19 @@ def test_a_client_that_is_heard_to_give_up_ends_the_epoch_of_its_writer() -> Non
     fatal = kafka_error("_FENCED", fatal=True)
     bench.client._on_error(fatal)  # noqa: SLF001
     assert heard == [fatal]
+
+
+def test_a_producer_that_was_ready_for_long_begins_a_young_transaction() -> None:
+    """It is as old as its begin: the broker counts from its first record."""
+    ages = ManualClock()
+    cluster = FakeCluster()
+    config = {"transaction.timeout.ms": 60_000}
+    producer = TransactionalProducer(cluster.client, config, "id", ages=ages)
+    producer.prepare(topic=None, timeout_s=1.0)
+    ages.advance(290.0)
+    producer.begin(lambda _: None)
+    ages.advance(59.0)
+    producer.confirm()
+    ages.advance(1.0)
+    with pytest.raises(TransactionAbortedError, match="may have timed out"):
+        producer.confirm()
