@@ -26,6 +26,7 @@ __all__ = [
     "OwnerClaim",
     "OwnerRecord",
     "OwnerStore",
+    "is_of_another_directory",
 ]
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,23 @@ class OwnerRecord:
             )
         except (ValueError, KeyError, TypeError):
             return None
+
+
+def is_of_another_directory(
+    owner: OwnerRecord | None, *, session: str, checkpoint_uri: str
+) -> bool:
+    """Whether a name is held by a run of another checkpoint directory than this one. Of a directory
+    that was copied, each of the two knows nothing of what the other one's runs have done since.
+
+    Args:
+        owner: what the name's record says.
+        session: of the directory's last record. One that was moved has it in the owner record, too,
+            under its old URI.
+        checkpoint_uri: of the directory.
+    """
+    if owner is None or owner.session == session:
+        return False
+    return not checkpoint_uri.endswith(owner.checkpoint_uri)  # of a long one the end is kept
 
 
 class OwnerStore(Protocol):

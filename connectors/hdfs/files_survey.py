@@ -23,7 +23,7 @@ from runtime.checkpoint.inspection import Place
 from runtime.checkpoint.kept_states import states_of
 from runtime.errors import DamagedCheckpointError, FencedError
 from runtime.model import CheckpointRecord
-from runtime.owner_record import OwnerRecord
+from runtime.owner_record import OwnerRecord, is_of_another_directory
 from runtime.storage.file_system import FileSystem
 
 __all__ = [
@@ -179,14 +179,10 @@ def orphans_of(
 def _require_ours(
     owner: OwnerRecord | None, *, session: str, checkpoint_uri: str, staging: str
 ) -> None:
-    """Who has the staging must be of these checkpoints (rule 22): of a directory that was copied,
-    each of the two knows nothing of what the other one's runs have staged since.
-
-    A directory that was moved has its last run's session in the record, under the old URI.
-    """
-    if owner is None or owner.session == session:
-        return
-    if checkpoint_uri.endswith(owner.checkpoint_uri):  # of a long one the end is kept
+    """Only the checkpoints of who has the staging say what of it is needed (rule 22)."""
+    if owner is None or not is_of_another_directory(
+        owner, session=session, checkpoint_uri=checkpoint_uri
+    ):
         return
     raise FencedError(
         "a run of another checkpoint directory has this staging directory",

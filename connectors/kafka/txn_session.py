@@ -28,7 +28,13 @@ from runtime.checkpoint.store import CheckpointStore
 from runtime.contracts import Clock, CommitReport
 from runtime.errors import ConfigError, FencedError, TransactionUnknownError, UnreachableError
 from runtime.model import CheckpointRecord
-from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord, OwnerStore
+from runtime.owner_record import (
+    RENEWAL_INTERVAL_S,
+    WATCHED_INTERVALS,
+    OwnerRecord,
+    OwnerStore,
+    is_of_another_directory,
+)
 
 __all__ = [
     "Ended",
@@ -50,6 +56,8 @@ class TransactionSession:
     """Everything that is known of a job, and a client for each sink's cluster.
 
     Attributes:
+        checkpoint_uri: of the directory.
+        last_session: of the coordinator that wrote its last record.
         job_uid: of the job.
         sinks: its transactional sinks, with prefixes that they had.
         connections, wires: to the cluster of each.
@@ -61,6 +69,8 @@ class TransactionSession:
         clock, sleep: monotonic seconds.
     """
 
+    checkpoint_uri: str
+    last_session: str
     job_uid: str
     sinks: Mapping[SinkKey, SinkSettings]
     connections: Mapping[SinkKey, KafkaConnection]
@@ -99,7 +109,7 @@ def open_session(
     Raises:
         ConfigError, UnreachableError, AuthenticationError, StorageError.
     """
-    records, named = _read(path)
+    uri, records, named = _read(path)
     sinks = {key: sink for record in records for key, sink in sinks_of(record).items()}
     if not sinks:
         raise ConfigError(
@@ -117,19 +127,20 @@ def open_session(
             stack.callback(wire.close)
         yield session_over(
             named,
-            job_uid=records[-1].job_uid,
+            checkpoint_uri=uri,
+            last=records[-1],
             sinks=sinks,
             connections=connections,
             wires=wires,
-            look_again=lambda: _read(path)[1],
+            look_again=lambda: _read(path)[2],
             timeout_s=timeout_s,
         )
 
 
-def _read(path: str) -> tuple[list[CheckpointRecord], Sequence[NamedTransaction]]:
+def _read(path: str) -> tuple[str, list[CheckpointRecord], Sequence[NamedTransaction]]:
     uri, _ = split_place(path)
     with command_store(uri) as store:
-        return named_in(store)
+        return store.uri, *named_in(store)
 
 
 def named_in(store: CheckpointStore) -> tuple[list[CheckpointRecord], Sequence[NamedTransaction]]:
@@ -143,7 +154,8 @@ def named_in(store: CheckpointStore) -> tuple[list[CheckpointRecord], Sequence[N
 def session_over(
     named: Sequence[NamedTransaction],
     *,
-    job_uid: str,
+    checkpoint_uri: str,
+    last: CheckpointRecord,
     sinks: Mapping[SinkKey, SinkSettings],
     connections: Mapping[SinkKey, KafkaConnection],
     wires: Mapping[SinkKey, Wire],
@@ -153,13 +165,16 @@ def session_over(
     """Ask the brokers for all that the checkpoints name, and for what only they know.
 
     Args:
+        last: of the directory's records.
         timeout_s: of each request round; the rest is as in `TransactionSession`.
     Raises:
         UnreachableError, AuthenticationError: a coordinator, or the cluster, did not answer.
     """
-    described, missing = _ask(wires, sinks, named, job_uid, timeout_s)
+    described, missing = _ask(wires, sinks, named, last.job_uid, timeout_s)
     return TransactionSession(
-        job_uid=job_uid,
+        checkpoint_uri=checkpoint_uri,
+        last_session=last.leader_session_id,
+        job_uid=last.job_uid,
         sinks=sinks,
         connections=connections,
         wires=wires,
@@ -231,6 +246,27 @@ def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLi
             _refuse_decided_abort(line, force=False)
 
 
+def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
+    """FencedError when a run of another checkpoint directory has the prefix (rule 22): what it has
+    decided since one of both was copied is not in this one."""
+    for key in sorted(sinks & set(job.sinks)):
+        prefix = job.sinks[key].prefix
+        store = job.open_owner_store(job.connections[key], prefix, timeout_s=timeout_s)
+        with closing(store):
+            found = store.read()
+        if found is None or found.job_uid != job.job_uid:
+            continue
+        if is_of_another_directory(
+            found, session=job.last_session, checkpoint_uri=job.checkpoint_uri
+        ):
+            raise FencedError(
+                "a run of another checkpoint directory has this prefix",
+                {"prefix": prefix, "checkpoint": found.checkpoint_uri, "host": found.host},
+                "One directory is a copy of the other, and only the other one's checkpoints say "
+                "what is decided: give the command that one, or use --force if it is gone.",
+            )
+
+
 def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
     """FencedError when the job lives, as its owner record tells by changing (rule 22)."""
     for key in sorted(sinks & set(job.sinks)):
@@ -279,14 +315,16 @@ def abort_by_hand(
 
     Raises:
         ConfigError: a decision asks for the commit of one.
-        FencedError: the job runs.
+        FencedError: the job runs, or its last run has another checkpoint directory.
     """
     orphans = [line for line in job.lines if line.is_open and line.named is None]
     chosen = job.chosen(ids) if ids else orphans
     for line in chosen:
         _refuse_decided_abort(line, force=force)
     if chosen and not force:
-        _refuse_while_alive(job, {line.sink_key for line in chosen}, timeout_s=timeout_s)
+        keys = {line.sink_key for line in chosen}
+        _refuse_of_a_copy(job, keys, timeout_s=timeout_s)
+        _refuse_while_alive(job, keys, timeout_s=timeout_s)
         _refuse_decided_since(job, chosen)
     return end(job, chosen, commit=False, timeout_s=timeout_s)
 

@@ -174,7 +174,8 @@ class People:
         connections: dict[SinkKey, KafkaConnection] = {_SINK: CONNECTION}
         session = session_over(
             named,
-            job_uid=records[-1].job_uid,
+            checkpoint_uri=store.uri,
+            last=records[-1],
             sinks=sinks,
             connections=connections,
             wires=wires,

@@ -1,9 +1,10 @@
 """What ``sluice txn`` knows of a job whose settings have changed, over a fake broker."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +140,7 @@ def test_what_a_dying_job_has_decided_meanwhile_is_not_aborted(
     def decide(*_: object, **__: object) -> None:
         store.publish(_record(2, "new", committables=(decided,)), timeout_s=60)
 
+    monkeypatch.setattr(txn_session, "_refuse_of_a_copy", lambda *_, **__: None)
     monkeypatch.setattr(txn_session, "_refuse_while_alive", decide)
     with pytest.raises(ConfigError, match="a decided checkpoint names this transaction"):
         _cli_txn.abort(store.uri)
@@ -271,3 +273,49 @@ def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
         abort_by_hand(session, [], force=False, timeout_s=1)
     assert list(broker.discarded) == [orphan]
     assert held.now_s == pytest.approx(0.0 if renewed_by else 15.0)
+
+
+@pytest.mark.parametrize(
+    ("session", "checkpoint_uri", "is_refused"),
+    [
+        ("another", "file:///other", True),
+        ("another", None, False),
+        ("session-1", "file:///where-it-was", False),
+    ],
+    ids=["another-directory", "this-one", "this-one-before-it-was-moved"],
+)
+def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted(
+    store: CheckpointStore,
+    broker: FakeBroker,
+    session: str,
+    checkpoint_uri: str | None,
+    is_refused: bool,
+) -> None:
+    """Rule 22: this one is a copy, of yesterday or started by mistake, and does not know of it; the
+    job itself was killed before its commits."""
+    open_one = _begun(broker, "new").transactional_id
+    owner = OwnerRecord(
+        job_uid=JOB_UID,
+        checkpoint_uri=checkpoint_uri or store.uri,
+        session=session,
+        host="h",
+        renewed_at_ms=0,
+        renewals=3,
+    )
+    at_rest = SimpleNamespace(read=lambda: owner, close=lambda: None)
+    time = iter(range(1000))
+    with _opened(store) as opened:
+        job = replace(
+            opened,
+            open_owner_store=lambda *_, **__: at_rest,
+            clock=lambda: float(next(time)),
+            sleep=lambda _: None,
+        )
+        refusal = pytest.raises(FencedError, match="another checkpoint directory has this prefix")
+        with refusal if is_refused else nullcontext():
+            abort_by_hand(job, (), force=False, timeout_s=1)
+        assert [each.transactional_id for each in broker.discarded] == (
+            [] if is_refused else [open_one]
+        )
+        abort_by_hand(job, (), force=True, timeout_s=1)
+    assert [each.transactional_id for each in broker.discarded] == [open_one]
