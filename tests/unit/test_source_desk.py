@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -185,3 +186,21 @@ def test_what_is_left_of_a_batch_is_asked_of_each_source_that_it_has_read() -> N
     assert desk.replayable(batch) == replace(batch, splits=left)
     with pytest.raises(DataLostError):
         desk.replayable(replace(batch, splits=(of("idle", 8, 9),)))
+
+
+def test_a_source_that_has_not_answered_is_left_alone_for_a_while() -> None:
+    """Each question holds it, while others wait that it could answer; later ones wait longer."""
+    clock, source = ManualClock(), FakeSource("source", {0: 9})
+    source.error = AWAY
+    desk = SourceDesk({"source": SerialSource(source)}, settings=SETTINGS, clock=clock)
+    at = (core_split(0, 0, 0),)
+    asked = AskCut(checkpoint_id=1, region="main", generation=0, positions=at, max_records=2)
+    moments: list[float] = []
+    for _ in range(100):
+        assert desk.cut(asked, ["source"], until_s=desk.deadline_s()) is None
+        if len(source.limits) > len(moments):
+            moments.append(clock())
+        clock.advance(0.01)
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+    assert len(pauses) == 3
+    assert SETTINGS.retry_s <= pauses[0] < pauses[1] < pauses[2]
