@@ -169,7 +169,8 @@ def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     """Whatever is forced: that takes the ids by name."""
-    monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: None)
+    for look in ("_refuse_of_a_copy", "_refuse_while_alive"):
+        monkeypatch.setattr(txn_session, look, lambda *_, **__: None)
     decided, orphan, ended = (_begun(broker, "new", slot) for slot in range(3))
     broker.end(ended, commit=True, version=4)
     entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
