@@ -118,6 +118,19 @@ def test_a_stop_does_not_wait_for_a_commit_that_has_long_been_unanswered() -> No
     assert driver.core.is_idle
 
 
+def test_a_stop_asks_again_what_has_not_been_answered_once() -> None:
+    """What is decided is visible when the job has ended, as a rule."""
+    driver = CoreDriver(FAST)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
+    driver.epoch(3)
+    driver.tell(StopAsked())
+    assert not driver.core.is_idle
+    driver.outcomes.clear()
+    driver.tick(FAST.max_retry_s)
+    assert driver.core.last_committed == 1
+    assert driver.core.is_idle
+
+
 @dataclass
 class Store:
     """A file system that is away for a time."""

@@ -52,6 +52,14 @@ def test_rule_7_an_error_is_no_answer(
     assert standing(disk) == (OURS if fault is Fault.LATE else stands)
 
 
+def test_rule_7_a_lost_answer_is_settled_by_looking_however_little_time_is_left() -> None:
+    """Else a decision that stands would be given up by a second try that nobody makes."""
+    disk = Disk()
+    lost = store(disk, place=Fault.ANSWER_LOST)
+    assert lost.publish(OURS, timeout_s=0) is PublishOutcome.OURS
+    assert standing(disk) == OURS
+
+
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.REFUSED, Fault.LATE])
 def test_rule_7_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
     """However the step answers, also if it lands later: it replaces nothing."""
