@@ -124,6 +124,7 @@ def test_a_stop_asks_again_what_has_not_been_answered_once() -> None:
     driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
     driver.epoch(3)
     driver.tell(StopAsked())
+    driver.tick(FAST.retry_s)
     assert not driver.core.is_idle
     driver.outcomes.clear()
     driver.tick(FAST.max_retry_s)
