@@ -143,24 +143,27 @@ class Frame:
 
 @dataclass
 class CountingWriter:
-    """A frame writer whose state is how many frames it has written."""
+    """A frame writer whose state is how many frames it has written, and how often it was closed."""
 
+    rows: int = 0
+    closed: int = 0
     given: list[tuple[StateEntry, ...]] = field(default_factory=list)
 
     def write(self, frame: object, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         self.given.append(scope.operator_states)
-        return StagedFrame(rows=0, operator_states=(written("files", len(self.given)),))
+        return StagedFrame(rows=self.rows, operator_states=(written("files", len(self.given)),))
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
         """Always."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """See `FrameWriter.close`."""
+        self.closed += 1
 
 
 @dataclass
 class Answers:
-    """An accumulator that no task adds to."""
+    """An accumulator that was added to."""
 
     value: Any = field(default_factory=list)
 
@@ -237,6 +240,8 @@ class RegionWorld:
         mode: str = "update",
         repeats_result: bool = False,
         files: CountingWriter | None = None,
+        answers: tuple[TaskResult, ...] = (),
+        chained: bool = False,
         restored: tuple[StateEntry, ...] = (),
         functions: tuple[ChainedFunction, ...] = (),
         event_times: EventTimes | None = None,
@@ -246,16 +251,17 @@ class RegionWorld:
         self.coordinator = Decisions()
         self.frame = Frame()
         tasks = RegionTasks(address=ADDRESS, job_uid="j", region="main", generation=3, factories={})
+        passing = Passing(columns=None, answers=cast(Any, Answers(list(answers))))
         spec = RegionSpec(
             tasks=tasks,
             location=LOCATION,
             source_name="source_s",
-            chained=False,
+            chained=chained,
             stateful=stateful,
             output_mode=mode,
             repeats_result=repeats_result,
             files={} if files is None else {"files": cast(FrameWriter, files)},
-            passing=None if files is None else Passing(columns=None, answers=cast(Any, Answers())),
+            passing=None if files is None else passing,
             operator_states=restored,
             functions=functions,
             event_times=event_times,

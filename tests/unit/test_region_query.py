@@ -1,7 +1,9 @@
 """A region's batch callback as Spark calls it."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -123,6 +125,36 @@ def test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing(
     assert (replayed.runs, replayed.noops) == (0, noops)
     assert world.coordinator.told == []
     assert world.query.registration().replayed is None, "it is over"
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_batch_whose_files_hold_other_rows_than_its_tasks_answer_for_is_not_acknowledged(
+    rows: int,
+) -> None:
+    """Spark logs an answer that it could not deliver, and calls the task done: its transaction
+    would be in no decision."""
+    told = TaskResult(ranges=barrier().splits, records_out=5, task="0.0")
+    world = RegionWorld(files=CountingWriter(rows=rows), chained=True, answers=(told,))
+    if rows == 5:
+        world.batch(1, barrier())
+    else:
+        with pytest.raises(RuntimeError, match="IllegalTransitionError"):
+            world.batch(1, barrier())
+    assert (("acknowledged", KEY) in world.coordinator.told) is (rows == 5)
+
+
+@pytest.mark.parametrize("error", [None, OSError("Spark's JVM is away")])
+def test_a_life_that_was_stopped_holds_no_files_open(error: Exception | None) -> None:
+    """Also where Spark does not answer any more: its successor has writers of its own."""
+    writer = CountingWriter()
+    world = RegionWorld(files=writer)
+    with (
+        patch("runtime.spark.region.stop_query", side_effect=error) as stop,
+        nullcontext() if error is None else pytest.raises(OSError, match="is away"),
+    ):
+        world.query.stop()
+    stop.assert_called_once()
+    assert writer.closed == 1
 
 
 def test_rule_15_the_empty_first_batch_needs_no_decision() -> None:
