@@ -1,14 +1,16 @@
 """A chained task in micro-batches, and what Spark is told when a function of it fails."""
 
 import traceback
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from runtime.errors import FunctionFailedError
+from runtime.contracts import TaskScope, WriterFactory
+from runtime.errors import DeliveryError, FunctionFailedError, StreamError
 from runtime.model import RecordCounts, SplitRange
 from runtime.on_error import Policy, Skip
 from runtime.poison import ChainedFunction
@@ -28,8 +30,25 @@ class _Reader:
         yield source_rows(b"a")
 
 
+class _Sink:
+    """Its own factory; what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def open(self, scope: TaskScope, registry: object) -> "_Sink":
+        return self
+
+    def abort(self) -> None:
+        self.asked.append("abort")
+
+
 def _chain(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, *, policy: Policy | None = None
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    policy: Policy | None = None,
+    sinks: Mapping[str, object] = MappingProxyType({}),
 ) -> Chain:
     """One whose function raises this, in a task."""
     context = SimpleNamespace(
@@ -40,7 +59,10 @@ def _chain(
     def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise error
 
-    tasks = RegionTasks(address=_ADDRESS, job_uid="j", region="main", generation=1, factories={})
+    factories = cast(Mapping[str, WriterFactory], sinks)
+    tasks = RegionTasks(
+        address=_ADDRESS, job_uid="j", region="main", generation=1, factories=factories
+    )
     function = ChainedFunction(name="f", operator_id="f", function=fail, policy=policy)
     return Chain(tasks=tasks, reader=_Reader(), functions=(function,), job_name="j")
 
@@ -61,6 +83,26 @@ def test_a_task_tells_of_how_many_rows_its_functions_failed(
     (result,) = results_of([[row.column("result")[0].as_py()]])
     assert result.counts == {"f": RecordCounts(read=1, skipped=1)}
     assert result.failed_rows == {"f": 1}
+
+
+@pytest.mark.parametrize(
+    "error", [DeliveryError("refused", {}, "Look at the topic."), LookupError("not this time")]
+)
+def test_a_task_that_fails_aborts_in_all_its_sinks_what_it_has_open(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers wait behind it until the next sweep. A typed error is the task's answer: Spark, which
+    would try the task again, is not told."""
+    sinks = {"one": _Sink(), "two": _Sink()}
+    chain = _chain(error, monkeypatch, sinks=sinks)
+    if isinstance(error, StreamError):
+        (row,) = chain.run(3, ())
+        with pytest.raises(DeliveryError, match="refused"):
+            results_of([[row.column("result")[0].as_py()]])
+    else:
+        with pytest.raises(LookupError):
+            list(chain.run(3, ()))
+    assert [sink.asked for sink in sinks.values()] == [["abort"], ["abort"]]
 
 
 def test_an_error_of_a_function_goes_to_spark_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

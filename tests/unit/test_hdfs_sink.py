@@ -10,7 +10,7 @@ from connectors.hdfs import HdfsSink
 from connectors.hdfs.coordination import FileSinkCoordinator
 from connectors.hdfs.staging import StagingAttempt, staging_root
 from runtime.contracts import FrameSink, Sink, SinkContext, SinkCoordinator, SweepView, TaskSink
-from runtime.errors import ConfigError, StorageError
+from runtime.errors import ConfigError, IllegalTransitionError, StorageError
 from runtime.model import BatchKey
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
@@ -138,6 +138,30 @@ class TestCoordinator:
             coordinator.claim(CONTEXT, timeout_s=1)
         coordinator.close()
         assert disk.files == {}
+
+    def test_a_rename_that_is_answered_with_no_is_said_before_the_first_decision(self) -> None:
+        """A decided file that keeps its staged name would stop the job for good. No client is left
+        behind; and nothing is swept before a claim."""
+        closed: list[str] = []
+
+        class Refusing(FakeFileSystem):
+            def move(self, source: str, path: str) -> bool:
+                del source, path
+                return False
+
+            def close(self) -> None:
+                closed.append(self.uri)
+
+        coordinator = FileSinkCoordinator(
+            "fake:///data/orders", lambda uri: Refusing(Disk(), uri=uri)
+        )
+        view = SweepView(job_uid="job", generations={"main": 2}, protected=(), orphans=())
+        with pytest.raises(IllegalTransitionError, match="before it was claimed"):
+            coordinator.sweep(view, timeout_s=1)
+        with pytest.raises(StorageError, match=r"one device .* one encryption zone"):
+            coordinator.claim(CONTEXT, timeout_s=1)
+        coordinator.close()
+        assert closed == ["fake:///data"]
 
     def test_a_sweep_deletes_orphans_and_empty_lives_alone(self, tmp_path: Path) -> None:
         """What belongs to the present life, to another job or to nobody stays."""
