@@ -30,7 +30,7 @@ class _Admin:
         self.known: set[PartitionKey] = set()
         self.asked: list[set[PartitionKey]] = []
         self.failures: list[str] = []
-        self.refused: dict[PartitionKey, str] = {}
+        self.refused: dict[PartitionKey, tuple[str, ...]] = {}
 
     def poll(self, timeout: float) -> None:
         """No callback waits."""
@@ -55,7 +55,7 @@ class _Admin:
 
     def _offset(self, at: TopicPartition) -> object:
         if (at.topic, at.partition) in self.refused:
-            raise KafkaException(kafka_error(self.refused[at.topic, at.partition]))
+            raise KafkaException(kafka_error(*self.refused[at.topic, at.partition]))
         return SimpleNamespace(offset=7, leader_epoch=0)
 
     def _describe(self, name: str) -> object:
@@ -139,9 +139,10 @@ def test_what_is_deleted_while_it_is_asked_for_is_left_out_and_another_error_is_
     admin: _Admin,
 ) -> None:
     """Whether to go on without it is the source's to say."""
-    admin.refused = {KEYS[1]: "UNKNOWN_TOPIC_OR_PART"}
-    assert _cluster().look(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
-    admin.refused = {KEYS[1]: "TOPIC_AUTHORIZATION_FAILED"}
+    for said in (("UNKNOWN_TOPIC_OR_PART",), ("_NOENT", "No leaders found")):
+        admin.refused = {KEYS[1]: said}
+        assert _cluster().look(KEYS, timeout_s=1).latest.keys() == {KEYS[0]}
+    admin.refused = {KEYS[1]: ("TOPIC_AUTHORIZATION_FAILED",)}
     with pytest.raises(AuthenticationError):
         _cluster().look(KEYS, timeout_s=1)
 

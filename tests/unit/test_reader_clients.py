@@ -96,6 +96,8 @@ def test_what_a_user_sets_wins_over_what_is_only_faster(made: list[Mapping[str, 
     _borrowed(follows=True, fetch_wait_max_ms="7")
     assert [str(config["fetch.wait.max.ms"]) for config in made] == ["5", "500", "7"]
     assert all(config["check.crcs"] is True for config in made)
+    day_ms = 86_400_000
+    assert all(config["max.poll.interval.ms"] >= day_ms for config in made), "sinks may be slow"
 
 
 def test_what_a_client_says_of_a_refused_log_in_is_kept_beside_it(
