@@ -240,12 +240,12 @@ def test_a_loss_while_reading_is_told_and_passed_over_only_where_allowed(
     answers = [message(0, KafkaError(OUT_OF_RANGE, "out of range"))], [message(2)]
     with pytest.raises(DataLostError, match=r"orders-0\[0,2\)"):
         values(monkeypatch, FakeConsumer(*answers, watermarks=(2, 3)))
+    behind = [message(0)], [message(1, KafkaError(OUT_OF_RANGE))], [message(1), message(2)]
+    with pytest.raises(DataLostError, match=r"orders-0\[1,3\)"):  # the log ends before that
+        values(monkeypatch, FakeConsumer(*behind, watermarks=(0, 0)))
     consumer = FakeConsumer(*answers, watermarks=(2, 3))
     assert values(monkeypatch, consumer, fail_on_data_loss=False) == [b"2"]
     assert "records=2 range=orders-0[0,2)" in caplog.text
-    consumer = FakeConsumer([message(0)], [message(1, KafkaError(OUT_OF_RANGE))], watermarks=(0, 0))
-    with pytest.raises(DataLostError, match=r"orders-0\[1,3\)"):  # the log ends before that
-        values(monkeypatch, consumer, no_progress_timeout_s=0.5)
 
 
 def _of_three_leaders() -> FakeConsumer:
