@@ -231,7 +231,7 @@ def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_told_of_its_
 
 
 def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
-    store: CheckpointStore, broker: FakeBroker
+    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it is named is no decision: its records are written again."""
     orphan = _begun(broker, "new")
@@ -240,6 +240,9 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     with pytest.raises(ConfigError, match="no decision asks for the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     assert not broker.visible
+    monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: None)
+    _cli_txn.abort(store.uri, [orphan.transactional_id])
+    assert list(broker.discarded) == [orphan]
 
 
 @pytest.mark.parametrize("renewed_by", [JOB_UID, None, "another job"])

@@ -5,6 +5,7 @@ import pytest
 
 from connectors.kafka.writer import TransactionalWriter
 from runtime.errors import DeliveryError, FencedError
+from tests.fake_producer import kafka_error
 from tests.unit.test_kafka_writer import SCOPE, Rig, letters, records
 
 
@@ -59,3 +60,25 @@ def test_a_writer_whose_epoch_fails_elsewhere_lets_go_of_what_it_has_kept(rig: R
     with pytest.raises(DeliveryError, match="given back"):
         _ = rig.producers[0].client
     assert rig.cluster.transactions[0].state == "open"
+
+
+def test_rule_1_what_the_client_says_behind_its_flush_ends_the_epoch_too(rig: Rig) -> None:
+    """All is acknowledged, and the transaction looks open; its client has given up."""
+    rig.writer.write(records(b"a"))
+    client = rig.client
+    flush = client.flush
+
+    def flushed(timeout: float) -> int:
+        left = flush(timeout)
+
+        def poll(timeout: float) -> int:
+            del timeout
+            client._on_error(kafka_error("_FENCED", fatal=True))  # noqa: SLF001
+            return 0
+
+        client.poll = poll  # type: ignore[method-assign]
+        return left
+
+    client.flush = flushed  # type: ignore[method-assign]
+    with pytest.raises(FencedError):
+        rig.writer.pre_commit()
