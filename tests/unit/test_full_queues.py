@@ -8,11 +8,11 @@ import pytest
 
 from connectors.kafka.delivery import DeliveryLog
 from connectors.kafka.records import RecordColumns
-from connectors.kafka.sending import RecordSender
+from connectors.kafka.sending import RecordSender, flush
 from connectors.kafka.tuning import write_settings
-from runtime.errors import ConfigError, DeliveryError
+from runtime.errors import ConfigError, DeliveryError, UnreachableError
 from runtime.task_memory import TaskMemory
-from tests.fake_producer import FakeClient, FakeCluster, FakeMessage
+from tests.fake_producer import FakeClient, FakeCluster, FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE
 
 
@@ -94,3 +94,42 @@ def test_a_queue_that_may_be_large_enough_is_left_alone(options: dict[str, str])
     """Nobody has said that a record may be as large as messages are by default."""
     asked = int(options["queue.buffering.max.kbytes"])
     assert write_settings(TaskMemory(), options).queue_kib == asked
+
+
+class FullClient(FakeClient):
+    """Its brokers take nothing: what is queued stays."""
+
+    looks = 0
+
+    def poll(self, timeout: float) -> int:
+        del timeout
+        self.looks += 1
+        assert self.looks < 1_000, "it waits for ever"
+        return 0
+
+
+def test_a_queue_that_stays_full_is_waited_for_as_long_as_a_record_is_kept() -> None:
+    """Then it is said; nobody would wake a task that waits for ever."""
+    client = FullClient(FakeCluster(queue_room=2), {})
+    full = RecordSender(
+        client,
+        DeliveryLog(SCOPE),
+        queue_full_timeout_s=180.0,
+        clock=itertools.count().__next__,  # a second at each look
+    )
+    rows = pa.record_batch({"value": [b"a", b"b", b"c"]})
+    with pytest.raises(UnreachableError, match="stayed full"):
+        full.send(rows, RecordColumns.of(rows.schema, "out"))
+    assert 180 <= client.looks < 200
+
+
+def test_a_refused_record_is_told_before_the_rest_of_its_partition_has_timed_out() -> None:
+    """The client keeps that back; waiting for it would cost an epoch two minutes."""
+    cluster = FakeCluster(refuse=lambda _: kafka_error("MSG_SIZE_TOO_LARGE"), never_confirmed=3)
+    cluster.answers_at_flush = True
+    client, delivery = FakeClient(cluster, {}), DeliveryLog(SCOPE)
+    rows = pa.record_batch({"value": [b"a"]})
+    writer = RecordSender(client, delivery, queue_full_timeout_s=1.0)
+    writer.send(rows, RecordColumns.of(rows.schema, "out"))
+    with pytest.raises(DeliveryError, match="MSG_SIZE_TOO_LARGE"):
+        flush(client, delivery, timeout_s=120.0, clock=itertools.count().__next__)

@@ -176,3 +176,13 @@ def test_rule_5_statistics_that_tell_of_no_coordinator_settle_nothing() -> None:
         found = Additions.since(before).then(now).then(told(added=1)).then(told(added=1))
         assert found.may_come_late
         assert found.is_unknown
+
+
+def test_rule_4_a_broker_that_the_client_has_forgotten_hides_a_request_for_an_id() -> None:
+    """Its requests may arrive late, and nothing tells of them any more."""
+    before = told(asked=1)
+    gone = json.dumps({"brokers": {}, "topics": {}})
+    assert may_arrive_late(gone, before)
+    assert not may_arrive_late(before, before)
+    assert may_arrive_late("{}", before)
+    assert may_arrive_late(before, "{}")
