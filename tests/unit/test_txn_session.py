@@ -323,3 +323,30 @@ def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted
         )
         abort_by_hand(job, (), force=True, timeout_s=1)
     assert [each.transactional_id for each in broker.discarded] == [open_one]
+
+
+def test_each_cluster_is_asked_for_the_ids_of_its_own_sinks(
+    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one does not know them, which would look as if they had expired."""
+    brokers = {"b:9092": broker, "c:9092": FakeBroker()}
+    monkeypatch.setattr(
+        txn_session,
+        "TransactionWire",
+        lambda connection: FakeWire(brokers[connection.bootstrap_servers]),
+    )
+    decided, _ = _decided_and_orphan(store, broker)
+    both = replace(
+        _record(3, "new", Verdict.ABORTED),
+        graph=(SINK, OperatorNode(operator_id="sink-2", name="too", kind="sink", upstream=())),
+    )
+    settings = {
+        "too.transactional_id_prefix": "too",
+        "too.kafka.bootstrap.servers": "c:9092",
+    }
+    store.publish(replace(both, settings={**both.settings, **settings}), timeout_s=60)
+    with _opened(store) as session:
+        assert {key[0] for key in session.sinks} == {"out", "too"}
+        (line,) = session.chosen([decided.transactional_id])
+    assert line.described is not None
+    assert line.is_open
