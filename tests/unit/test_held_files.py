@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,25 @@ def test_what_cannot_be_read_is_refused() -> None:
         decode_held_files(dataclasses.replace(entry, version=2))
     with pytest.raises(DamagedCheckpointError):
         decode_held_files(dataclasses.replace(entry, payload=b'{"files": []}'))
-    for changes in ({"staged": "../x"}, {"length_bytes": 0}, {"last_ms": 0}, {"directory": "/"}):
-        with pytest.raises(InvalidFileSetError):
-            dataclasses.replace(HELD.files[0], **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"staging": "../x"},
+        {"staged": "../x"},
+        {"directory": "/"},
+        {"length_bytes": 0},
+        {"rows": -1},
+        {"level": -1},
+        {"last_ms": 0},
+    ],
+    ids=str,
+)
+def test_a_held_file_that_is_out_of_range_is_refused(changes: dict[str, Any]) -> None:
+    """A damaged record may name whatever there is: it would be merged, published or swept."""
+    with pytest.raises(InvalidFileSetError):
+        dataclasses.replace(HELD.files[0], **changes)
 
 
 @pytest.mark.parametrize(
