@@ -1,6 +1,7 @@
 """What the servers' tooling decides without starting anything."""
 
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,3 +276,19 @@ def test_a_broker_whose_start_is_given_up_does_not_run_on(
     with pytest.raises(BaseException, match=r"^$|no"):
         broker.start()
     assert not running
+
+
+def test_a_broker_that_does_not_start_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an HDFS that does not."""
+
+    def fail(*_: object, **__: object) -> None:
+        assert list(tmp_path.iterdir())
+        raise MissingRequirementError("no", {}, "Look.")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(embedded.EmbeddedKafka, "_format", fail)
+    with pytest.raises(MissingRequirementError), embedded.EmbeddedKafka(jars=tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
