@@ -4,7 +4,9 @@ Python takes whatever it is given, and fails where that is used: in a thread of 
 in an executor, with an error that names neither the argument nor what it may be.
 """
 
+import contextlib
 import math
+import socket
 from collections.abc import Collection, Iterable, Mapping
 
 from runtime.errors import ConfigError
@@ -23,7 +25,6 @@ __all__ = [
 ]
 
 _MOST_SHOWN = 60
-_ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 def require_text(value: object, name: str, *, of: str, may_be_empty: bool = False) -> None:
@@ -48,13 +49,22 @@ def require_host(value: object, name: str, *, of: str) -> None:
     themselves: tasks of a cluster would ask in vain, for minutes.
     """
     require_text(value, name, of=of)
-    if value in _ALL_ADDRESSES:
+    if _is_unspecified(str(value)):
         raise ConfigError(
             "an address that stands for all of this machine's is none to be reached at",
             {"argument": f"{name} of {of}", "given": value},
             "Give the one at which the executors reach the driver, for example "
             "socket.gethostbyname(socket.gethostname()); leave it out for a local master.",
         )
+
+
+def _is_unspecified(host: str) -> bool:
+    """Whether it is no host's own address, in any spelling that a system takes, as ``0``."""
+    with contextlib.suppress(OSError, ValueError):
+        return not any(socket.inet_aton(host))
+    with contextlib.suppress(OSError, ValueError):
+        return not any(socket.inet_pton(socket.AF_INET6, host))
+    return False
 
 
 def require_number(value: object, name: str, *, of: str, may_be_endless: bool = False) -> None:

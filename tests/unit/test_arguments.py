@@ -53,7 +53,7 @@ _WRONG: dict[str, list[Any]] = {
     "max_dropped_records": ["10"],
     "restore_from": ["5", True],
     "task_memory_mib": ["256"],
-    "host": [None, 5, "0.0.0.0", "::"],
+    "host": [None, 5, "0.0.0.0", "::", "0", "::0"],
     "engine": [None, "continous"],
     "recovery": [None, "none"],
     "on_lost": [None, "ignore"],
