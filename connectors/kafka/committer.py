@@ -146,9 +146,10 @@ class KafkaCommitter:
         reports: dict[TransactionIdentity, CommitReport] = {}
         if not verdict_first:
             self._end(identities, commit=commit, reports=reports, deadline=deadline)
-        wait_s = _FIRST_WAIT_S
+        wait_s, is_told = _FIRST_WAIT_S, True
         while open_ones := [i for i in identities if not _is_final(reports.get(i))]:
-            judged = self._judge(open_ones, reports, deadline)
+            judged = self._judge(open_ones, reports, self._look_s(deadline, is_told=is_told))
+            is_told = bool(judged)
             if not commit:
                 reports.update({i: _not_ours(j) for i, j in judged.items() if j.is_succeeded})
             ready = [identity for identity, judgement in judged.items() if judgement.open]
@@ -164,11 +165,11 @@ class KafkaCommitter:
         self,
         identities: Sequence[TransactionIdentity],
         reports: dict[TransactionIdentity, CommitReport],
-        deadline: float,
+        timeout_s: float,
     ) -> dict[TransactionIdentity, Judgement]:
         ids = [identity.transactional_id for identity in identities]
         try:
-            found = self._wire.describe(ids, timeout_s=self._look_s(deadline))
+            found = self._wire.describe(ids, timeout_s=timeout_s)
         except StreamError as err:
             # A committer does not raise for what a remote answered: these stay pending.
             silent = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
@@ -206,10 +207,12 @@ class KafkaCommitter:
                     outcome=CommitOutcome.PENDING, detail=f"EndTxn: {answer.error}"
                 )
 
-    def _look_s(self, deadline: float) -> float:
-        """An id whose coordinator is away takes all of it; the other half is for ending others."""
+    def _look_s(self, deadline: float, *, is_told: bool) -> float:
+        """An id whose coordinator is away takes all of it; the other half is for ending others,
+        unless the last look has told of none."""
         attempt_s = self._attempt_s(deadline)
-        return min(attempt_s, max(attempt_s / 2, _SHORTEST_LOOK_S))
+        share = 0.5 if is_told else 1.0
+        return min(attempt_s, max(attempt_s * share, _SHORTEST_LOOK_S))
 
     def _attempt_s(self, deadline: float) -> float:
         return max(0.0, min(_ATTEMPT_S, deadline - self._clock()))

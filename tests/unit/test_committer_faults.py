@@ -225,6 +225,23 @@ def test_ids_whose_coordinator_is_away_leave_others_the_time_to_be_ended(commit:
     assert time.now_s == pytest.approx(10)
 
 
+def test_brokers_that_are_slow_for_all_are_given_the_whole_time() -> None:
+    """Nobody is held up then: a look that is cut off each time would never tell."""
+
+    class Slow(FakeWire):
+        def describe(
+            self, transactional_ids: Sequence[str], *, timeout_s: float
+        ) -> Mapping[str, TransactionDescription | None]:
+            time.now_s += min(timeout_s, 6.0)
+            is_told = timeout_s >= 6.0
+            return super().describe(transactional_ids if is_told else (), timeout_s=timeout_s)
+
+    harness, time = FakeHarness(2), Time()
+    _, entry = _open(harness)
+    report = _commit(_committer(Slow(harness.broker), time), entry, timeout_s=30)
+    assert report.outcome is CommitOutcome.COMMITTED
+
+
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_rule_2_no_version_5_request_is_sent_at_level_0(level: int) -> None:
     """Rule 2: version 5 only where transaction.version is finalised at 1 or more."""
