@@ -164,13 +164,18 @@ def test_what_a_checkpoint_names_is_asked_for_though_no_broker_lists_it(
     assert session.missing == ["broker 2"]
 
 
+def _leave_out_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At who has the prefix, which take a broker."""
+    for look in ("_refuse_of_a_copy", "_refuse_while_alive"):
+        monkeypatch.setattr(txn_session, look, lambda *_, **__: None)
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     """Whatever is forced: that takes the ids by name."""
-    for look in ("_refuse_of_a_copy", "_refuse_while_alive"):
-        monkeypatch.setattr(txn_session, look, lambda *_, **__: None)
+    _leave_out_the_looks(monkeypatch)
     decided, orphan, ended = (_begun(broker, "new", slot) for slot in range(3))
     broker.end(ended, commit=True, version=4)
     entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
@@ -240,7 +245,7 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     with pytest.raises(ConfigError, match="no decision asks for the commit"):
         _cli_txn.commit(store.uri, [orphan.transactional_id])
     assert not broker.visible
-    monkeypatch.setattr(txn_session, "_refuse_while_alive", lambda *_, **__: None)
+    _leave_out_the_looks(monkeypatch)
     _cli_txn.abort(store.uri, [orphan.transactional_id])
     assert list(broker.discarded) == [orphan]
 
