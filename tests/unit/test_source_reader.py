@@ -332,6 +332,7 @@ def test_a_follower_that_begins_anew_asks_whether_the_log_is_the_one_it_has_read
     assert (consumer.places, consumer.checked) == ([(0, None)], [])
     follower.poll()
     follower.restart_at([replace(split(), start_offset=end)])
+    assert consumer.is_closed, "what was read from before fetches nothing more"
     place = (end, 5 if is_known else None)
     assert (consumer.places, consumer.checked) == ([place], [place] if is_known else [])
     follower.restart_at([split()])
@@ -392,8 +393,7 @@ def test_a_follower_goes_on_before_the_markers_that_it_has_passed(
 def test_a_follower_whose_place_is_refused_asks_for_it_again_later(
     monkeypatch: pytest.MonkeyPatch, watermarks: tuple[int, int] | None
 ) -> None:
-    """What becomes of it the driver says; until then nothing is asked for there, then it is asked
-    once more."""
+    """What becomes of it the driver says; nothing is asked for there meanwhile."""
     clock = FakeClock()
     monkeypatch.setattr("connectors.kafka.reader.time", SimpleNamespace(monotonic=clock))
     refused = message(2, KafkaError(OUT_OF_RANGE, "no"))
