@@ -152,3 +152,15 @@ def test_a_producer_that_was_ready_for_long_begins_a_young_transaction() -> None
     ages.advance(1.0)
     with pytest.raises(TransactionAbortedError, match="may have timed out"):
         producer.confirm()
+
+
+def test_a_client_that_gave_up_before_its_begin_ends_the_epoch_too() -> None:
+    """It was made ready ahead, and nobody was there to hear it."""
+    bench = Bench()
+    bench.client.answers_at_s = 0.0
+    bench.producer.prepare(topic=None, timeout_s=20.0)
+    fatal = kafka_error("_FENCED", fatal=True)
+    bench.client._on_error(fatal)  # noqa: SLF001
+    heard: list[object] = []
+    bench.producer.begin(heard.append)
+    assert heard == [fatal]

@@ -4,6 +4,7 @@ kafka-python never looks at the bootstrap servers again, and keeps the certifica
 given; the clients here are played.
 """
 
+import logging
 import time
 from typing import Any
 
@@ -172,3 +173,21 @@ def test_rule_5_a_wire_that_is_closed_sends_nothing(wire_over: Made) -> None:
     assert not is_described(wire)
     (report,) = wire.end([OURS], commit=True, timeout_s=1)
     assert report.outcome is EndOutcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("level", "message", "is_kept"),
+    [
+        (logging.DEBUG, "Sending request SaslAuthenticateRequest(auth_bytes=b'secret')", False),
+        (logging.DEBUG, "%s: received %r", False),
+        (logging.DEBUG, "Connected to node 1", True),
+        (logging.WARNING, "SaslHandshake failed", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["kafka.net.connection", "kafka.protocol.parser"])
+def test_no_log_shows_what_is_sent_to_log_in(
+    name: str, level: int, message: str, is_kept: bool
+) -> None:
+    """kafka-python's own lines show requests and raw bytes."""
+    record = logging.LogRecord(name, level, "", 0, message, None, None)
+    assert bool(logging.getLogger(name).filter(record)) is is_kept

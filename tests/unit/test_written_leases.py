@@ -5,7 +5,7 @@ import pytest
 
 from connectors.kafka.writer import TransactionalWriter
 from runtime.errors import DeliveryError, FencedError
-from tests.fake_producer import kafka_error
+from tests.fake_producer import FakeMessage, kafka_error
 from tests.unit.test_kafka_writer import SCOPE, Rig, letters, records
 
 
@@ -82,3 +82,15 @@ def test_rule_1_what_the_client_says_behind_its_flush_ends_the_epoch_too(rig: Ri
     client.flush = flushed  # type: ignore[method-assign]
     with pytest.raises(FencedError):
         rig.writer.pre_commit()
+
+
+def test_nobody_else_serves_a_client_while_dead_letters_are_written(rig: Rig) -> None:
+    """Its callbacks run in one thread at a time."""
+    held: list[bool] = []
+
+    def at_produce(_: FakeMessage) -> None:
+        held.append(rig.producers[0]._used.locked())  # noqa: SLF001
+
+    rig.cluster.refuse_at_produce = at_produce
+    rig.writer.write_dead_letters("dead", letters(b"x"))
+    assert held == [True]
