@@ -52,6 +52,15 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
     assert leaders.current() == slept
 
 
+def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> None:
+    """Its seal lies above that one's; nobody has to be asked."""
+    leaders = FileLeaderStore(FakeFileSystem(Disk()))
+    leaders.announce(Leader(leader_session_id="first", address="http://first", generation=4))
+    later = Leader(leader_session_id="later", address="http://later", generation=7)
+    leaders.announce(later, is_newest=lambda: False)
+    assert leaders.current() == later
+
+
 def test_a_run_announces_itself_over_a_record_that_does_not_say_of_which_run_it_is() -> None:
     """As an earlier release wrote them."""
     disk = Disk()

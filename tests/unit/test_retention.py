@@ -221,3 +221,16 @@ def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:
             raise DamagedCheckpointError("cut short", {"checkpoint_id": checkpoint_id}, "Restore.")
 
     assert batches_to_retain(Damaged(records={1: record(1)}), retained=3) == EVERY_BATCH
+
+
+def test_rule_29_the_state_of_any_region_of_a_record_stays_loadable() -> None:
+    """Also behind regions of it that keep none, or have run no batch yet."""
+    kept = StateSnapshot(
+        provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
+    )
+    bare = RegionRecord(region="bare", generation=0, batch_id=5)
+    unborn = RegionRecord(region="unborn", generation=0, state=kept)
+    stateful = RegionRecord(region="stateful", generation=0, batch_id=5, state=kept)
+    retained = [record(1, regions=(bare, unborn, stateful))]
+    batches = {(name, 0): 20 for name in ("bare", "unborn", "stateful")}
+    assert spark_batches_to_retain(retained, batches) == 20 - 5 + 3 + 1 + 1

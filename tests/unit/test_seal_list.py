@@ -58,6 +58,13 @@ def test_a_list_that_was_changed_is_made_anew() -> None:
     assert SealList(FakeFileSystem(disk), read=seal).known() == {}
 
 
+def test_a_list_whose_newest_seal_is_a_decision_is_not_believed() -> None:
+    """It is of another life of the directory: what it names would be passed over."""
+    disk = Disk()
+    listed(disk).save()
+    assert SealList(FakeFileSystem(disk), read=record).known() == {}
+
+
 def test_a_list_that_is_wrong_is_replaced_by_the_next_start() -> None:
     """However few seals it knows: else each start would read the wrong one, and then them all."""
     disk = Disk()
