@@ -101,7 +101,8 @@ class Moved(FakeConsumer):
         self.besides: list[tuple[int, int | None]] = []
 
     def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
-        self.besides += [(place.offset, place.leader_epoch) for place in places]
+        super().incremental_assign(places)
+        self.besides += self.places
 
 
 @pytest.mark.parametrize("end", [2, 9], ids=["shorter", "long enough"])
