@@ -170,10 +170,12 @@ def read_settings(memory: TaskMemory, options: Mapping[str, object]) -> ReadSett
             },
             "Raise it, or lower kafka.message.max.bytes (max.request.size) of the source.",
         )
+    # Fetches of large messages leave less for the queue.
+    share = part // 4 if own_fetch else min(part // 4, (part - fetch_bytes * _BROKERS) // 2)
     return ReadSettings(
-        queue_kib=_given(options, _QUEUE_KIB) or _within(part // 4 // _KIB, 1, _MOST_QUEUE_KIB),
+        queue_kib=_given(options, _QUEUE_KIB) or _within(share // _KIB, 1, _MOST_QUEUE_KIB),
         queue_records=_given(options, _QUEUE_RECORDS)
-        or _within(part // 4 // _CONSUMED_RECORD_BYTES, _LEAST_RECORDS, _MOST_QUEUE_RECORDS),
+        or _within(share // _CONSUMED_RECORD_BYTES, _LEAST_RECORDS, _MOST_QUEUE_RECORDS),
         fetch_bytes=fetch_bytes,
         partition_bytes=_given(options, _PARTITION) or min(fetch_bytes, _MOST_PARTITION_BYTES),
         batch_bytes=_within(memory.batch_bytes // _BATCH_COPIES, 1, _MOST_BATCH_BYTES),

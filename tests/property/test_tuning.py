@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from connectors.kafka.tuning import (
@@ -40,6 +40,9 @@ WRITING = st.fixed_dictionaries(
 )
 
 
+@example(mib=64, sinks=1, reading={"message.max.bytes": 1_392_056}, writing={})
+@example(mib=256, sinks=1, reading={"message.max.bytes": 18_173_453}, writing={})
+@example(mib=128, sinks=0, reading={"message.max.bytes": 12_229_604}, writing={})
 @given(mib=MIB, sinks=st.integers(0, 4), reading=READING, writing=WRITING)
 def test_everything_together_fits_or_is_refused_by_name(
     mib: int, sinks: int, reading: dict[str, Any], writing: dict[str, Any]
