@@ -5,7 +5,7 @@ The store does not look into state entries: their kinds belong to whoever restor
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -194,9 +194,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what
         return value.value
     if isinstance(value, Mapping):
         return {key: _plain(value[key]) for key in value}
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value]
 
 
 @cache

@@ -4,6 +4,7 @@ import gc
 import itertools
 import threading
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from runtime.errors import (
 from runtime.model import Barrier, BatchKey, CheckpointKind, CheckpointRecord
 from runtime.storage.local_fs import LocalFileSystem
 from tests.coordinated_job import Job
+from tests.core_driver import split as core_split
 from tests.fakes import (
     FakeBroker,
     FakeSink,
@@ -278,6 +280,17 @@ def test_a_cancel_wakes_every_callback_and_poller(job: Job) -> None:
     region.join()
     assert isinstance(region.error, FencedError)
     job.store.lose_answer = lambda: False
+
+
+def test_rule_15_what_is_left_of_a_batch_that_is_read_again_is_asked_of_its_source(
+    job: Job,
+) -> None:
+    """Its log was cut off since."""
+    coordinator, _ = job.started()
+    job.source.ends[0] = 4
+    batch = Barrier(checkpoint_id=1, region="main", generation=0, splits=(core_split(0, 0, 9),))
+    left = replace(batch, splits=(core_split(0, 0, 4),))
+    assert coordinator.replayable(batch) == left
 
 
 def test_waiting_for_a_batch_that_nobody_acknowledged_fails_at_once(job: Job) -> None:
