@@ -140,6 +140,15 @@ class SplitRange:
         return self if self.is_empty else replace(self, start_offset=self.end_offset)
 
 
+def busy_by_source(ranges: Iterable[SplitRange]) -> dict[str, list[SplitRange]]:
+    """Those that hold something, by the operator id of the source that they are of."""
+    found: dict[str, list[SplitRange]] = {}
+    for split in ranges:
+        if not split.is_empty:
+            found.setdefault(split.source_id, []).append(split)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchKey:
     """The identity of a batch: never its offsets, never its checkpoint id (protocol rule 8).

@@ -125,9 +125,7 @@ class OwnerRecord:
             return None
 
 
-def is_of_another_directory(
-    owner: OwnerRecord | None, *, session: str, checkpoint_uri: str
-) -> bool:
+def is_of_another_directory(owner: OwnerRecord, *, session: str, checkpoint_uri: str) -> bool:
     """Whether a name is held by a run of another checkpoint directory than this one. Of a directory
     that was copied, each of the two knows nothing of what the other one's runs have done since.
 
@@ -137,9 +135,8 @@ def is_of_another_directory(
             under its old URI.
         checkpoint_uri: of the directory.
     """
-    if owner is None or owner.session == session:
-        return False
-    return not checkpoint_uri.endswith(owner.checkpoint_uri)  # of a long one the end is kept
+    # Of a long one the end is kept.
+    return owner.session != session and not checkpoint_uri.endswith(owner.checkpoint_uri)
 
 
 class OwnerStore(Protocol):

@@ -30,6 +30,7 @@ from runtime.errors import (
     UnreachableError,
 )
 from runtime.json_text import parsed_json
+from runtime.storage.file_system import NAME_TOO_LONG
 from runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_question
 
 __all__ = ["WebHdfsTaskFiles"]
@@ -313,11 +314,7 @@ def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
             "Give this user the right to write beside the target.",
         )
     if _TOO_LONG in _message(body):
-        return ConfigError(
-            f"cannot {action} a staged file",
-            where,
-            "A name is too long, as of a partition column's value: it must be made shorter.",
-        )
+        return ConfigError(f"cannot {action} a staged file", where, NAME_TOO_LONG)
     return StorageError(
         f"could not {action} a staged file",
         where,

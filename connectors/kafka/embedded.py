@@ -49,6 +49,7 @@ _READY = "Kafka Server started"
 _START_ATTEMPTS = 3
 _ANSWER_S = 60.0
 _POLL_S = 0.01
+_LOOK = "Look at its log, kafka.log, which is kept where it is given a directory."
 
 QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """JVM options for the shortest start and a small footprint; not for a benchmark."""
@@ -362,14 +363,14 @@ def await_controller(servers: str) -> None:
                 raise MissingRequirementError(
                     f"{_NAME} has no controller",
                     {"servers": servers, "waited_s": _ANSWER_S},
-                    "Look at its log.",
+                    _LOOK,
                 )
             time.sleep(_POLL_S)  # a broker tells nobody when it has heard
     except KafkaException as err:
         raise MissingRequirementError(
             f"{_NAME} has started, and does not answer",
             {"servers": servers, "error": err},
-            "Look at its log.",
+            _LOOK,
         ) from err
 
 

@@ -11,7 +11,7 @@ from runtime.checkpoint.serial import SerialSource
 from runtime.contracts import Clock, SplitEnumerator
 from runtime.errors import SourceChangedError, UnreachableError, UnreadSplitsLostError
 from runtime.failpoints import failpoint
-from runtime.model import Barrier, SplitKey, SplitRange
+from runtime.model import Barrier, SplitKey, SplitRange, busy_by_source
 
 __all__ = ["SourceDesk"]
 
@@ -202,10 +202,8 @@ class SourceDesk:
         Raises:
             SourceChangedError, DataLostError: it cannot be read, or not whole.
         """
-        busy = [split for split in batch.splits if not split.is_empty]
         left: list[SplitRange] = []
-        for source_id in dict.fromkeys(split.source_id for split in busy):
-            mine = [split for split in busy if split.source_id == source_id]
+        for source_id, mine in busy_by_source(batch.splits).items():
             try:
                 left += self._sources[source_id].replayable(mine, timeout_s=self._limit_s)
             except UnreachableError as err:

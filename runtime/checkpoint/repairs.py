@@ -16,7 +16,7 @@ from runtime.errors import (
     TransactionLostError,
     UnreachableError,
 )
-from runtime.model import SplitRange, StateEntry
+from runtime.model import SplitRange, StateEntry, busy_by_source
 
 __all__ = ["Repaired", "Repairer", "Repairs", "discard"]
 
@@ -173,9 +173,7 @@ class Repairs:
         self, checkpoint_id: int, ranges: Sequence[SplitRange]
     ) -> Iterator[tuple[SplitEnumerator, Sequence[SplitRange]]]:
         """What is read of each; raises TransactionLostError where the job has it no more."""
-        read = [split for split in ranges if not split.is_empty]
-        for source_id in dict.fromkeys(split.source_id for split in read):
-            mine = [split for split in read if split.source_id == source_id]
+        for source_id, mine in busy_by_source(ranges).items():
             source = self._sources.get(source_id)
             if source is None:
                 raise _gone(checkpoint_id, mine, "the job reads it no more")

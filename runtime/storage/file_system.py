@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Entry", "FileSystem"]
+__all__ = ["NAME_TOO_LONG", "Entry", "FileSystem"]
+
+NAME_TOO_LONG = "A name is too long, as of a partition column's value: it must be made shorter."
+"""What to do, of the error where a store takes no name of that length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

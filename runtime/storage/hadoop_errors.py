@@ -19,6 +19,7 @@ from runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
+from runtime.storage.file_system import NAME_TOO_LONG
 
 __all__ = ["Said", "Trouble", "causes_of", "said_by", "said_of", "trouble_of", "typed"]
 
@@ -160,8 +161,7 @@ def typed(trouble: Trouble, what: str, where: Mapping[str, object]) -> StreamErr
             f"cannot {what}",
             where,
             "Check the URI, whose port is the NameNode's own and not that of its web pages, and "
-            "Hadoop's configuration (HADOOP_CONF_DIR). A name that is too long, as of a partition "
-            "column's value, must be made shorter.",
+            f"Hadoop's configuration (HADOOP_CONF_DIR). Or: {NAME_TOO_LONG}",
         )
     if trouble is Trouble.FULL:
         return StorageError(

@@ -23,7 +23,7 @@ from runtime.errors import (
     StreamError,
 )
 from runtime.failpoints import failpoint
-from runtime.storage.file_system import Entry
+from runtime.storage.file_system import NAME_TOO_LONG, Entry
 
 __all__ = ["LocalFileSystem", "local_failure"]
 
@@ -223,11 +223,7 @@ def local_failure(error: OSError, what: str, where: Mapping[str, object]) -> Str
             "It lies on a mount whose server does not answer: look there.",
         )
     if error.errno == errno.ENAMETOOLONG:
-        return ConfigError(
-            f"cannot {what}",
-            where,
-            "A name is too long, as of a partition column's value: it must be made shorter.",
-        )
+        return ConfigError(f"cannot {what}", where, NAME_TOO_LONG)
     if error.errno == errno.ENOTDIR:
         return StorageError(
             f"could not {what}: this is no directory",
