@@ -143,16 +143,22 @@ def test_whose_work_was_short_is_blamed_though_an_idle_region_acknowledged() -> 
     assert _restarts(driver) == {"main": 1, "other": 0, "idle": 0}, "it had no time to ask"
 
 
-def test_a_late_region_beyond_its_carries_is_blamed_for_what_grows_old_behind_it() -> None:
-    """Its barrier is of an older checkpoint, and it holds this one up all the same."""
-    handler = RegionalCheckpointHandler(max_carried_in_a_row=1, region_timeout_s=1.0)
+def _decided_without_late(handler: RegionalCheckpointHandler, *, late_s: float) -> CoreDriver:
+    """The region ``late`` has a barrier, and the decision was taken once its time was over."""
     settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY)
     driver = _at_work(settings, _regions("main", "late"))
     driver.tick(1.0)
     assert driver.poll(6, region="late") is not None
     driver.ack(driver.poll(6))
-    driver.tick(1.0)
+    driver.tick(late_s)
     assert driver.core.last_committed == 2, "decided without it, once"
+    return driver
+
+
+def test_a_late_region_beyond_its_carries_is_blamed_for_what_grows_old_behind_it() -> None:
+    """Its barrier is of an older checkpoint, and it holds this one up all the same."""
+    handler = RegionalCheckpointHandler(max_carried_in_a_row=1, region_timeout_s=1.0)
+    driver = _decided_without_late(handler, late_s=1.0)
     barrier = driver.poll(9)
     _old(driver, "main", barrier, 3, decide_by_s=driver.clock() + 3.0)
     driver.tick(3.0)
@@ -182,14 +188,7 @@ def test_a_region_that_a_checkpoint_carries_does_not_hold_it_up() -> None:
 
 def test_a_late_region_that_has_failed_since_excuses_no_other() -> None:
     """Nobody waits for it any more: the other's work was too slow by itself."""
-    handler = RegionalCheckpointHandler(region_timeout_s=1.0)
-    settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY)
-    driver = _at_work(settings, _regions("main", "late"))
-    driver.tick(1.0)
-    assert driver.poll(6, region="late") is not None
-    driver.ack(driver.poll(6))
-    driver.tick(1.0)
-    assert driver.core.last_committed == 2, "decided without it, once"
+    driver = _decided_without_late(RegionalCheckpointHandler(region_timeout_s=1.0), late_s=1.0)
     driver.tell(RegionFailed(region="late", generation=0, error=RuntimeError("a task failed")))
     driver.tick(1.0)
     _old(driver, "main", driver.poll(9), 3, decide_by_s=driver.clock() - 0.5)
@@ -199,15 +198,8 @@ def test_a_late_region_that_has_failed_since_excuses_no_other() -> None:
 
 def test_what_grew_old_behind_a_late_region_costs_its_own_no_restart() -> None:
     """No barrier could come while the checkpoint waited for the late one."""
-    handler = RegionalCheckpointHandler(region_timeout_s=4.0)
-    settings = replace(FAST, handler=handler, restart_strategy=_STRATEGY)
-    driver = _at_work(settings, _regions("main", "late"))
-    driver.tick(1.0)
-    began_s = driver.clock()
-    assert driver.poll(6, region="late") is not None
-    driver.ack(driver.poll(6))
-    driver.tick(4.0)
-    assert driver.core.last_committed == 2
+    driver = _decided_without_late(RegionalCheckpointHandler(region_timeout_s=4.0), late_s=4.0)
+    began_s = driver.clock() - 4.0
     driver.tick(1.0)
     _old(driver, "main", driver.poll(9), 3, decide_by_s=began_s + 3.0)
     assert not driver.core.is_live("main", 0)

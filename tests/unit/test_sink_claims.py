@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from connectors.kafka.coordination import KafkaSinkCoordinator
+from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_log import STATE_TOPIC
 from connectors.kafka.wire import TransactionDescription
@@ -145,8 +146,8 @@ def test_rule_22_a_claim_that_is_refused_leaves_no_connection_and_renews_nothing
     assert bench.store.record == replace(OTHER, renewals=2)
 
 
-def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
-    """What is open may be that one's to decide."""
+def _swept_in_vain() -> tuple[Bench, TransactionIdentity]:
+    """An orphan that a sweep could not see: its broker was away, and is back."""
     bench = Bench()
     bench.claim()
     orphan = bench.harness.open(bench.harness.name(generation=1))
@@ -156,6 +157,12 @@ def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
     view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
     bench.sink.sweep(view, timeout_s=0.0)
     swept.absent, swept.absent_ids = (), frozenset()
+    return bench, orphan.identity
+
+
+def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
+    """What is open may be that one's to decide."""
+    bench, _ = _swept_in_vain()
     bench.store.record = OTHER
     with pytest.raises(FencedError):
         bench.sink.renew()
@@ -164,18 +171,10 @@ def test_rule_22_a_renewal_that_finds_another_owner_sweeps_nothing() -> None:
 
 def test_rule_28_a_renewal_that_is_not_answered_still_sweeps_what_is_left() -> None:
     """It fences nobody; readers wait for the sweep."""
-    bench = Bench()
-    bench.claim()
-    orphan = bench.harness.open(bench.harness.name(generation=1))
-    orphan.produce(1)
-    swept = bench.wires[1]
-    swept.absent, swept.absent_ids = ("b",), frozenset({orphan.identity.transactional_id})
-    view = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
-    bench.sink.sweep(view, timeout_s=0.0)
-    swept.absent, swept.absent_ids = (), frozenset()
+    bench, orphan = _swept_in_vain()
     bench.store.is_away = True
     bench.sink.renew()
-    assert list(bench.harness.broker.discarded) == [orphan.identity]
+    assert list(bench.harness.broker.discarded) == [orphan]
 
 
 def test_rule_28_only_the_first_sweep_waits_for_brokers_that_are_away() -> None:

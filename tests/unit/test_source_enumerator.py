@@ -9,6 +9,7 @@ from connectors.kafka.discovery import OffsetFact
 from connectors.kafka.positions import Edge, PartitionKey
 from runtime.contracts import Backlog
 from runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
+from runtime.model import SplitRange
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 
@@ -257,13 +258,19 @@ def test_bounded_source_ends_where_the_topic_ended_at_its_start() -> None:
     assert bench.enumerator.is_finished(cut)
 
 
-def test_restored_bounded_source_also_reads_partitions_made_meanwhile() -> None:
-    """Everything present at the start of the run is read, a new partition from its beginning."""
+def _restored_beside_a_new_partition() -> tuple[Bench, tuple[SplitRange, ...]]:
+    """A bounded run that goes on from these positions, and orders-2, which they do not have."""
     bench = Bench()
     done = bench.cut(bench.start())
     bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
     again = Bench(bench.cluster, bounded=True)
     again.enumerator.restore(done, timeout_s=TIMEOUT_S)
+    return again, done
+
+
+def test_restored_bounded_source_also_reads_partitions_made_meanwhile() -> None:
+    """Everything present at the start of the run is read, a new partition from its beginning."""
+    again, done = _restored_beside_a_new_partition()
     new = again.discover()
     assert bounds(new) == {"orders-2": (0, 0)}
     assert again.enumerator.is_finished(done)
@@ -273,41 +280,29 @@ def test_restored_bounded_source_also_reads_partitions_made_meanwhile() -> None:
 
 def test_what_is_made_behind_the_start_of_a_bounded_run_is_left_to_the_next_one() -> None:
     """Also while a partition is looked for that was there: it has no end to be read up to."""
-    bench = Bench()
-    done = bench.cut(bench.start())
-    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
-    again = Bench(bench.cluster, bounded=True)
-    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
-    bench.cluster.topics["orders"][1][3] = FakeLog(latest=5)
+    again, _ = _restored_beside_a_new_partition()
+    again.cluster.topics["orders"][1][3] = FakeLog(latest=5)
     assert bounds(again.discover()) == {"orders-2": (0, 0)}
 
 
 def test_a_bounded_source_asks_again_for_a_new_partition_that_was_not_found_at_once() -> None:
     """The first look may meet brokers that do not answer."""
-    bench = Bench()
-    done = bench.cut(bench.start())
-    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
-    again = Bench(bench.cluster, bounded=True)
-    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
-    bench.cluster.is_reachable = False
+    again, _ = _restored_beside_a_new_partition()
+    again.cluster.is_reachable = False
     with pytest.raises(UnreachableError):
         again.discover()
-    bench.cluster.is_reachable = True
+    again.cluster.is_reachable = True
     assert bounds(again.discover()) == {"orders-2": (0, 0)}
     assert again.discover() == ()
 
 
 def test_a_bounded_source_asks_again_for_a_new_partition_that_has_no_leader_yet() -> None:
     """An end and no beginning: nobody may take the source for read until it is found."""
-    bench = Bench()
-    done = bench.cut(bench.start())
-    bench.cluster.topics["orders"][1][2] = FakeLog(latest=5)
-    again = Bench(bench.cluster, bounded=True)
-    again.enumerator.restore(done, timeout_s=TIMEOUT_S)
-    bench.cluster.leaderless.add(("orders", 2))
+    again, _ = _restored_beside_a_new_partition()
+    again.cluster.leaderless.add(("orders", 2))
     with pytest.raises(UnreachableError, match="orders-2"):
         again.discover()
-    bench.cluster.leaderless.clear()
+    again.cluster.leaderless.clear()
     assert bounds(again.discover()) == {"orders-2": (0, 0)}
 
 
