@@ -6,7 +6,6 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -20,8 +19,9 @@ from connectors.kafka._broker_properties import (
     render,
     server_properties,
 )
-from connectors.kafka._client import KafkaException, make_admin
+from connectors.kafka._client import make_admin
 from connectors.kafka.client_options import Role
+from connectors.kafka.new_topics import await_controller
 from connectors.kafka.security import KafkaConnection
 from runtime.embedded.cache import require_directory
 from runtime.embedded.certificates import Certificate, make_certificate
@@ -30,7 +30,7 @@ from runtime.embedded.java import find_java
 from runtime.embedded.patience import FORMAT_TIMEOUT_S
 from runtime.embedded.ports import HOST, free_ports, is_free, require_free
 from runtime.embedded.process import STOP_TIMEOUT_S, Identity, ServerProcess, ServerSpec
-from runtime.errors import ConfigError, MissingRequirementError
+from runtime.errors import ConfigError, MissingRequirementError, StreamError
 
 __all__ = [
     "KAFKA_VERSION",
@@ -38,7 +38,6 @@ __all__ = [
     "BrokerSecurity",
     "EmbeddedKafka",
     "SecurityProtocol",
-    "await_controller",
     "kafka_jars",
     "new_cluster_id",
 ]
@@ -48,8 +47,6 @@ _NAME = f"Kafka {KAFKA_VERSION}"
 _READY = "Kafka Server started"
 _START_ATTEMPTS = 3
 _ANSWER_S = 60.0
-_POLL_S = 0.01
-_LOOK = "Look at its log, kafka.log, which is kept where it is given a directory."
 
 QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """JVM options for the shortest start and a small footprint; not for a benchmark."""
@@ -299,7 +296,7 @@ class EmbeddedKafka:
         )
         process.start()
         try:
-            await_controller(f"{HOST}:{ports.plain}")
+            _await_controller(f"{HOST}:{ports.plain}")
         except BaseException:  # an interrupt, too: nobody would know of it
             process.kill()
             raise
@@ -346,31 +343,15 @@ class EmbeddedKafka:
             )
 
 
-def await_controller(servers: str) -> None:
-    """A broker has started once a controller has let it in, and may hear of that a moment later.
-
-    A client that is told meanwhile that there is no controller looks for one again only when
-    something else changes: the topic that it was to make would time out.
-
-    Raises:
-        MissingRequirementError: it does not answer, or there is none within a minute.
-    """
+def _await_controller(servers: str) -> None:
     admin = make_admin(KafkaConnection(bootstrap_servers=servers).librdkafka(Role.ADMIN))
-    until_s = time.monotonic() + _ANSWER_S
     try:
-        while admin.list_topics(topic="", timeout=_ANSWER_S).controller_id < 0:
-            if time.monotonic() > until_s:
-                raise MissingRequirementError(
-                    f"{_NAME} has no controller",
-                    {"servers": servers, "waited_s": _ANSWER_S},
-                    _LOOK,
-                )
-            time.sleep(_POLL_S)  # a broker tells nobody when it has heard
-    except KafkaException as err:
+        await_controller(admin, {"servers": servers}, timeout_s=_ANSWER_S)
+    except StreamError as err:
         raise MissingRequirementError(
-            f"{_NAME} has started, and does not answer",
+            f"{_NAME} has started, and cannot be used",
             {"servers": servers, "error": err},
-            _LOOK,
+            "Look at its log, kafka.log, which is kept where it is given a directory.",
         ) from err
 
 

@@ -1,7 +1,7 @@
 """Topics that are usable when the call returns."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from connectors.kafka._client import (
     AdminClient,
@@ -15,7 +15,7 @@ from connectors.kafka.client_options import Role
 from connectors.kafka.security import KafkaConnection
 from runtime.errors import UnreachableError
 
-__all__ = ["NewTopic", "create_topics"]
+__all__ = ["NewTopic", "await_controller", "create_topics"]
 
 _POLL_S = 0.05
 _REQUEST_TIMEOUT_S = 10.0
@@ -38,6 +38,8 @@ def create_topics(
     servers = connection.bootstrap_servers
     admin = make_admin(connection.librdkafka(Role.ADMIN))
     deadline = time.monotonic() + timeout_s
+    names = ",".join(topic.topic for topic in topics)
+    await_controller(admin, {"topic": names, "servers": servers}, timeout_s=timeout_s)
     answers = admin.create_topics(list(topics), request_timeout=timeout_s)
     for name, made in answers.items():
         try:
@@ -59,6 +61,30 @@ def create_topics(
                     "Look at the brokers' logs, delete the topic and try again.",
                 )
             time.sleep(_POLL_S)  # a broker tells nobody when it has learnt of a topic
+
+
+def await_controller(admin: AdminClient, where: Mapping[str, object], *, timeout_s: float) -> None:
+    """Wait until the brokers name a controller: one that has just been let in hears of that last.
+
+    A client that is told meanwhile that there is none looks for it again only when something else
+    changes: the topic that it was to make would time out.
+
+    Raises:
+        StreamError: no broker answers, or one refuses; as `translate` has it.
+        UnreachableError: none names a controller within the time.
+    """
+    until_s = time.monotonic() + timeout_s
+    try:
+        while admin.list_topics(topic="", timeout=timeout_s).controller_id < 0:
+            if time.monotonic() > until_s:
+                raise UnreachableError(
+                    "the brokers name no controller",
+                    {**where, "waited_s": timeout_s},
+                    "Look at their logs, and at those of the controllers.",
+                )
+            time.sleep(_POLL_S)  # a broker tells nobody when it has heard of one
+    except KafkaException as err:
+        raise translate(err, where) from err
 
 
 def _is_led(admin: AdminClient, topic: str) -> bool:
