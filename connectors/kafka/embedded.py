@@ -273,7 +273,8 @@ class EmbeddedKafka:
     def _start_on(self, ports: BrokerPorts) -> None:
         require_free(ports.plain, server=_NAME)
         java, jars, directory = find_java(), self._jars or kafka_jars(), self._directory()
-        properties_file = self._write_configuration(directory, ports)
+        properties = self._server_properties(directory, ports)
+        properties_file = _write_private(directory / "server.properties", render(properties))
         jvm = (
             str(java.executable),
             *sharing_options(java.executable, jars, self._jvm_options),
@@ -296,13 +297,14 @@ class EmbeddedKafka:
         )
         process.start()
         try:
-            _await_controller(f"{HOST}:{ports.plain}")
+            if "broker" in properties["process.roles"]:  # a controller alone talks to brokers
+                _await_controller(f"{HOST}:{ports.plain}")
         except BaseException:  # an interrupt, too: nobody would know of it
             process.kill()
             raise
         self._process, self._ports = process, ports
 
-    def _write_configuration(self, directory: Path, ports: BrokerPorts) -> Path:
+    def _server_properties(self, directory: Path, ports: BrokerPorts) -> Mapping[str, str]:
         password = secrets.token_hex(16)
         password_file = directory / "keystore.password"
         if self._security and self._security.protocol is SecurityProtocol.SASL_SSL:
@@ -311,7 +313,7 @@ class EmbeddedKafka:
             _write_private(password_file, password)
             self._certificate = make_certificate(directory / "tls", find_java(), password=password)
         (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
-        properties = server_properties(
+        return server_properties(
             ports=ports,
             log_dir=directory / "data",
             security=self._security,
@@ -319,7 +321,6 @@ class EmbeddedKafka:
             keystore_password=password,
             overrides=self._properties,
         )
-        return _write_private(directory / "server.properties", render(properties))
 
     def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
         arguments = format_arguments(

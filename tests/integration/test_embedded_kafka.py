@@ -22,6 +22,7 @@ from connectors.kafka.embedded import (
     kafka_jars,
 )
 from runtime.embedded.java import find_java
+from runtime.embedded.ports import free_ports
 from runtime.errors import ConfigError, MissingRequirementError
 from tests.kafka_fixture import BrokerByLevel, SecureKafka, TopicFactory
 from tests.kafka_records import (
@@ -103,6 +104,20 @@ def test_broker_that_cannot_start_tells_its_last_lines(tmp_path: Path) -> None:
     with pytest.raises(MissingRequirementError, match=r"num\.network\.threads"):
         broker.start()
     assert not broker.is_running()
+
+
+def test_node_that_is_only_a_controller_starts(tmp_path: Path) -> None:
+    """It answers no client; a cluster of several nodes has such a one."""
+    (port,) = free_ports(1)
+    place = f"CONTROLLER://127.0.0.1:{port}"
+    properties = {
+        "process.roles": "controller",
+        "controller.quorum.voters": f"1@127.0.0.1:{port}",
+        "listeners": place,
+        "advertised.listeners": place,
+    }
+    with EmbeddedKafka(data_dir=tmp_path, properties=properties) as node:
+        assert node.is_running()
 
 
 def test_unknown_feature_level_is_refused() -> None:
