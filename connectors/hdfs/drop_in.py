@@ -206,7 +206,6 @@ class FileWriter:
             )
         )
         failpoint("before-stage")
-        subtask = self._scope.task.partition(".")[0]
         return TaskWriter(
             files=self._files,
             form=self._options.form,
@@ -215,7 +214,7 @@ class FileWriter:
             place=StagingPlace(
                 path=self._path,
                 attempt=self._attempt,
-                subtask=int(subtask or 0),
+                subtask=int(self._scope.task.partition(".")[0]),
                 checkpoint_id=self._scope.checkpoint_id,
             ),
         )
