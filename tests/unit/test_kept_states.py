@@ -5,6 +5,7 @@ Protocol rules 19 and 29: staged files that are held over epochs are named by su
 
 from collections.abc import Collection
 from dataclasses import replace
+from random import Random
 from unittest.mock import patch
 
 from runtime.checkpoint.kept_states import KeptStates
@@ -24,6 +25,7 @@ from runtime.model import (
 from tests.core_driver import FAST, CoreDriver
 from tests.fake_store import FakeStore
 from tests.run_hands import hands_of
+from tests.switched_threads import Process, Switched
 
 
 def state(name: str) -> StateEntry:
@@ -181,3 +183,31 @@ def test_rule_29_what_a_record_kept_that_was_retired_beside_a_newer_run_is_spare
     drive(hands_of(store, kept=kept, generation=2).perform(Retire(retained=1)))
     assert 1 not in store.records
     assert kept.entries() == (state("a"),)
+
+
+def test_whoever_sweeps_has_what_is_kept_while_records_come_and_go() -> None:
+    """A sweep that failed by them would leave work open, or be the end of a bounded job."""
+    for seed in range(20):
+        assert asked_meanwhile(Random(seed)) == [(state("a"), state("b"))] * 5
+
+
+def asked_meanwhile(random: Random) -> list[tuple[StateEntry, ...]]:
+    """What is told while decisions follow each other, in threads that change at each line."""
+    switched, told = Switched(random.randrange), list[tuple[StateEntry, ...]]()
+    module = "runtime.checkpoint.kept_states"
+    with switched.in_modules(module), switched.at_each_line(module, pauses_s=lambda: 0.0):
+        kept = KeptStates()
+        kept.note(record(1, "a", "b"))
+
+        def decide() -> None:
+            for checkpoint_id in (2, 3, 4):
+                kept.note(record(checkpoint_id, "a", "b"))
+                kept.forget([checkpoint_id - 1])
+
+        def ask() -> None:
+            told.extend(kept.entries() for _ in range(5))
+
+        for name, target in (("steps", decide), ("housekeeper", ask)):
+            switched.spawn(target, process=Process("driver"), name=name)
+        assert switched.run(lambda: not switched.living, most_turns=10_000)
+    return told
