@@ -50,7 +50,7 @@ class _Watched:
     handle: RegionHandle
     life: RegionLife
     is_begun: bool = False
-    why: object = None
+    why: BaseException | None = None
     asked: AskedRestart | None = None
     unanswered_s: float | None = None
 
@@ -159,7 +159,7 @@ class RegionLives:
     def _look(self, watched: _Watched) -> None:
         life = watched.life
         if not self._coordinator.is_live(life.region, life.generation):
-            watched.why = self._coordinator.why_ended(life.region) or "its checkpoint failed"
+            watched.why = self._coordinator.why_ended(life.region)
         else:
             status = watched.handle.status(timeout_s=_CALL_S)
             if status.generation == life.generation and status.state not in _ENDED:
@@ -189,12 +189,12 @@ class RegionLives:
             self._begin_again(watched, restarted)
 
     def _begin_again(self, watched: _Watched, restarted: RestartedRegion) -> None:
+        assert watched.why is not None  # it has ended
         log.warning(
             "region restarted: region=%s generation=%d why=%s",
             watched.life.region,
             restarted.generation,
-            # The traceback was told when it failed.
-            in_short(watched.why) if isinstance(watched.why, BaseException) else watched.why,
+            in_short(watched.why),  # the traceback was told when it failed
         )
         life = RegionLife(
             generation=restarted.generation,

@@ -1,17 +1,13 @@
 """The thread that runs the job and its regions' lives: who is brought back, and who waits."""
 
 import random
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from runtime.checkpoint.coordinator import BarrierCoordinator
-from runtime.checkpoint.handlers import RegionalCheckpointHandler
-from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
+from runtime.checkpoint.plan import OnRegionFailure
 from runtime.contracts import LifeState, LifeStatus, RegionHandle, RegionLife, RegionRegistration
 from runtime.errors import (
     DamagedCheckpointError,
@@ -26,85 +22,9 @@ from runtime.failover.restart_strategies import FixedDelayRestart
 from runtime.model import Barrier
 from runtime.service.hosted_region import HostedRegion
 from runtime.spark.lives import RegionLives
-from tests.coordinated_job import QUICK, Job
-from tests.fakes import ManualClock
-from tests.region_queries import ThreadRegions
+from tests.coordinated_job import QUICK
 from tests.waiting import PATIENCE_S, wait_for
-
-SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
-
-
-class Watched:
-    """Regions of a job on fakes, and the thread that watches them: the test's own."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.coordinator: BarrierCoordinator
-        self.regions: ThreadRegions
-        self.lives: RegionLives
-        self.hold = threading.Event()
-        self.clock = ManualClock()
-
-    def begin(self, *names: str, settings: CheckpointSettings = SETTINGS) -> None:
-        self.job.regions = names
-        self.coordinator, started = self.job.started(settings)
-        self.regions = ThreadRegions(self.coordinator, self.job.broker)
-        self.lives = RegionLives(
-            self.coordinator,
-            {name: self.regions.handle(name) for name in names},
-            outage_limit_s=20.0,
-            clock=self.clock,
-        )
-        self.names = names
-        self._started = started
-
-    def run(self) -> None:
-        for name in self.names:
-            self.lives.begin(
-                RegionLife(
-                    generation=self._started.generation,
-                    restored=self._started.regions[name],
-                    after=0,
-                )
-            )
-
-    def fail_once(self, name: str) -> None:
-        """Its next batch fails, the ones behind it do not."""
-
-        def fail(barrier: Barrier) -> None:
-            del self.regions.before_ack[name]
-            raise UnreachableError("a broker went away", {}, "Try again.")
-
-        self.regions.before_ack[name] = fail
-
-    def keep_open(self, name: str) -> threading.Event:
-        """Its batches go on only once ``hold`` is set; the event: one is waiting."""
-        reached = threading.Event()
-
-        def wait(barrier: Barrier) -> None:
-            reached.set()
-            assert self.hold.wait(PATIENCE_S)
-
-        self.regions.before_ack[name] = wait
-        return reached
-
-    def lives_of(self, name: str) -> int:
-        self.lives.watch()
-        return len(self.regions.queries[name])
-
-    def stop(self) -> None:
-        self.hold.set()
-        for queries in self.regions.queries.values():
-            for query in queries:
-                query.may_stop.set()
-        self.lives.stop()
-
-
-@pytest.fixture
-def watched(job: Job) -> Iterator[Watched]:
-    made = Watched(job)
-    yield made
-    made.stop()
+from tests.watched_lives import SETTINGS, Watched
 
 
 def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched) -> None:
@@ -348,9 +268,15 @@ def test_a_life_that_can_never_be_started_ends_the_job_as_any_that_fails(watched
 
 
 class LosingHandle:
-    """A handle whose calls are carried out, and whose answers are lost now and then."""
+    """A handle whose calls are carried out, and whose answers are lost now and then.
+
+    Attributes:
+        share: of all answers, how many.
+        lost: so many were.
+    """
 
     def __init__(self, handle: RegionHandle, seed: int) -> None:
+        self.share = 0.4
         self._handle = handle
         self._random = random.Random(seed)
         self.lost = 0
@@ -360,7 +286,7 @@ class LosingHandle:
         return self._handle.region
 
     def _lose(self) -> None:
-        if self._random.random() < 0.4:
+        if self._random.random() < self.share:
             self.lost += 1
             raise RegionUnansweredError("the answer is lost", {}, "Ask again.")
 
@@ -442,7 +368,7 @@ def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched)
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
     watched.lives = RegionLives(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
     watched.run()
-    handle._random.random = lambda: 0.0  # type: ignore[method-assign]  # noqa: SLF001
+    handle.share = 1.0
 
     def is_given_up() -> bool:
         try:
@@ -476,3 +402,21 @@ def test_the_way_to_a_new_life_is_gone_without_pauses(watched: Watched) -> None:
     wait_for(lambda: watched.coordinator.is_parked("left"), poll_s=0.005)
     watched.lives.watch()
     assert not watched.lives.is_restless
+
+
+def test_a_life_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
+    watched: Watched,
+) -> None:
+    """The answer to its start is lost."""
+    watched.begin("left")
+    handle = LosingHandle(watched.regions.handle("left"), seed=1)
+    handle.share = 1.0
+    watched.lives = RegionLives(
+        watched.coordinator, {"left": handle}, outage_limit_s=20.0, clock=watched.clock
+    )
+    watched.run()
+    assert watched.lives.is_restless
+    handle.share = 0.0
+    watched.lives.watch()
+    assert not watched.lives.is_restless
+    assert len(watched.regions.queries["left"]) == 1
