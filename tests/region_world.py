@@ -16,7 +16,9 @@ from runtime.contracts import (
     RegionRegistration,
     StagedFrame,
     TaskScope,
+    WriterFactory,
 )
+from runtime.drops import DropBudget
 from runtime.errors import StreamError
 from runtime.model import (
     Acknowledgement,
@@ -72,17 +74,20 @@ class Batch:
     results: tuple[TaskResult, ...] = (TaskResult(),)
     runs: int = 0
     noops: int = 0
+    mapped: int = 0
     is_hidden: bool = False
     error: Exception | None = None
     on_run: Callable[[], None] = lambda: None
     sparkSession: Session = field(default_factory=Session)
     sink_environment: dict[str, str] = field(default_factory=dict)
+    schema: str = ""
 
     def where(self, condition: str) -> "Batch":
         self.is_hidden = True  # the one condition is that of `without_rows`
         return self
 
     def mapInArrow(self, task: object, schema: str) -> "Batch":
+        self.mapped += 1
         self.sink_environment = dict(self.sparkSession.sparkContext.environment)
         return self
 
@@ -143,10 +148,17 @@ class Frame:
 
 @dataclass
 class CountingWriter:
-    """A frame writer whose state is how many frames it has written, and how often it was closed."""
+    """A frame writer whose state is how many frames it has written, and how often it was closed.
+
+    Attributes:
+        asked: whether it could write, as whom.
+        error: what it answers to that.
+    """
 
     rows: int = 0
     closed: int = 0
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    error: StreamError | None = None
     given: list[tuple[StateEntry, ...]] = field(default_factory=list)
 
     def write(self, frame: object, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
@@ -154,7 +166,10 @@ class CountingWriter:
         return StagedFrame(rows=self.rows, operator_states=(written("files", len(self.given)),))
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
-        """Always."""
+        """See `FrameWriter.require_writable`."""
+        self.asked.append((job_uid, operator_id))
+        if self.error is not None:
+            raise self.error
 
     def close(self) -> None:
         """See `FrameWriter.close`."""
@@ -245,12 +260,16 @@ class RegionWorld:
         restored: tuple[StateEntry, ...] = (),
         functions: tuple[ChainedFunction, ...] = (),
         event_times: EventTimes | None = None,
+        factories: Mapping[str, WriterFactory] | None = None,
+        drops: DropBudget | None = None,
     ) -> None:
         self.now_ms = 0
         self.disk = Disk()
         self.coordinator = Decisions()
         self.frame = Frame()
-        tasks = RegionTasks(address=ADDRESS, job_uid="j", region="main", generation=3, factories={})
+        tasks = RegionTasks(
+            address=ADDRESS, job_uid="j", region="main", generation=3, factories=factories or {}
+        )
         passing = Passing(columns=None, answers=cast(Any, Answers(list(answers))))
         spec = RegionSpec(
             tasks=tasks,
@@ -265,6 +284,7 @@ class RegionWorld:
             operator_states=restored,
             functions=functions,
             event_times=event_times,
+            drops=drops,
         )
         fs = FakeFileSystem(self.disk, uri="file:///checkpoints")
         self.query = RegionQuery(

@@ -1,17 +1,22 @@
 """A region's batch callback as Spark calls it."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 
-from runtime.errors import FencedError, StreamError
+from runtime.contracts import WriterFactory
+from runtime.drops import DropBudget, DropLimit
+from runtime.errors import FencedError, StorageUnreachableError, StreamError
 from runtime.event_time import EventTime
 from runtime.model import BatchKey
 from runtime.spark.event_times import EventTimes
 from runtime.spark.tasks import TaskResult
+from tests.fakes import ManualClock
 from tests.region_world import (
     ADDRESS,
     Answers,
@@ -127,6 +132,58 @@ def test_rules_8_and_21_a_replay_of_a_decided_batch_writes_nothing(
     assert world.query.registration().replayed is None, "it is over"
 
 
+def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a life that takes long to its first question would be taken for a silent one."""
+
+    class ToldOnce:
+        """As `runtime.spark.replays.ReplayTold`, with one look, at the begin."""
+
+        def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
+            self._done, self._tell = done, tell
+
+        def __enter__(self) -> None:
+            self._tell(self._done() + 3)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("runtime.spark.region.ReplayTold", ToldOnce)
+    world = RegionWorld(stateful=True)
+    world.coordinator.decided.add(KEY)
+    world.batch(1, barrier())
+    (told,) = world.coordinator.registered
+    assert (told.region, told.generation, told.replayed) == ("main", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("chained", "sinks", "mapped"), [(True, 1, 0), (False, 1, 1), (False, 0, 0)]
+)
+def test_rows_on_their_way_into_files_are_written_by_the_other_sinks_once(
+    chained: bool, sinks: int, mapped: int
+) -> None:
+    """A chained task has written them as it read them: once more, each would be there twice."""
+    told = TaskResult(ranges=barrier().splits, records_out=5, task="0.0")
+    world = RegionWorld(
+        files=CountingWriter(rows=5),
+        chained=chained,
+        answers=(told,),
+        factories=dict.fromkeys(["kafka"][:sinks], cast(WriterFactory, object())),
+    )
+    assert world.batch(1, barrier()).mapped == mapped
+    assert ("acknowledged", KEY) in world.coordinator.told
+
+
+def test_a_batch_that_leaves_out_more_than_it_may_is_not_acknowledged() -> None:
+    """It is read again, as a whole."""
+    world = RegionWorld(chained=True, drops=DropBudget(DropLimit(per_checkpoint=2), {}))
+    world.batch(1, barrier(), results=(TaskResult(ranges=barrier().splits, dropped=True),))
+    more = replace(barrier(8), splits=(split(5, 8),))
+    with pytest.raises(RuntimeError, match="DropLimitError"):
+        world.batch(2, more, results=(TaskResult(ranges=more.splits, dropped=True),))
+    told = cast(list[tuple[str, Any]], world.coordinator.told)
+    assert [key for what, key in told if what == "acknowledged"] == [KEY]
+
+
 @pytest.mark.parametrize("rows", [4, 5])
 def test_a_batch_whose_files_hold_other_rows_than_its_tasks_answer_for_is_not_acknowledged(
     rows: int,
@@ -155,6 +212,41 @@ def test_a_life_that_was_stopped_holds_no_files_open(error: Exception | None) ->
         world.query.stop()
     stop.assert_called_once()
     assert writer.closed == 1
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_stop_waits_for_sparks_log_of_the_last_batch_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, *, is_logged: bool
+) -> None:
+    """It would interrupt it, loudly; a Spark that never writes it must not hold up the end."""
+    world, clock = RegionWorld(), ManualClock()
+    world.batch(1, barrier())
+
+    def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+        assert clock.now_s < began_s + 60.0, "it waits for ever"
+        if is_logged and clock.now_s > began_s + 1.0:
+            world.disk.files["spark/main/3/commits/1"] = b"v1\n{}"
+
+    began_s, times = clock.now_s, SimpleNamespace(monotonic=clock, sleep=sleep)
+    monkeypatch.setattr("runtime.spark.region.time", times)
+    with patch("runtime.spark.region.stop_query") as stop:
+        world.query.stop()
+    stop.assert_called_once()
+    assert clock.now_s - began_s == pytest.approx(1.0 if is_logged else 5.0, abs=0.1)
+
+
+@pytest.mark.parametrize("error", [None, StorageUnreachableError("away", {}, "Start it.")])
+def test_a_next_life_has_to_be_able_to_stage_its_files(error: StreamError | None) -> None:
+    """They may lie on another file system than the checkpoints; nothing of it stays open."""
+    writer = CountingWriter(error=error)
+    world = RegionWorld(files=writer)
+    before = dict(world.disk.files)
+    with nullcontext() if error is None else pytest.raises(StorageUnreachableError):
+        world.query.require_writable()
+    assert writer.asked == [("j", "files")]
+    assert writer.closed == 1
+    assert world.disk.files == before
 
 
 def test_rule_15_the_empty_first_batch_needs_no_decision() -> None:
