@@ -46,6 +46,8 @@ _LATE_WRITES = 2
 _MOST_OVERTAKEN = 8
 """A job may be started again a few times while one of its runs is paused."""
 _FORMAT = 1
+_ENDED_FORMAT = 2
+"""Of a run that has given the name back. A Sluice that knows the first one alone finds no owner."""
 _LONGEST_URI = 1500  # Kafka's offset metadata holds 4096 bytes by default
 
 
@@ -78,6 +80,8 @@ class OwnerRecord:
         generation: of that run in its checkpoint directory; a higher one has sealed it.
         overtaken: sessions that this one took over from, the last one first, and those that they
             did: their last writes may be on their way.
+        is_ended: that run has given the name back. Nobody has it, and the record tells whose
+            checkpoints know what was done under it.
     """
 
     job_uid: str
@@ -88,11 +92,12 @@ class OwnerRecord:
     renewals: int
     generation: int = 0
     overtaken: tuple[str, ...] = ()
+    is_ended: bool = False
 
     def encode(self) -> str:
         """Text for the offset metadata."""
         content = {
-            "v": _FORMAT,
+            "v": _ENDED_FORMAT if self.is_ended else _FORMAT,
             "uid": self.job_uid,
             "uri": self.checkpoint_uri[-_LONGEST_URI:],
             "session": self.session,
@@ -106,10 +111,10 @@ class OwnerRecord:
 
     @classmethod
     def decode(cls, text: str) -> "OwnerRecord | None":
-        """The record, or None for an empty, released or foreign text."""
+        """The record, or None for an empty or foreign text."""
         try:
             content: Any = parsed_json(text)
-            if content["v"] != _FORMAT:
+            if content["v"] not in (_FORMAT, _ENDED_FORMAT):
                 return None
             return cls(
                 job_uid=str(content["uid"]),
@@ -120,14 +125,16 @@ class OwnerRecord:
                 renewals=int(content["n"]),
                 generation=int(content.get("gen", 0)),
                 overtaken=tuple(filter(None, str(content.get("after", "")).split(","))),
+                is_ended=content["v"] == _ENDED_FORMAT,
             )
         except (ValueError, KeyError, TypeError):
             return None
 
 
 def is_of_another_directory(owner: OwnerRecord, *, session: str, checkpoint_uri: str) -> bool:
-    """Whether a name is held by a run of another checkpoint directory than this one. Of a directory
-    that was copied, each of the two knows nothing of what the other one's runs have done since.
+    """Whether a name is held, or was held last, by a run of another checkpoint directory than this
+    one. Of a directory that was copied, each of the two knows nothing of what the other one's runs
+    have done since.
 
     Args:
         owner: what the name's record says.
@@ -143,11 +150,12 @@ class OwnerStore(Protocol):
     """Where the record lies. Last writer wins; readers look again after writing."""
 
     def read(self) -> OwnerRecord | None:
-        """The record there is now; UnreachableError, AuthenticationError."""
+        """The record there is now, of a run that has ended, too; UnreachableError,
+        AuthenticationError."""
         ...
 
-    def write(self, record: OwnerRecord | None) -> None:
-        """Replace it; None gives it back."""
+    def write(self, record: OwnerRecord) -> None:
+        """Replace it."""
         ...
 
     def close(self) -> None:
@@ -243,11 +251,12 @@ class OwnerClaim:
             self._write_again()
 
     def release(self) -> None:
-        """Give the name back, if it is still ours, and close the store."""
+        """Give the name back, if it is still ours, and close the store. The record stays, for who
+        wants to know whether a checkpoint directory is the one that had the name last."""
         try:
-            found = self._store.read()
+            found = self._look()
             if found is not None and found.session == self._record.session:
-                self._store.write(None)
+                self._store.write(replace(found, is_ended=True))
         finally:
             self._store.close()
 
@@ -315,8 +324,10 @@ class OwnerClaim:
                 raise self._refusal(now)
 
     def _look(self) -> OwnerRecord | None:
+        """The record of who has the name."""
         self._looked_s = self._age_s()
-        return self._store.read()
+        found = self._store.read()
+        return None if found is None or found.is_ended else found
 
     def _write(self) -> None:
         self._record = replace(

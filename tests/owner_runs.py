@@ -91,6 +91,10 @@ class _Records:
     written: list[tuple[float, str | None]] = field(default_factory=list)
 
 
+def _holder(record: OwnerRecord | None) -> str | None:
+    return None if record is None or record.is_ended else record.session
+
+
 class _Store:
     """The record, as one process reaches it: each call does what it does at one moment."""
 
@@ -103,13 +107,13 @@ class _Store:
         """See `OwnerStore.read`."""
         found = list[OwnerRecord | None]()
         times = self._ask(lambda: found.append(self._world.records.record))
-        session = None if found[0] is None else found[0].session
+        session = _holder(found[0])
         self._run.looks.append(
             Look(began_s=times[0], read_s=times[1], heard_s=times[2], session=session)
         )
         return found[0]
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         self._ask(lambda: self._world.put(record))
 
@@ -295,7 +299,7 @@ class World:
 
     def put(self, record: OwnerRecord | None) -> None:
         """Replace it, through the codec."""
-        self.records.written.append((self.timeline.now_s, record.session if record else None))
+        self.records.written.append((self.timeline.now_s, _holder(record)))
         self.records.record = None if record is None else OwnerRecord.decode(record.encode())
 
     def _freeze(self, run: Run, freeze: Freeze) -> None:

@@ -237,10 +237,10 @@ class ReachedOwner:
         self._reach.switched.point("behind read owner")
         return found
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         self._ask("write owner")
-        self._records[""] = None if record is None else OwnerRecord.decode(record.encode())
+        self._records[""] = OwnerRecord.decode(record.encode())
         self._reach.switched.point("behind write owner")
 
     def close(self) -> None:

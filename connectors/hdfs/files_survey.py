@@ -147,7 +147,8 @@ def orphans_of(
         checkpoint_uri: of that directory.
     Raises:
         DamagedCheckpointError: a checkpoint that cannot be read may name any of them.
-        FencedError: a run of another checkpoint directory has the staging, and its checkpoints may.
+        FencedError: a run of another checkpoint directory has the staging, or had it last, and
+            its checkpoints may.
     """
     records = [place.record for place in places if place.record is not None]
     if len(records) < len(places):
@@ -185,11 +186,11 @@ def _require_ours(
     ):
         return
     raise FencedError(
-        "a run of another checkpoint directory has this staging directory",
+        "a run of another checkpoint directory has this staging directory, or had it last",
         {"staging": staging, "checkpoint": owner.checkpoint_uri, "host": owner.host},
         "One directory is a copy of the other, and only the other one's checkpoints say what of it "
-        "is needed: give the command that one. If its job is gone for good, delete the record "
-        f"{OWNER_FILE!r} there.",
+        "is needed: give the command that one. If there is none but this one, as it was moved, or "
+        f"the other job is gone for good, delete the record {OWNER_FILE!r} there.",
     )
 
 

@@ -42,12 +42,9 @@ class FileOwnerStore:
         data = self._fs.read(self._path)
         return None if data is None else OwnerRecord.decode(data.decode(errors="replace"))
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
-        if record is None:
-            self._fs.delete(self._path)
-        else:
-            self._fs.replace(self._path, record.encode().encode())
+        self._fs.replace(self._path, record.encode().encode())
 
     def close(self) -> None:
         """See `OwnerStore.close`."""

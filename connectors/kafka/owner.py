@@ -60,7 +60,7 @@ class KafkaOwnerStore:
         """See `OwnerStore.read`."""
         return self._until_answered(self._read_once)
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         self._until_answered(lambda: self._write_once(record))
 
@@ -75,10 +75,10 @@ class KafkaOwnerStore:
             raise KafkaException(place.error)
         return OwnerRecord.decode(place.metadata) if place.metadata else None
 
-    def _write_once(self, record: OwnerRecord | None) -> None:
-        renewals, text = (record.renewals, record.encode()) if record is not None else (0, "{}")
+    def _write_once(self, record: OwnerRecord) -> None:
+        place = TopicPartition(*_PLACE, record.renewals, record.encode())
         self._answers.clear()
-        self._consumer.commit(offsets=[TopicPartition(*_PLACE, renewals, text)], asynchronous=True)
+        self._consumer.commit(offsets=[place], asynchronous=True)
         deadline = time.monotonic() + self._timeout_s
         while not self._answers:
             if time.monotonic() > deadline:

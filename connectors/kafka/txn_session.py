@@ -263,7 +263,8 @@ def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s
                 "a run of another checkpoint directory has this prefix",
                 {"prefix": prefix, "checkpoint": found.checkpoint_uri, "host": found.host},
                 "One directory is a copy of the other, and only the other one's checkpoints say "
-                "what is decided: give the command that one, or use --force if it is gone.",
+                "what is decided: give the command that one. If there is none but this one, as it "
+                "was moved, use --force.",
             )
 
 
@@ -286,10 +287,12 @@ def _renewed(job: TransactionSession, store: OwnerStore) -> OwnerRecord | None:
     """The record of a holder that renews it, watched for as long as a start of another job does."""
     first = store.read()
     until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
-    while first is not None and first.job_uid == job.job_uid and job.clock() < until:
+    if first is None or first.is_ended or first.job_uid != job.job_uid:
+        return None
+    while job.clock() < until:
         job.sleep(0.25)  # a living holder shows itself only by its next renewal
         found = store.read()
-        if found is not None and found != first:
+        if found is not None and not found.is_ended and found != first:
             return found
     return None
 

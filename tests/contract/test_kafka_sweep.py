@@ -117,7 +117,9 @@ def test_rule_22_the_owner_record_lies_in_kafka(modern: RealHarness) -> None:
     successor = _coordinator(modern)
     successor.claim(dataclasses.replace(CONTEXT, leader_session_id="session-3"), timeout_s=300)
     successor.close()
-    assert store.read() is None
+    left = store.read()
+    assert left is not None
+    assert (left.session, left.is_ended) == ("session-3", True)
     store.close()
 
 

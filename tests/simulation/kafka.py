@@ -143,7 +143,7 @@ class _OwnerStore:
         self._ask()
         return self._world.owner
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         self._ask()
         self._world.owner = record

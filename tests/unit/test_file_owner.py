@@ -11,7 +11,7 @@ from connectors.hdfs.staging import StagingAttempt, staging_root
 from runtime.contracts import SinkContext, SweepView
 from runtime.errors import FencedError, StorageError
 from runtime.model import BatchKey
-from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
+from runtime.owner_record import RENEWAL_INTERVAL_S, WATCHED_INTERVALS, OwnerRecord
 from tests.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.fakes import ManualClock
 
@@ -161,8 +161,15 @@ def test_rule_22_a_restart_waits_for_nobody(runs: Runs) -> None:
 
 
 def test_rule_22_a_run_that_ends_gives_its_files_back(runs: Runs) -> None:
-    """The next one may have its directory somewhere else."""
+    """The next one may have its directory somewhere else. Whose they were stays on record."""
     runs.claimed(CONTEXT).close()
+    left = OwnerRecord.decode(runs.disk.files[f"{ROOT}/.sluice-owner"].decode())
+    assert left is not None
+    assert (left.is_ended, left.session, left.checkpoint_uri) == (
+        True,
+        "first",
+        "fake:///checkpoints",
+    )
     runs.claimed(COPY)
     assert runs.waited_s == 0
 

@@ -87,8 +87,8 @@ class Ended:
             timeout_s=5,
         )
 
-    def own(self, uri: str, *, session: str) -> None:
-        """A run that has the staging directory, or had it when it was killed."""
+    def own(self, uri: str, *, session: str, is_ended: bool = False) -> None:
+        """A run that has the staging directory, or had it when it was killed, or ended in order."""
         owner = OwnerRecord(
             job_uid=JOB_UID,
             checkpoint_uri=uri,
@@ -96,6 +96,7 @@ class Ended:
             host="host",
             renewed_at_ms=0,
             renewals=1,
+            is_ended=is_ended,
         )
         root = staging_root("orders", job_uid=JOB_UID, operator_id="op")
         FileOwnerStore(LocalFileSystem(self.data), root).write(owner)
@@ -205,30 +206,35 @@ def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job
     assert list(job.data.rglob("part-0"))
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("words", [("orphans",), ("clean", "--delete")])
 def test_rule_22_what_a_run_of_another_directory_has_staged_is_no_orphan(
-    job: Ended, words: tuple[str, ...]
+    job: Ended, words: tuple[str, ...], is_ended: bool
 ) -> None:
     """A copy was started by mistake, and refused behind its seal: its checkpoints do not name what
-    the job has staged, or holds, since it was copied."""
+    the job has staged, or holds, since it was copied; and held when it ended in order."""
     job.stage(1)
     job.decide(0)
     job.decide(3)
-    job.own("file:///original", session="first")
+    job.own("file:///original", session="first", is_ended=is_ended)
     answer = CliRunner().invoke(app, [*words, str(job.directory / "checkpoint")])
     assert isinstance(answer.exception, FencedError)
     assert "file:///original" in str(answer.exception)
+    assert "delete the record '.sluice-owner' there" in str(answer.exception)
     assert list(job.data.rglob("part-0"))
 
 
-def test_a_directory_that_was_moved_is_the_one_that_its_last_run_had(job: Ended) -> None:
-    """Killed, it has left its record, under the old URI; the one of an older run tells less."""
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_directory_that_was_moved_is_the_one_that_its_last_run_had(
+    job: Ended, is_ended: bool
+) -> None:
+    """It has left its record, under the old URI; the one of an older run tells less."""
     job.decide(0)
     job.decide(3)
     here = (job.directory / "checkpoint").as_uri()
     for uri, session in (("file:///before", "second"), (here, "first")):
         job.stage(1)
-        job.own(uri, session=session)
+        job.own(uri, session=session, is_ended=is_ended)
         assert len(job.run("clean", "--delete")["orphans"]) == 1
         assert not list(job.data.rglob("part-0"))
 

@@ -28,16 +28,16 @@ class FakeStore:
     record: OwnerRecord | None = None
     now_s: float = 0.0
     on_sleep: Callable[[], None] | None = None
-    written: list[OwnerRecord | None] = field(default_factory=list)
+    written: list[OwnerRecord] = field(default_factory=list)
 
     def read(self) -> OwnerRecord | None:
         """See `OwnerStore.read`."""
         return self.record
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`; through the codec, as Kafka would give it back."""
         self.written.append(record)
-        self.record = OwnerRecord.decode(record.encode()) if record is not None else None
+        self.record = OwnerRecord.decode(record.encode())
 
     def close(self) -> None:
         """See `OwnerStore.close`."""
@@ -55,7 +55,7 @@ class SlowStore(FakeStore):
 
     on_its_way: OwnerRecord | None = None
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         super().write(record)
         late, self.on_its_way = self.on_its_way, None
@@ -198,7 +198,7 @@ def test_rule_22_a_second_live_job_is_refused_before_it_writes(uid: str, uri: st
     with pytest.raises(FencedError) as caught:
         _claim(store, uid=uid, uri=uri, session="s2").take()
 
-    assert {record.session for record in store.written if record} == {"s1"}
+    assert {record.session for record in store.written} == {"s1"}
     assert len(store.written) > before  # only the holder's own renewals
     assert caught.value.args[1]["checkpoint"] == "file:/a"
 
@@ -261,9 +261,9 @@ def test_rule_22_of_two_that_start_at_once_one_is_refused() -> None:
     """Rule 22: both found the prefix free; the last writer has it, the other one sees that."""
 
     class Racing(FakeStore):
-        def write(self, record: OwnerRecord | None) -> None:
+        def write(self, record: OwnerRecord) -> None:
             super().write(record)
-            if record is not None and record.session == "s1":
+            if record.session == "s1":
                 _claim(self, uid="u2", uri="file:/b", session="s2")._write()  # noqa: SLF001
 
     with pytest.raises(FencedError):
@@ -278,7 +278,7 @@ def test_renewals_change_the_record_every_time() -> None:
     for _ in range(3):
         claim.renew()
 
-    assert [record.renewals for record in store.written if record] == [1, 2, 3, 4]
+    assert [record.renewals for record in store.written] == [1, 2, 3, 4]
 
 
 @dataclass
@@ -293,7 +293,7 @@ class SlowAnswers(FakeStore):
         self.now_s += self.call_s
         return super().read()
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         self.now_s += self.call_s
         self.written_at_s.append(self.now_s)
@@ -307,7 +307,7 @@ class PausingStore(FakeStore):
     slept_s: float = 0.0
     on_write: Callable[[], None] | None = None
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
         happens, self.on_write = self.on_write, None
         if happens is not None:
@@ -418,7 +418,8 @@ def test_rule_22_who_finds_no_record_behind_a_pause_ends() -> None:
     newer.release()
     with pytest.raises(FencedError, match="may have had this transactional id prefix"):
         older.renew()
-    assert store.record is None
+    assert store.record is not None
+    assert (store.record.session, store.record.is_ended) == ("s2", True)
 
 
 def test_rule_22_a_record_that_somebody_deletes_is_written_again() -> None:
@@ -443,8 +444,8 @@ def test_rule_22_who_renews_in_time_looks_once() -> None:
         assert store.now_s == before_s
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":2}', "not json", '{"v":1,"uid":1}'])
-def test_a_foreign_or_released_record_is_no_owner(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":3}', "not json", '{"v":1,"uid":1}'])
+def test_a_foreign_record_is_no_owner(text: str) -> None:
     """A group of that name with other metadata does not lock anybody out."""
     assert OwnerRecord.decode(text) is None
 

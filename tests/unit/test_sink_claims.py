@@ -106,8 +106,9 @@ def test_rule_22_a_sink_that_ends_gives_its_name_back_once() -> None:
     bench = Bench()
     bench.claim()
     assert bench.store.record is not None
+    assert not bench.store.record.is_ended
     bench.sink.close()
-    assert bench.store.record is None
+    assert bench.store.record.is_ended
     bench.store.record = OTHER
     bench.sink.close()
     bench.sink.renew()

@@ -155,7 +155,7 @@ class NoOwner:
     def read(self) -> None:
         """See `OwnerStore.read`."""
 
-    def write(self, record: OwnerRecord | None) -> None:
+    def write(self, record: OwnerRecord) -> None:
         """See `OwnerStore.write`."""
 
     def close(self) -> None:

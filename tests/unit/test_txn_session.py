@@ -250,20 +250,43 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     assert list(broker.discarded) == [orphan]
 
 
-@pytest.mark.parametrize("renewed_by", [JOB_UID, None, "another job"])
-def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
-    store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
-) -> None:
-    """Its owner record changes while it is watched; one that nobody renews is a dead job's."""
-    _, orphan = _decided_and_orphan(store, broker)
-    owner = OwnerRecord(
-        job_uid=renewed_by or JOB_UID,
+def _owner(store: CheckpointStore) -> OwnerRecord:
+    """A run of this directory."""
+    return OwnerRecord(
+        job_uid=JOB_UID,
         checkpoint_uri=store.uri,
         session="s",
         host="h",
         renewed_at_ms=0,
         renewals=1,
     )
+
+
+def test_rule_22_a_job_that_has_ended_is_not_watched(
+    store: CheckpointStore, broker: FakeBroker
+) -> None:
+    """Its record stays, and says so."""
+    _, orphan = _decided_and_orphan(store, broker)
+    held = FakeStore(record=replace(_owner(store), is_ended=True))
+    with _opened(store) as opened:
+        session = replace(
+            opened,
+            open_owner_store=lambda *_, **__: held,
+            clock=lambda: held.now_s,
+            sleep=held.sleep,
+        )
+        abort_by_hand(session, [], force=False, timeout_s=1)
+    assert list(broker.discarded) == [orphan]
+    assert held.now_s == 0
+
+
+@pytest.mark.parametrize("renewed_by", [JOB_UID, None, "another job"])
+def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
+    store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
+) -> None:
+    """Its owner record changes while it is watched; one that nobody renews is a dead job's."""
+    _, orphan = _decided_and_orphan(store, broker)
+    owner = replace(_owner(store), job_uid=renewed_by or JOB_UID)
     held = FakeStore(record=owner)
     if renewed_by is not None:
         held.on_sleep = lambda: held.write(replace(owner, renewals=2)) if held.now_s > 5 else None
@@ -293,15 +316,18 @@ def test_rule_22_nothing_of_a_job_that_lives_is_aborted(
     ],
     ids=["another-directory", "this-one", "this-one-before-it-was-moved"],
 )
+@pytest.mark.parametrize("is_ended", [False, True])
 def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted(
     store: CheckpointStore,
     broker: FakeBroker,
     session: str,
     checkpoint_uri: str | None,
     is_refused: bool,
+    is_ended: bool,
 ) -> None:
     """Rule 22: this one is a copy, of yesterday or started by mistake, and does not know of it; the
-    job itself was killed before its commits."""
+    job itself was killed before its commits, or gave up waiting for brokers that it needs for
+    them."""
     open_one = _begun(broker, "new").transactional_id
     owner = OwnerRecord(
         job_uid=JOB_UID,
@@ -310,6 +336,7 @@ def test_rule_22_what_a_run_of_another_directory_may_have_decided_is_not_aborted
         host="h",
         renewed_at_ms=0,
         renewals=3,
+        is_ended=is_ended,
     )
     at_rest = SimpleNamespace(read=lambda: owner, close=lambda: None)
     time = iter(range(1000))
