@@ -1,10 +1,15 @@
 """How people reach a running job: its service's address, and a token for commands, in a file of the
-checkpoint directory that nobody but its owner can read."""
+checkpoint directory that nobody but its owner can read.
+
+Each run has one of its own, named by its generation, and people ask the newest. One for all would
+be that of whoever writes it last, and a start may sleep right before.
+"""
 
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runtime.errors import (
@@ -18,30 +23,50 @@ from runtime.json_text import parsed_json
 from runtime.service.client import CoordinatorAddress
 from runtime.storage.file_system import FileSystem
 
-__all__ = ["COMMAND_FILE", "announced", "command_address"]
+__all__ = ["announced", "command_address", "command_file"]
 
 log = logging.getLogger(__name__)
 
-COMMAND_FILE = "_command"
+_NAME = "_command"  # as an earlier release called its own
+_NAMES = re.compile(rf"{_NAME}(?:-\d+)?")
 _FORMAT_VERSION = 1
 
 
+def command_file(generation: int | None) -> str:
+    """Name of a run's file in the checkpoint directory.
+
+    Args:
+        generation: of the run, the place that it has sealed. None: not known, so older than all.
+    """
+    return _NAME if generation is None else f"{_NAME}-{generation}"
+
+
 @contextlib.contextmanager
-def announced(fs: FileSystem, address: CoordinatorAddress) -> Iterator[None]:
+def announced(
+    fs: FileSystem, address: CoordinatorAddress, *, is_newest: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """Let people command the job while the block runs.
 
     A job runs without it, too: where the file cannot be written, that is told in the log.
+
+    Args:
+        is_newest: whether no later run has sealed. The newest run deletes what others have left: it
+            looks for them first, so that none of a later run is among them.
     """
+    name = command_file(address.generation)
     try:
-        fs.replace(COMMAND_FILE, _encoded(address), is_private=True)
+        fs.replace(name, _encoded(address), is_private=True)
+        others = [each for each in fs.names("", _NAMES) if each != name]
+        if others and is_newest():
+            for each in others:
+                fs.delete(each)
     except StreamError as err:
         log.warning("the job cannot be commanded: uri=%s error=%s", fs.uri, err)
     try:
         yield
     finally:
         with contextlib.suppress(StreamError):  # it is of no use to anybody: the token is gone
-            if _session_of(fs) == address.leader_session_id:
-                fs.delete(COMMAND_FILE)
+            fs.delete(name)
 
 
 def command_address(fs: FileSystem) -> CoordinatorAddress:
@@ -52,12 +77,13 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         AuthenticationError: the file is somebody else's.
         UnsupportedFormatError: a later Sluice runs the job.
     """
+    name = max(fs.names("", _NAMES), key=_generation_of, default=_NAME)
     try:
-        data = fs.read(COMMAND_FILE)
+        data = fs.read(name)
     except AuthenticationError as err:
         raise AuthenticationError(
             "only the user who runs the job may command it",
-            {"uri": fs.uri, "file": COMMAND_FILE},
+            {"uri": fs.uri, "file": name},
             "Run the command as that user.",
         ) from err
     if data is None:
@@ -67,12 +93,11 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
             "Start it, or wait: a job that is starting answers when it has read its checkpoints. "
             "What it has decided, `sluice checkpoint list` shows.",
         )
-    return _decoded(data, fs.uri)
+    return _decoded(data, {"uri": fs.uri, "path": name})
 
 
-def _session_of(fs: FileSystem) -> str | None:
-    data = fs.read(COMMAND_FILE)
-    return None if data is None else _decoded(data, fs.uri).leader_session_id
+def _generation_of(name: str) -> int:
+    return int(name.partition("-")[2] or -1)
 
 
 def _encoded(address: CoordinatorAddress) -> bytes:
@@ -86,7 +111,7 @@ def _encoded(address: CoordinatorAddress) -> bytes:
     return json.dumps(record).encode()
 
 
-def _decoded(data: bytes, uri: str) -> CoordinatorAddress:
+def _decoded(data: bytes, where: Mapping[str, object]) -> CoordinatorAddress:
     try:
         record: Any = parsed_json(data)
         version = int(record["format_version"])
@@ -94,7 +119,7 @@ def _decoded(data: bytes, uri: str) -> CoordinatorAddress:
             raise UnsupportedFormatError(
                 f"the command file has format version {version}; "
                 f"this Sluice reads {_FORMAT_VERSION}",
-                {"uri": uri, "path": COMMAND_FILE},
+                where,
                 "Use the Sluice that runs the job, or a later one.",
             )
         return CoordinatorAddress(
@@ -106,6 +131,6 @@ def _decoded(data: bytes, uri: str) -> CoordinatorAddress:
     except (ValueError, LookupError, TypeError) as err:
         raise StorageError(
             "the command file cannot be read",
-            {"uri": uri, "path": COMMAND_FILE, "error": repr(err)},
+            {**where, "error": repr(err)},
             "The next start of the job writes it anew.",
         ) from err

@@ -196,15 +196,16 @@ def _run_regions(
                 desk=continuous.desk,
             )
         )
+        is_newest = partial(has_last_record, store, session=started.session)
         FileLeaderStore(store.fs).announce(
             Leader(
                 leader_session_id=started.session,
                 address=service.address,
                 generation=started.generation,
             ),
-            is_newest=partial(has_last_record, store, session=started.session),
+            is_newest=is_newest,
         )
-        stack.enter_context(announced(store.fs, service.command_address))
+        stack.enter_context(announced(store.fs, service.command_address, is_newest=is_newest))
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},

@@ -32,7 +32,7 @@ from runtime.drops import decode_drops
 from runtime.errors import DamagedCheckpointError, StreamError
 from runtime.model import StateEntry
 from runtime.owner_record import OwnerRecord
-from runtime.service.command_file import COMMAND_FILE, command_address
+from runtime.service.command_file import command_address, command_file
 from runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import committable, record
 from tests.mutations import json_texts, mutated_bytes, mutated_everywhere, mutated_json
@@ -188,7 +188,7 @@ def test_small_files_are_read_or_an_error_of_ours(
     """The command file and who leads, which anybody may have edited."""
     fs = LocalFileSystem(tmp_path_factory.getbasetemp() / "small-files")
     for name, read in (
-        (COMMAND_FILE, lambda: command_address(fs)),
+        (command_file(0), lambda: command_address(fs)),
         (LEADER_FILE, FileLeaderStore(fs).current),
     ):
         fs.replace(name, data)

@@ -25,8 +25,8 @@ from runtime.errors import (
     WrongJobError,
 )
 from runtime.job_cli import app
-from runtime.service.client import CoordinatorClient
-from runtime.service.command_file import COMMAND_FILE, announced, command_address
+from runtime.service.client import CoordinatorAddress, CoordinatorClient
+from runtime.service.command_file import announced, command_address, command_file
 from runtime.service.server import CoordinatorService
 from runtime.storage.local_fs import LocalFileSystem
 from tests.checkpoint_records import record
@@ -197,23 +197,77 @@ def test_what_makes_no_sense_is_refused_whole(
 def test_the_file_is_its_owners_alone_and_goes_with_the_job(
     coordinator: BarrierCoordinator, tmp_path: Path
 ) -> None:
-    """The umask has no say; another run's file is left where it is."""
+    """The umask has no say."""
     fs = LocalFileSystem(tmp_path)
     before = os.umask(0)
     try:
         with CoordinatorService(coordinator) as service:
             with announced(fs, service.command_address):
-                assert (tmp_path / COMMAND_FILE).stat().st_mode & 0o777 == 0o600
+                (file,) = tmp_path.iterdir()
+                assert file.stat().st_mode & 0o777 == 0o600
                 assert command_address(fs).token != service.coordinator_address.token
-            assert not (tmp_path / COMMAND_FILE).exists()
-            newer = announced(fs, replace(service.command_address, leader_session_id="newer"))
-            with announced(fs, service.command_address):
-                newer.__enter__()
-            assert command_address(fs).leader_session_id == "newer"
-            newer.__exit__(None, None, None)
-            assert not (tmp_path / COMMAND_FILE).exists()
+            assert not list(tmp_path.iterdir())
     finally:
         os.umask(before)
+
+
+def _run(generation: int | None) -> CoordinatorAddress:
+    return CoordinatorAddress(
+        address="http://127.0.0.1:9",
+        token="t",
+        leader_session_id=f"session-{generation}",
+        job_uid="u",
+        generation=generation,
+    )
+
+
+def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
+    """Nor does it take the later one's file away, with its beginning or with its end."""
+    fs = LocalFileSystem(tmp_path)
+    with announced(fs, _run(9)):
+        later = announced(fs, _run(10))
+        later.__enter__()
+        with announced(fs, _run(9), is_newest=lambda: False):
+            assert command_address(fs).leader_session_id == "session-10"
+        assert command_address(fs).leader_session_id == "session-10"
+        later.__exit__(None, None, None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_path: Path) -> None:
+    """It has sealed before it announces itself: who looks behind its list finds that."""
+    fs, is_sealed = LocalFileSystem(tmp_path), False
+    later = announced(fs, _run(10))
+
+    def is_newest() -> bool:
+        nonlocal is_sealed
+        if not is_sealed:
+            is_sealed = True
+            later.__enter__()
+        return True  # as of a moment before
+
+    with announced(fs, _run(3)), announced(fs, _run(9), is_newest=is_newest):
+        assert not (tmp_path / command_file(3)).exists()
+        assert command_address(fs).leader_session_id == "session-10"
+    later.__exit__(None, None, None)
+
+
+def test_a_run_deletes_what_killed_ones_and_an_earlier_release_left(tmp_path: Path) -> None:
+    """Also of a directory that was emptied by hand but for that, whose places begin again."""
+    fs = LocalFileSystem(tmp_path)
+    for killed in (None, 2, 40):
+        announced(fs, _run(killed)).__enter__()
+    with announced(fs, _run(0)):
+        assert command_address(fs).leader_session_id == "session-0"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_an_earlier_release_is_found(tmp_path: Path) -> None:
+    """Whoever has installed this one asks it before it starts again."""
+    fs = LocalFileSystem(tmp_path)
+    with announced(fs, _run(None)):
+        assert (tmp_path / "_command").exists()
+        assert command_address(fs).leader_session_id == "session-None"
 
 
 def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
@@ -254,7 +308,7 @@ def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
         "leader_session_id": "s",
         "job_uid": "u",
     }
-    fs.replace(COMMAND_FILE, json.dumps(dead).encode(), is_private=True)
+    fs.replace(command_file(0), json.dumps(dead).encode(), is_private=True)
     with pytest.raises(UnreachableError, match="the job does not answer"):
         run("restart", str(tmp_path))
 
