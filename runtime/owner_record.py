@@ -155,7 +155,7 @@ class OwnerStore(Protocol):
         ...
 
     def write(self, record: OwnerRecord) -> None:
-        """Replace it."""
+        """Replace it; ``renewals`` are higher with each record that one store is given."""
         ...
 
     def close(self) -> None:
@@ -256,7 +256,8 @@ class OwnerClaim:
         try:
             found = self._look()
             if found is not None and found.session == self._record.session:
-                self._store.write(replace(found, is_ended=True))
+                renewals = self._record.renewals + 1  # a store tells its answers apart by it
+                self._store.write(replace(self._record, renewals=renewals, is_ended=True))
         finally:
             self._store.close()
 

@@ -6,7 +6,7 @@ a name.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from connectors.kafka._client import (
@@ -45,14 +45,14 @@ class KafkaOwnerStore:
         group = owner_group(prefix)
         self._where = {"group": group, "servers": connection.bootstrap_servers}
         self._timeout_s = timeout_s
-        self._answers: list[KafkaError | None] = []
+        self._answers: dict[int, KafkaError | None] = {}  # by what was written as the offset
         self._consumer = make_consumer(
             {
                 **connection.librdkafka(Role.CONSUMER),
                 "socket.timeout.ms": ANSWER_MS,
                 "group.id": group,
                 "enable.auto.commit": False,
-                "on_commit": lambda error, _: self._answers.append(error),
+                "on_commit": self._note,
             }
         )
 
@@ -80,7 +80,7 @@ class KafkaOwnerStore:
         self._answers.clear()
         self._consumer.commit(offsets=[place], asynchronous=True)
         deadline = time.monotonic() + self._timeout_s
-        while not self._answers:
+        while record.renewals not in self._answers:
             if time.monotonic() > deadline:
                 raise UnreachableError(
                     "the owner record was not confirmed in time",
@@ -88,9 +88,13 @@ class KafkaOwnerStore:
                     "Check that the brokers run and can be reached from here.",
                 )
             self._consumer.poll(0.05)
-        error = self._answers.pop()
+        error = self._answers.pop(record.renewals)
         if error is not None:
             raise KafkaException(error)
+
+    def _note(self, error: KafkaError | None, places: Sequence[TopicPartition]) -> None:
+        """An earlier record's answer may come late, as behind its time-out: each has a number."""
+        self._answers.update((place.offset, error) for place in places)
 
     def _until_answered(self, ask: Callable[[], _T]) -> _T:
         """A group's coordinator that is new, moves or loads is asked again until time is up."""

@@ -420,6 +420,7 @@ def test_rule_22_who_finds_no_record_behind_a_pause_ends() -> None:
         older.renew()
     assert store.record is not None
     assert (store.record.session, store.record.is_ended) == ("s2", True)
+    assert [record.renewals for record in store.written] == [1, 1, 2]
 
 
 def test_rule_22_a_record_that_somebody_deletes_is_written_again() -> None:

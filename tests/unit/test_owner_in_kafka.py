@@ -16,14 +16,14 @@ from tests.fake_producer import kafka_error
 from tests.waiting import PATIENCE_S
 
 
-def _record(session: str) -> OwnerRecord:
+def _record(session: str, *, renewals: int = 3) -> OwnerRecord:
     return OwnerRecord(
         job_uid="u1",
         checkpoint_uri="file:/a",
         session=session,
         host="h",
         renewed_at_ms=1,
-        renewals=3,
+        renewals=renewals,
     )
 
 
@@ -31,9 +31,11 @@ class FakeConsumer:
     """The group's coordinator as a consumer sees it: it answers what it is told to, in turn."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._told: Callable[[KafkaError | None, object], None] = config["on_commit"]
+        self._told: Callable[[KafkaError | None, list[TopicPartition]], None] = config["on_commit"]
         self.answers: list[KafkaError | None] = []
+        self._late: list[TopicPartition] = []
         self.metadata: str | None = None
+        self._asked: TopicPartition | None = None
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[Any]:
         """A place with an error of its own, or the metadata."""
@@ -42,18 +44,23 @@ class FakeConsumer:
         return [SimpleNamespace(error=error, metadata=self.metadata) for _ in places]
 
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
-        """Its answer comes with `poll`."""
+        """Its answer comes with `poll`; that of one that had none yet, before it."""
         assert asynchronous
+        self._late += [self._asked] if self._asked is not None else []
         (self._asked,) = offsets
 
     def poll(self, timeout: float) -> None:
         """Without an answer left: silence."""
         del timeout
-        if self.answers:
+        if self._late:
+            self._told(None, [self._late.pop(0)])
+        elif self.answers:
+            assert self._asked is not None
             error = self.answers.pop(0)
             if error is None:
                 self.metadata = self._asked.metadata
-            self._told(error, None)
+            asked, self._asked = self._asked, None
+            self._told(error, [asked])
 
 
 Opened = Callable[[float], tuple[KafkaOwnerStore, FakeConsumer]]
@@ -110,3 +117,16 @@ def test_rule_22_a_record_that_is_not_confirmed_in_time_is_not_written(
     consumer.answers = [kafka_error("COORDINATOR_NOT_AVAILABLE", retriable=True)] * 100
     with pytest.raises(UnreachableError):
         store.read()
+
+
+def test_rule_22_the_late_answer_to_an_earlier_record_is_none_to_the_next(
+    opened: Opened,
+) -> None:
+    """Else a name would count as given back that is not: the program ends, and the next job watches
+    the record that stayed."""
+    store, consumer = opened(0.3)
+    with pytest.raises(UnreachableError, match="not confirmed in time"):
+        store.write(_record("s1", renewals=3))
+    consumer.answers = [kafka_error("GROUP_AUTHORIZATION_FAILED")]
+    with pytest.raises(AuthenticationError):
+        store.write(_record("s1", renewals=4))
