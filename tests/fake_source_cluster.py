@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from connectors.kafka.discovery import EpochQuestion, Look, OffsetFact
 from connectors.kafka.positions import Edge, PartitionKey
 from connectors.kafka.splits import TopicFacts
-from runtime.errors import UnreachableError
+from runtime.errors import AuthenticationError, UnreachableError
 
 __all__ = ["FakeClock", "FakeLog", "FakeSourceCluster"]
 
@@ -78,6 +78,7 @@ class FakeSourceCluster:
         self.groups: dict[str, dict[PartitionKey, int]] = {}
         self.is_reachable = True
         self.leaderless: set[PartitionKey] = set()
+        self.refused: set[str] = set()
         self.looks = 0
         self.epoch_questions: list[Mapping[PartitionKey, EpochQuestion]] = []
         self.end_questions: list[set[PartitionKey]] = []
@@ -100,6 +101,7 @@ class FakeSourceCluster:
 
     def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
         self._require_reachable()
+        self._require_permitted(names)
         return {
             name: TopicFacts(
                 topic_id=self.topics[name][0], partitions=frozenset(self.topics[name][1])
@@ -110,6 +112,7 @@ class FakeSourceCluster:
 
     def look(self, keys: Collection[PartitionKey], *, timeout_s: float) -> Look:
         self._require_reachable()
+        self._require_permitted([topic for topic, _ in keys])
         self.looks += 1
         led = [key for key in keys if key not in self.leaderless]
         logs = {key: log for key in led if (log := self._find(key)) is not None}
@@ -174,6 +177,10 @@ class FakeSourceCluster:
     def _require_reachable(self) -> None:
         if not self.is_reachable:
             raise UnreachableError("no broker answers", {"servers": "fake"}, "Start one.")
+
+    def _require_permitted(self, names: Collection[str]) -> None:
+        if refused := self.refused.intersection(names):
+            raise AuthenticationError("refused", {"topics": sorted(refused)}, "Ask for it.")
 
 
 def _offset(log: FakeLog, what: Edge | int) -> OffsetFact | None:

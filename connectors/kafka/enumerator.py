@@ -351,8 +351,9 @@ class KafkaSplitEnumerator:
         wanted = subscription.choose(existing)
 
         def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
-            found = self._cluster.describe(wanted, timeout_s=timeout_s)
             # What is read already is judged by its own cut: another region may be looking here.
+            read = {topic for topic, _ in self._known} if self._ends is None else set[str]()
+            found = self._shared.topics(wanted, read, timeout_s=timeout_s)
             return found, subscription.missing(found, self._known)
 
         found, missing = self._patience.unless_lasting(find)

@@ -1,13 +1,18 @@
-"""One look at the brokers for all regions that are cut at the same time."""
+"""One look at the brokers for all regions: for those that are cut at the same time, and for new
+partitions."""
 
+import logging
 from collections.abc import Collection, Mapping
 
 from connectors.kafka.discovery import Look, SourceCluster
 from connectors.kafka.positions import PartitionKey
+from connectors.kafka.splits import TopicFacts
 from runtime.contracts import Clock
-from runtime.errors import StreamError
+from runtime.errors import AuthenticationError, StreamError
 
 __all__ = ["SharedLook"]
+
+log = logging.getLogger(__name__)
 
 _FRESH_S = 0.02
 _ALONE_S = 30.0
@@ -55,6 +60,34 @@ class SharedLook:
             self._look = look = self._look_anew(frozenset(starts), others, timeout_s)
         self._unused -= starts.keys()
         return look
+
+    def topics(
+        self, names: Collection[str], read: Collection[str], *, timeout_s: float
+    ) -> Mapping[str, TopicFacts]:
+        """Those that exist, without what is read already and the cluster does not tell of any more:
+        who reads that is told so by its own cut, and anybody may be looking here.
+
+        Args:
+            names: of topics.
+            read: those of them that some region reads.
+            timeout_s: for each of the brokers' answers.
+        Raises:
+            AuthenticationError: one that nobody reads is refused.
+        """
+        try:
+            return self._cluster.describe(names, timeout_s=timeout_s)
+        except AuthenticationError:
+            if not set(read).intersection(names):
+                raise
+        found: dict[str, TopicFacts] = {}
+        for name in sorted(names):
+            try:
+                found |= self._cluster.describe([name], timeout_s=timeout_s)
+            except AuthenticationError as err:
+                if name not in read:
+                    raise
+                log.warning("no new partitions are looked for: topic=%s error=%s", name, err)
+        return found
 
     def forget(self) -> None:
         """The next look is made anew, for whoever asks what is there now."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.errors import DataLostError, SourceChangedError
+from runtime.errors import AuthenticationError, DataLostError, SourceChangedError
 from tests.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.source_bench import TIMEOUT_S, Bench, bounds
 
@@ -18,6 +18,47 @@ def test_new_partition_is_read_from_its_first_record_whatever_the_start() -> Non
     assert bounds(bench.cut((*start, *new)))["orders-2"] == (0, 8)
     bench.clock.pass_time(10)
     assert bench.discover() == ()
+
+
+def test_a_topic_that_is_refused_is_told_by_its_own_cut_alone() -> None:
+    """Who looks for new partitions, and who is cut, reads another one, and goes on; what is new in
+    that is found."""
+    cluster = FakeSourceCluster()
+    cluster.create("orders", FakeLog(latest=10))
+    cluster.create("payments", FakeLog(latest=20))
+    bench = Bench(cluster, subscribe="orders,payments", partitionDiscoveryIntervalMs="10000")
+    orders, payments = bench.start()
+    bench.cluster.refused = {"payments"}
+    bench.cluster.topics["orders"][1][1] = FakeLog(latest=5)
+    bench.clock.pass_time(10)
+    new = bench.discover()
+    assert bounds(new) == {"orders-1": (0, 0)}
+    assert bounds(bench.cut((orders, *new))) == {"orders-0": (0, 10), "orders-1": (0, 5)}
+    with pytest.raises(AuthenticationError, match="payments"):
+        bench.cut((payments,))
+    bench.cluster.refused = set()
+    bench.cluster.topics["payments"][1][1] = FakeLog(latest=7)
+    bench.clock.pass_time(10)
+    assert bounds(bench.discover()) == {"payments-1": (0, 0)}
+
+
+def test_a_topic_that_nobody_reads_yet_and_is_refused_stops_who_looks() -> None:
+    """Nobody's cut would tell of it."""
+    bench = Bench(subscribePattern="orders|refunds")
+    bench.start()
+    bench.cluster.create("refunds", FakeLog(latest=5))
+    bench.cluster.refused = {"orders", "refunds"}
+    with pytest.raises(AuthenticationError, match="refunds"):
+        bench.discover()
+
+
+def test_a_bounded_source_does_not_go_without_what_is_refused() -> None:
+    """It has an end for that, and nobody reads it yet."""
+    bench, _, logs = _hidden()
+    logs[2] = FakeLog(latest=5)
+    bench.cluster.refused = {"orders"}
+    with pytest.raises(AuthenticationError):
+        bench.discover()
 
 
 def _hidden() -> tuple[Bench, FakeLog, dict[int, FakeLog]]:
