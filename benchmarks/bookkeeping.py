@@ -219,7 +219,7 @@ class _EndlessSource:
         return tuple(ranges)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float
+        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
     ) -> tuple[SplitRange, ...]:
         return tuple(ranges)
 

@@ -92,7 +92,7 @@ class _MadeUp:
         return tuple(ranges)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float
+        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
     ) -> tuple[SplitRange, ...]:
         return tuple(ranges)
 

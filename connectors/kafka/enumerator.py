@@ -66,6 +66,7 @@ class KafkaSplitEnumerator:
     ) -> None:
         self._options = options
         self._cluster = cluster
+        self._where = {"servers": options.connection.bootstrap_servers}
         self._shared = SharedLook(cluster, clock)
         self._short_logs = ShortLogs(clock)
         self._least = LeastOffsets(options.min_offsets, options.max_trigger_delay_s, clock)
@@ -146,7 +147,7 @@ class KafkaSplitEnumerator:
         return tuple(split for split in ranges if key_of(split) not in self._gone)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float
+        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`: each up to where its log was cut off since.
 
@@ -164,6 +165,7 @@ class KafkaSplitEnumerator:
             self._patience,
             patience_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=timeout_s,
+            counts=counts,
         )
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
@@ -358,7 +360,7 @@ class KafkaSplitEnumerator:
 
         found, missing = self._patience.unless_lasting(find)
         if missing and (all_must_exist or self._options.fail_on_data_loss):
-            raise absent(missing, self._where())
+            raise absent(missing, self._where)
         if missing:
             log.warning("not there, going on without: missing=%s", ",".join(sorted(missing)))
         topics = subscription.partitions(found)
@@ -415,7 +417,7 @@ class KafkaSplitEnumerator:
         if not keys:
             return
         if self._options.fail_on_data_loss:
-            raise partitions_gone(keys, self._where())
+            raise partitions_gone(keys, self._where)
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         self._gone |= keys  # only now: a region that was parked and begins anew is refused, too
         log.warning("partitions are gone, going on without them: partitions=%s", names)
@@ -438,9 +440,6 @@ class KafkaSplitEnumerator:
         look, shorter = self._patience.unless_lasting(find)
         require_located(shorter, [key for key, end in shorter.items() if end is not None])
         return look
-
-    def _where(self) -> dict[str, object]:
-        return {"servers": self._options.connection.bootstrap_servers}
 
     # --- offsets -----------------------------------------------------------------------------
 

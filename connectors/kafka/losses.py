@@ -178,6 +178,7 @@ class LossWatch:
         *,
         patience_s: float,
         timeout_s: float,
+        counts: bool,
     ) -> tuple[SplitRange, ...]:
         """Ranges that another process has cut, each up to where its log was cut off since; whose
         records they are stays known.
@@ -186,6 +187,7 @@ class LossWatch:
             look: at their partitions, now.
             patience_s: for how long a log may be shorter than a range.
             timeout_s: for the leaders' answers.
+            counts: see `SplitEnumerator.replayable`.
         Raises:
             DataLostError: one is cut off, and that is to be an error.
             UnreachableError: nobody answers.
@@ -200,7 +202,8 @@ class LossWatch:
         lost = [split for split in ranges if left.end_of(split) < split.known_end]
         if lost and self._fails:
             raise batch_cut_off(lost, left.present)
-        self._count([_lost_of(split, left.end_of(split)) for split in lost])
+        if counts:
+            self._count([_lost_of(split, left.end_of(split)) for split in lost])
         return tuple(_up_to(split, left.end_of(split)) for split in ranges)
 
     def _left_of(

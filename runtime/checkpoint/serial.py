@@ -77,11 +77,11 @@ class SerialSource:
             return source.readable(ranges, timeout_s=left_s)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float
+        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`."""
         with self.held(timeout_s) as (source, left_s):
-            return source.replayable(ranges, timeout_s=left_s)
+            return source.replayable(ranges, timeout_s=left_s, counts=counts)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""

@@ -65,12 +65,14 @@ class SplitEnumerator(Protocol):
         ...
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float
+        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
     ) -> tuple[SplitRange, ...]:
         """Of ranges that were cut once, and are read again as they were: what is left of those that
         hold something, each up to where its records are gone since. Takes longer where that has to
         last before it counts. May come before `restore`.
 
+        Args:
+            counts: what is gone is told, and counted as lost: the caller goes on without it.
         Raises:
             SourceChangedError: a name stands for something else now.
             DataLostError: something is gone, and that is to be an error.

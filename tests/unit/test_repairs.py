@@ -89,7 +89,8 @@ def test_a_repair_says_what_it_has_mended(caplog: pytest.LogCaptureFixture) -> N
 def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     error: DataLostError | None,
 ) -> None:
-    """Whether the source calls that an error or not: less than was lost is no repair."""
+    """Whether the source calls that an error or not: less than was lost is no repair. Nor does the
+    source count what the job stops for."""
     repairer, entry = _Repairer(), committable("lost")
     ranges = tuple(split(partition, 2, 9) for partition in range(2))
     source = FakeSource("source", {0: 9, 1: 3}, error=error)
@@ -110,6 +111,7 @@ def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     with pytest.raises(TransactionLostError, match=r"input-1:\[2,9\).*accept-loss"):
         drive(repairs.run(action))
     assert not repairer.generations, "nothing was read"
+    assert source.counted == [False]
     source.ends, source.error = {0: 9, 1: 9}, None
     outcome, _ = drive(repairs.run(action))
     assert outcome is PublishOutcome.OURS

@@ -64,6 +64,18 @@ def test_where_allowed_a_batch_delivers_what_is_left_and_the_rest_is_counted(
     assert bounds(bench.cut(again))["orders-0"] == (30, 30)
 
 
+def test_what_is_gone_of_a_batch_is_not_lost_by_whoever_does_not_go_on_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A repair needs all of it, and stops the job."""
+    bench, logged = logged_by(Bench(), failOnDataLoss="false")
+    bench.cluster.log("orders", 0).elect(cut_off_at=7)
+    left = bench.enumerator.replayable(logged, timeout_s=TIMEOUT_S, counts=False)
+    assert bounds(left) == {"orders-0": (0, 7), "orders-1": (0, 20)}
+    assert bench.enumerator.lost_records == 0
+    assert LOST not in caplog.text
+
+
 @pytest.mark.parametrize("grown_to", [7, 9, 40])
 def test_rule_8_what_a_later_leader_wrote_is_none_of_the_batch(grown_to: int) -> None:
     """It is told to end before that; and its records are checked by the leader of its cut still."""
