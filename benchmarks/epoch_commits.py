@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -92,7 +92,12 @@ class _MadeUp:
         return tuple(ranges)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        counts: bool = True,
+        pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         return tuple(ranges)
 

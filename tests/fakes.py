@@ -340,7 +340,12 @@ class FakeSource:
         return tuple(split for split in ranges if split.partition in self.ends)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        counts: bool = True,
+        pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`: without what lies behind the ends of now."""
         self.counted.append(counts)

@@ -14,7 +14,7 @@ from connectors.kafka.patience import ABSENCE_S, Patience
 from connectors.kafka.positions import Edge, PartitionKey, named_ends
 from connectors.kafka.resolution import resolve
 from connectors.kafka.shared_look import SharedLook
-from connectors.kafka.short_logs import ShortLogs
+from connectors.kafka.short_logs import ShortLogs, judge_short
 from connectors.kafka.splits import (
     TopicFacts,
     absent,
@@ -26,9 +26,7 @@ from connectors.kafka.splits import (
     next_range,
     out_of_reach,
     partitions_gone,
-    reach,
     require_forward,
-    require_whole,
     smallest_limit,
     stops_short,
     vanished,
@@ -147,7 +145,12 @@ class KafkaSplitEnumerator:
         return tuple(split for split in ranges if key_of(split) not in self._gone)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        counts: bool = True,
+        pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`: each up to where its log was cut off since.
 
@@ -162,7 +165,7 @@ class KafkaSplitEnumerator:
         return self._losses.replayable(
             there,
             lambda: self._look(there, timeout_s),
-            self._patience,
+            self._patience if pause is None else Patience(self._clock, pause),
             patience_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=timeout_s,
             counts=counts,
@@ -284,19 +287,8 @@ class KafkaSplitEnumerator:
         return tuple(self._next(split, starts, ends, look.latest) for split in positions), look
 
     def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
-        """Refuse ranges that stop short of the ends asked for, or say so.
-
-        Raises:
-            ConfigError: a log ends, for this reader, before an ending offset.
-        """
-        ends = self._ends or {}
-        if self._options.fail_on_data_loss:
-            require_whole(ranges, ends)
-        elif short := reach(stops_short(ranges, ends), ends):
-            log.warning(
-                "fewer records are read than asked for: %s",
-                ", ".join(f"{name}: {how_far}" for name, how_far in short.items()),
-            )
+        """See `connectors.kafka.short_logs.judge_short`, of the ends asked for."""
+        judge_short(ranges, self._ends or {}, is_error=self._options.fail_on_data_loss)
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """Whether a bounded source has read each position up to its end."""

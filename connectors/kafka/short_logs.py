@@ -1,13 +1,15 @@
-"""What a source waits for without an error: told while it lasts."""
+"""Logs that end before an end that is asked for: waited for and told while it lasts, or judged."""
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from connectors.kafka.discovery import OffsetFact
 from connectors.kafka.positions import PartitionKey
+from connectors.kafka.splits import reach, require_whole, stops_short
 from runtime.contracts import Clock
+from runtime.model import SplitRange
 
-__all__ = ["ShortLogs"]
+__all__ = ["ShortLogs", "judge_short"]
 
 log = logging.getLogger(__name__)
 
@@ -77,3 +79,20 @@ class ShortLogs:
         if is_due:
             self._since_s[key] = now_s
         return is_due
+
+
+def judge_short(
+    ranges: Sequence[SplitRange], ends: Mapping[PartitionKey, int], *, is_error: bool
+) -> None:
+    """Refuse ranges that stop short of these ends, or say so.
+
+    Raises:
+        ConfigError: a log ends, for this reader, before its end, and that is to be an error.
+    """
+    if is_error:
+        require_whole(ranges, ends)
+    elif short := reach(stops_short(ranges, ends), ends):
+        log.warning(
+            "fewer records are read than asked for: %s",
+            ", ".join(f"{name}: {how_far}" for name, how_far in short.items()),
+        )

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from runtime.checkpoint.turns import Turns
@@ -77,11 +77,25 @@ class SerialSource:
             return source.readable(ranges, timeout_s=left_s)
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        counts: bool = True,
+        pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.replayable`."""
+        """See `SplitEnumerator.replayable`. Others have the source in its pauses."""
+        wait = time.sleep if pause is None else pause
+
+        def let_others(seconds: float) -> None:
+            self._lock.release()
+            try:
+                wait(seconds)
+            finally:
+                self._lock.acquire()
+
         with self.held(timeout_s) as (source, left_s):
-            return source.replayable(ranges, timeout_s=left_s, counts=counts)
+            return source.replayable(ranges, timeout_s=left_s, counts=counts, pause=let_others)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.discover`."""

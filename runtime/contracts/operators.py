@@ -65,7 +65,12 @@ class SplitEnumerator(Protocol):
         ...
 
     def replayable(
-        self, ranges: Sequence[SplitRange], *, timeout_s: float, counts: bool = True
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        counts: bool = True,
+        pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
         """Of ranges that were cut once, and are read again as they were: what is left of those that
         hold something, each up to where its records are gone since. Takes longer where that has to
@@ -73,6 +78,8 @@ class SplitEnumerator(Protocol):
 
         Args:
             counts: what is gone is told, and counted as lost: the caller goes on without it.
+            pause: for so many seconds, before it is looked at once more; others may ask the source
+                meanwhile. None: the source's own, and nobody may.
         Raises:
             SourceChangedError: a name stands for something else now.
             DataLostError: something is gone, and that is to be an error.

@@ -116,6 +116,25 @@ def test_a_log_that_no_later_leader_tells_of_has_to_stay_shorter() -> None:
     assert 30 <= bench.clock.now_s - began_s < 31
 
 
+def test_who_waits_for_a_log_lets_others_ask_meanwhile() -> None:
+    """Between its looks, where it is told how."""
+    bench, logged = logged_by(Bench(), failOnDataLoss="false")
+    bench.cluster.log("orders", 0).latest = 7
+    bench.cluster.log("orders", 1).latest = 40
+    cuts: list[dict[str, tuple[int, int]]] = []
+
+    def pause(seconds: float) -> None:
+        bench.clock.pass_time(seconds)
+        cuts.append(bounds(bench.cut(logged[1:])))
+
+    began_s = bench.clock.now_s
+    left = bench.enumerator.replayable(logged[:1], timeout_s=TIMEOUT_S, pause=pause)
+    assert bounds(left) == {"orders-0": (0, 7)}
+    assert 30 <= bench.clock.now_s - began_s < 31
+    assert cuts == [{"orders-1": (20, 40)}] * len(cuts)
+    assert bench.enumerator.lost_records == 3
+
+
 def test_a_run_that_ends_by_itself_waits_less_for_it() -> None:
     bench, logged = logged_by(Bench(), failOnDataLoss="false")
     bench.enumerator.fix_ends(timeout_s=TIMEOUT_S)

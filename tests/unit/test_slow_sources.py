@@ -219,6 +219,37 @@ def test_what_was_waited_for_a_source_is_not_waited_for_again(
     join()
 
 
+def test_others_are_cut_while_a_log_that_is_shorter_for_a_moment_is_waited_for() -> None:
+    """A batch that is read again may wait for half a minute, and each other region reads on."""
+    cut: list[SplitRange] = []
+
+    class Shorter(FakeSource):
+        def replayable(
+            self,
+            ranges: Sequence[SplitRange],
+            *,
+            timeout_s: float,
+            counts: bool = True,
+            pause: Callable[[float], object] | None = None,
+        ) -> tuple[SplitRange, ...]:
+            assert pause is not None
+            pause(0.2)
+            return super().replayable(ranges, timeout_s=timeout_s, counts=counts)
+
+    def others(_: float) -> None:
+        other = threading.Thread(
+            target=lambda: cut.extend(
+                source.cut([split(1, 0, 0)], max_records=None, timeout_s=PATIENCE_S)
+            )
+        )
+        other.start()
+        join(other)
+
+    source = SerialSource(Shorter("source", {0: 9, 1: 5}))
+    left = source.replayable([split(0, 0, 9)], timeout_s=CALL_S, pause=others)
+    assert [each.end_offset for each in (*cut, *left)] == [5, 9]
+
+
 def test_each_question_has_the_time_that_is_left() -> None:
     """Whoever had the source before has used some of it."""
     left: list[float] = []
