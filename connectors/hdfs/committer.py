@@ -1,9 +1,10 @@
 """Publishes staged files by renaming them, and deletes those that no decision names."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -154,7 +155,7 @@ class FileCommitter:
             return report
 
         todo = [file for file in files.files if file not in progress.files]
-        reports = list((map if self._pool is None else self._pool.map)(publish, todo))
+        reports = self._each(publish, todo)
         progress.note(todo, reports)
         report = _worst([*reports, _DONE])
         if report.outcome is not CommitOutcome.COMMITTED:
@@ -165,6 +166,22 @@ class FileCommitter:
         del self._under_way[files]
         self._tidy(fs, files)
         return report
+
+    def _each(
+        self, step: Callable[[StagedFile], CommitReport], todo: Sequence[StagedFile]
+    ) -> list[CommitReport]:
+        """Several at once. In a process that ends no pool takes work any more, and what is decided
+        is published all the same: one after the other, in the caller's thread."""
+        begun: list[Future[CommitReport]] = []
+        try:
+            if self._pool is not None:
+                with contextlib.suppress(RuntimeError):
+                    for file in todo:
+                        begun.append(self._pool.submit(step, file))  # noqa: PERF401 - may end early
+            return [each.result() for each in begun] + [step(file) for file in todo[len(begun) :]]
+        finally:
+            for each in begun:
+                each.cancel()
 
     def _discard(self, files: FileSet, *, deadline_s: float) -> CommitReport:
         if self._clock() >= deadline_s:

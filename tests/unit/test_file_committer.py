@@ -1,6 +1,8 @@
 """`FileCommitter` where one call is not enough: each goes on where the last one ended."""
 
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from runtime.model import StateEntry
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
 from tests.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
+from tests.waiting import PATIENCE_S
 
 _CALL_S = 10.0
 
@@ -243,3 +246,33 @@ def test_one_rename_at_a_time_ends_at_the_one_at_which_the_process_dies() -> Non
         committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
     assert set(disk.files) == {"orders/part-0", ".s/a/s1", ".s/a/s2"}
     committer.close()
+
+
+_ENDS = """
+import atexit, sys
+from connectors.hdfs.committer import FileCommitter
+from runtime.storage.opening import open_file_system
+from tests.unit.test_file_committer import entry_of
+
+committer = FileCommitter(open_file_system)
+entry = entry_of(sys.argv[1], [f"dt={n}/part" for n in range(20)])
+atexit.register(lambda: print(committer.commit([entry], timeout_s=10, after_crash=False)))
+"""
+
+
+def test_what_is_decided_when_a_process_ends_is_published(tmp_path: Path) -> None:
+    """A program with a drop-in query that goes on has its last batch settled at its end, when
+    Python's thread pools take no work any more."""
+    staging = tmp_path / ".s" / "a"
+    staging.mkdir(parents=True)
+    for n in range(20):
+        (staging / f"s{n}").write_bytes(b"x")
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDS, f"file://{tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert "CommitOutcome.COMMITTED" in ended.stdout, ended.stderr
+    assert len(list((tmp_path / "orders").glob("dt=*/part"))) == 20
