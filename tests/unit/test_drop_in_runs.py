@@ -1,0 +1,169 @@
+"""How runs of drop-in queries begin and end in the user's process: one at a time, with no rest."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from runtime.checkpoint.coordinator import BarrierCoordinator
+from runtime.checkpoint.leader import FileLeaderStore, Leader
+from runtime.checkpoint.store import open_store
+from runtime.errors import ConfigError, FencedError
+from runtime.service.drop_in_client import QueryRun
+from runtime.spark import drop_in
+from runtime.spark.active_queries import ActiveQuery, find_query
+from runtime.storage.file_system import FileSystem
+from tests.drop_in_world import FORMAT, World
+from tests.waiting import join, wait_for
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there."""
+    found = urlsplit(address)
+    try:
+        with socket.create_connection((found.hostname or "", found.port or 0), timeout=60):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+def test_the_run_before_has_ended_when_the_next_one_of_its_query_has_begun(world: World) -> None:
+    """Whatever was left of it, threads and a port for each run, would last as long as the process,
+    and its sweep go on beside the new one's."""
+    old = world.begin()
+    assert _answers(old.address.address)
+    world.query.runId = "run-2"
+    new = world.begin()
+    assert not _answers(old.address.address)
+    assert _answers(new.address.address)
+
+
+def test_a_run_that_has_ended_listens_no_more(world: World) -> None:
+    """A program may start queries for as long as it lives."""
+    run = world.begin()
+    world.query.isActive = False
+    wait_for(lambda: not _answers(run.address.address), what="the end of the run's service")
+
+
+def test_a_start_that_fails_behind_its_seal_listens_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that slept, and finds that a later one has announced itself; Spark tries again."""
+    told: list[str] = []
+
+    def announce(_store: FileLeaderStore, leader: Leader, *, is_newest: object) -> None:
+        assert _answers(leader.address)
+        told.append(leader.address)
+        raise FencedError("a later run leads", {}, "Leave it to that one.")
+
+    monkeypatch.setattr(FileLeaderStore, "announce", announce)
+    with pytest.raises(FencedError, match="a later run leads"):
+        world.begin()
+    (address,) = told
+    assert not _answers(address)
+
+
+def test_a_run_announces_itself_beside_its_checkpoints(world: World) -> None:
+    """`sluice checkpoint` names the last leader; an earlier run that wakes up finds it there."""
+    run = world.begin()
+    leader = FileLeaderStore(open_store(f"{world.location}/sluice").fs).current()
+    assert leader is not None
+    assert leader == Leader(
+        leader_session_id=run.address.leader_session_id,
+        address=run.address.address,
+        generation=run.generation,
+    )
+
+
+def test_a_sink_that_this_process_does_not_have_is_refused_by_name(world: World) -> None:
+    """Spark's processes import another Sluice than the one that was installed, for example."""
+    with pytest.raises(ConfigError, match=rf"format=sluice-new known={FORMAT}.*install"):
+        world.client.begin("sluice-new", world.location, {})
+
+
+def test_a_start_with_another_sink_is_not_given_the_run_of_the_first(world: World) -> None:
+    """Files would be written by what writes to Kafka, to whatever its options name."""
+    world.begin({"path": "/a"})
+    with pytest.raises(FencedError, match="with options of its own"):
+        world.client.begin("sluice-files", world.location, {"path": "/a"})
+
+
+def test_a_call_that_is_made_again_while_the_first_one_waits_is_given_its_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose connection broke asks once more; both are the one query that runs."""
+    looks: list[str] = []
+
+    def look(*args: Any) -> ActiveQuery:
+        found = find_query(*args)
+        looks.append(found.run_id)
+        return found
+
+    monkeypatch.setattr(drop_in, "find_query", look)
+    begun: list[QueryRun] = []
+    begin = partial(world.begin, {"slow": "yes"})
+    threads = [threading.Thread(target=lambda: begun.append(begin())) for _ in range(2)]
+    world.may_start.clear()
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: len(looks) == 2, what="the second call")
+    world.may_start.set()
+    join(*threads)
+    assert begun[0] == begun[1]
+
+
+def test_queries_are_closed_only_once_no_start_is_under_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends behind it: a start would be cut off with its seal written, and nobody left
+    to stop what it has made."""
+    stopped: list[str] = []
+    stop = BarrierCoordinator.stop
+
+    def told(coordinator: BarrierCoordinator) -> None:
+        stop(coordinator)
+        stopped.append(coordinator.session)
+
+    monkeypatch.setattr(BarrierCoordinator, "stop", told)
+    world.may_start.clear()
+    slow = threading.Thread(target=lambda: _refused(lambda: world.begin({"slow": "yes"})))
+    slow.start()
+    wait_for(lambda: world.makes_a_sink, what="the start")
+    threading.Timer(0.2, world.may_start.set).start()  # a close that does not wait is over by then
+    world.queries.close()
+    assert len(stopped) == 1
+    join(slow)
+
+
+def _refused(call: Callable[[], object]) -> None:
+    with pytest.raises(FencedError, match="being stopped"):
+        call()
+
+
+def test_a_file_system_is_opened_once_for_all_batches_of_a_query(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On HDFS each one has a client with its own connections; a batch asks at three places."""
+    opened: list[str] = []
+    really = drop_in.open_file_system
+
+    def open_one(uri: str, jvm: object) -> FileSystem:
+        opened.append(uri)
+        return really(uri, jvm)
+
+    monkeypatch.setattr(drop_in, "open_file_system", open_one)
+    for _ in range(3):
+        world.begin()
+    assert sorted(opened) == [world.location, f"{world.location}/sluice"]
