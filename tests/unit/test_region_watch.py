@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.checkpoint.core import RegionStatusView
 from runtime.checkpoint.pressure import PressureAlarm
 from runtime.checkpoint.region_watch import RegionsSeen, RegionWatch
 from runtime.errors import UnreachableError
 from runtime.model import SplitRange
-from tests.core_driver import split
+from tests.core_driver import FAST, CoreDriver, split
 from tests.fakes import FakeSource, ManualClock
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -115,6 +116,51 @@ def test_what_retention_takes_from_a_parked_region_is_an_error(
             seen.watch.look()
     lost = [entry.getMessage().rpartition("=")[2] for entry in caplog.records]
     assert lost == ["1", "3", "7", "15", "31", "63"]
+
+
+class Unknowing(FakeSource):
+    """A source that has not been told yet where a partition ends."""
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """See `SplitEnumerator.lag_records`."""
+        return None if positions[0].partition == 0 else super().lag_records(positions)
+
+
+def looked(
+    splits: Sequence[SplitRange], *sources: FakeSource, is_parked: bool = False
+) -> RegionStatusView:
+    """What is shown of the one region that has these splits."""
+    watch = RegionWatch(
+        lambda: RegionsSeen(
+            positions={"main": splits}, parked=("main",) if is_parked else (), ratios={}
+        ),
+        sources={source.source_id: source for source in sources},
+        interval_s=1.0,
+        alarm_s=None,
+        timeout_s=1.0,
+        clock=ManualClock(),
+    )
+    watch.look()
+    (told,) = watch.told(CoreDriver(FAST).status()).regions
+    return told
+
+
+def test_a_split_whose_lag_is_not_known_yet_is_left_out() -> None:
+    """The status is shown all the same."""
+    told = looked((split(0, 0, 5), split(1, 0, 5)), Unknowing("source", {0: 9, 1: 8}))
+    assert (told.lags, told.lag_records) == ({"input-1": 3}, 3)
+
+
+@pytest.mark.parametrize("is_parked", [False, True])
+def test_each_source_is_asked_for_its_own_splits(*, is_parked: bool) -> None:
+    """Of a region that reads several."""
+    told = looked(
+        (split(0, 0, 5), split(1, 0, 5, source_id="audit")),
+        FakeSource("source", {0: 9}),
+        FakeSource("audit", {1: 7}),
+        is_parked=is_parked,
+    )
+    assert told.lags == {"input-0": 4, "input-1": 2}
 
 
 def test_looks_go_on_after_one_that_failed_by_a_clients_bug() -> None:
