@@ -95,6 +95,14 @@ def test_seals_are_never_retired() -> None:
     assert _kept(places) == [0, 2, 6, 9, 10, 11]
 
 
+def test_starts_take_no_place_of_what_people_look_for() -> None:
+    """A job that was started again and again behind three failures still shows these."""
+    places = [_place(0), *(_aborted(each) for each in (1, 2, 3))]
+    places += [_seal(each) for each in (4, 5, 6)]
+    places += [_place(each) for each in range(7, 12)]
+    assert _kept(places) == [0, 1, 2, 3, 4, 5, 6, 9, 10, 11]
+
+
 def test_rule_6_a_session_that_sealed_twice_keeps_both_seals() -> None:
     """s1 publishes checkpoint 0 and sleeps; s2 seals 1; s1 wakes, seals 2 and goes on. Place 2 is
     the next one of s2: were it retired, s2 would decide there."""
