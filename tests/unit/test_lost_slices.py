@@ -250,3 +250,17 @@ def test_what_a_decision_does_not_name_is_none_of_its_losses() -> None:
     answers = [(committable("mine"), lost), (committable("held"), lost)]
     (work,) = unsettled_works([region], answers)
     assert (work.region, work.ranges) == ("main", ("input-0:[3,5)",)), "and no empty range"
+
+
+def test_what_is_accepted_as_lost_is_the_lost_transactions_own_part() -> None:
+    """Where that is told: the region's others are visible, and whoever wrote all of its ranges
+    again by hand would double them."""
+    region = RegionRecord(
+        region="main",
+        generation=0,
+        splits=(split(0, 3, 5), split(1, 7, 9)),
+        committables=(committable("mine"), committable("other")),
+    )
+    lost = CommitReport(outcome=CommitOutcome.ABORTED, ranges=("input-1:[7,9)",))
+    (work,) = unsettled_works([region], [(committable("mine"), lost)])
+    assert work.ranges == ("input-1:[7,9)",)
