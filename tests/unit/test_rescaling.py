@@ -266,6 +266,30 @@ def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
     assert decode_drops(entry).in_all == 15
 
 
+@pytest.mark.parametrize("kept", ["counted", "dropped", "held"])
+def test_what_a_vanished_region_kept_stays_with_readers_of_its_source(kept: str) -> None:
+    """A region of another source would count records that it has never read, or go on with files
+    of another pipeline's rows."""
+    audit = (replace(GRAPH[0], operator_id="audit", name="audit"),)
+    entry = {
+        "counted": encode_totals(RecordCounts(read=5), operator_id="source"),
+        "dropped": encode_drops(Drops(in_all=5), operator_id="source"),
+        "held": replace(committable("held"), redistribution=Redistribution.SPLIT),
+    }[kept]
+    main, side = two_regions(2).regions
+    other = RegionRecord(region="a", generation=0, batch_id=1, splits=(split(0, 0, 1),))
+    other = replace(other, splits=(replace(other.splits[0], source_id="audit"),))
+    regions = (other, main, replace(side, operator_states=(entry,)))
+    old = replace(
+        two_regions(2), regions=regions, assignment=assignment_of(regions), graph=(*GRAPH, *audit)
+    )
+    first, last = plan_of("a", "main-0").regions
+    plan = replace(PLAN, regions=(replace(first, source_ids=("audit",)), last), graph=old.graph)
+    verify_rescalable(old, plan)
+    states = {each.region: each.operator_states for each in dealt_anew(old, plan, generation=3)[0]}
+    assert states == {"a": (), "main-0": (entry,)}
+
+
 def test_what_a_function_that_the_graph_does_not_name_has_counted_stays_counted() -> None:
     """An older Sluice recorded no such operator: the splits of its region say what it read."""
     old = two_regions(2)
