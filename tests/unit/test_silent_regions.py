@@ -358,6 +358,19 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
     assert driver.core.is_live("side", 0)
 
 
+@pytest.mark.parametrize("hears", [Silence.begun, Silence.asked])
+def test_silence_begins_when_somebody_was_heard_of(
+    hears: Callable[[Silence, str, float], None],
+) -> None:
+    """Not at the look before that."""
+    silence = Silence()
+    silence.watch(0.0)
+    hears(silence, "main", 1.5)
+    silence.watch(2.5)
+    for limit_s, found in ((1.0, ["main"]), (2.0, [])):
+        assert [*silence.over(limit_s), *silence.never_asked(limit_s)] == found
+
+
 def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
     """A life registers as often as it likes; what it has asked for, it has asked for."""
     silence = Silence()
