@@ -12,6 +12,7 @@ from runtime.checkpoint.messages import (
     Commit,
     EndJob,
     Publish,
+    Published,
     RegionFailed,
     RegionParked,
     RegionRestarted,
@@ -22,7 +23,7 @@ from runtime.checkpoint.messages import (
 )
 from runtime.checkpoint.parking import end_or_park
 from runtime.checkpoint.plan import CheckpointSettings, OnRegionFailure
-from runtime.contracts import FailureReason
+from runtime.contracts import FailureReason, PublishOutcome
 from runtime.errors import (
     ConfigError,
     DeliveryError,
@@ -172,6 +173,25 @@ def test_an_epoch_that_never_comes_parks_the_slow_region() -> None:
     assert driver.core.is_parked("main")
     assert not driver.core.is_parked("side")
     assert not driver.seen(EndJob)
+
+
+def test_a_decision_that_nobody_made_late_parks_nobody() -> None:
+    """Its store did not answer until all of it had grown old: where a strategy gives a region up
+    for that, the job ends. It would go on for ever and decide nothing."""
+    driver = CoreDriver(replace(PARK, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO)
+    driver.auto = False
+    driver.tick()
+    for region in ("main", "side"):
+        batch = BatchKey(region=region, generation=0, batch_id=1)
+        ack = driver.acknowledgement(batch, driver.poll(3, region=region))
+        driver.tell(Acknowledged(ack=replace(ack, decide_by_s=driver.clock() + 4.0)))
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN))
+    driver.tick(5.0)
+    assert driver.seen(Publish)[-1].verdict is Verdict.ABORTED
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, RegionGivenUpError)
+    assert not driver.seen(RegionParked)
 
 
 def test_an_outage_parks_nobody() -> None:
