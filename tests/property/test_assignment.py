@@ -172,7 +172,8 @@ def test_a_record_without_an_assignment_leaves_every_split_where_it_is(
     assert hand_over(regions, recorded(record(regions=regions))) == regions
 
 
-@given(_handed_over(), st.sampled_from(["missing", "twice", "unknown", "region"]))
+@pytest.mark.parametrize("how", ["missing", "twice", "unknown", "region"])
+@given(handed=_handed_over())
 def test_positions_and_assignment_that_do_not_fit_are_damage(
     handed: tuple[tuple[RegionRecord, ...], Assignment], how: str
 ) -> None:
