@@ -3,11 +3,12 @@
 import io
 from typing import Any
 
-from runtime.checkpoint.messages import Progress
+from runtime.checkpoint.messages import Progress, RegionFailed, Report
 from runtime.checkpoint.states import State
 from runtime.contracts import FailureReason
 from runtime.model import CheckpointKind
 from runtime.spark.region_lines import RegionLines
+from tests.core_driver import FAST, TWO, CoreDriver
 
 
 def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:
@@ -52,3 +53,19 @@ def test_a_run_without_a_checkpoint_says_so() -> None:
     with RegionLines(out):
         pass
     assert out.getvalue() == "last_checkpoint=none\n"
+
+
+def test_a_core_tells_what_the_lines_are_made_of() -> None:
+    """With each change of a checkpoint: of a region that has failed once."""
+    out, driver = io.StringIO(), CoreDriver(FAST, regions=TWO)
+    driver.tell(RegionFailed(region="side", generation=0, error=RuntimeError("a task failed")))
+    again = driver.restart("side")
+    driver.tick(1.0)
+    driver.ack(driver.poll(3))
+    driver.ack(driver.poll(3, region="side", generation=again), region="side", generation=again)
+    with RegionLines(out) as lines:
+        for report in driver.seen(Report):
+            lines.on_progress(report.progress)
+    checkpoint, *ends = out.getvalue().splitlines()
+    assert checkpoint.startswith("checkpoint=2 completed=main,side carried=- records=6 ")
+    assert ends == ["region=main attempts=1", "region=side attempts=2", "last_checkpoint=2"]
