@@ -1,7 +1,7 @@
 """What became of the records of one epoch: the first error that matters, and the record it hit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -66,10 +66,14 @@ class DeliveryLog:
 
     It costs nothing while all goes well: the client calls back for errors alone, and the rows that
     a callback refers to are let go when they are delivered.
+
+    Attributes:
+        scope: of the task and epoch; an error names it.
+        failed_records: so far.
     """
 
     def __init__(self, scope: TaskScope) -> None:
-        self._scope = scope
+        self.scope = scope
         self._failure: _Failure | None = None
         self._client_error: KafkaError | None = None
         self._abort_reason: Callable[[], KafkaError | None] = lambda: None
@@ -79,9 +83,9 @@ class DeliveryLog:
         """Whom to ask why records were thrown away, where no report and no callback has told."""
         self._abort_reason = abort_reason
 
-    def ends(self, scope: TaskScope) -> None:
-        """What the epoch has read, and its checkpoint, are known now: an error names them."""
-        self._scope = scope
+    def ends(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
+        """What the epoch has read, and its checkpoint, are known now."""
+        self.scope = replace(self.scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
 
     def on_delivery(self, rows: pa.RecordBatch) -> OnDelivery:
         """The callback for records made of ``rows``; knows them for the message of an error."""
@@ -144,7 +148,7 @@ class DeliveryLog:
         failure, fatal = self._failure, self._client_error
         if failure is None:
             if fatal is not None and fatal.fatal():
-                raise self.error(fatal, _ranges_text(self._scope.source_ranges))
+                raise self.error(fatal, _ranges_text(self.scope.source_ranges))
             return
         if is_consequence(failure.error):
             failure.error = fatal or self._abort_reason() or failure.error
@@ -196,16 +200,16 @@ class DeliveryLog:
         return {"topic": failure.topic, "partition": partition if known else "by key"}
 
     def _source(self, rows: pa.RecordBatch | None, row: int | None) -> dict[str, object]:
-        ranges = self._scope.source_ranges
+        ranges = self.scope.source_ranges
         found = None if rows is None else source_position(rows, row, ranges)
         return found or _ranges_text(ranges)
 
     def _task(self) -> dict[str, object]:
-        batch = self._scope.batch
+        batch = self.scope.batch
         return {
             "region": batch.region,
             "batch_id": batch.batch_id,
-            "checkpoint_id": self._scope.checkpoint_id,
+            "checkpoint_id": self.scope.checkpoint_id,
         }
 
 

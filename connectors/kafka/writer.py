@@ -99,7 +99,6 @@ class TransactionalWriter:
         self._waits = waits
         self._for_producer = ProducerWait(registry, scope.batch, "a producer")
         self._for_brokers = ProducerWait(registry, scope.batch, _BROKERS)
-        self._scope = scope
         self._registry = registry
         self._schemas = _Schemas(topic)
         self._delivery = DeliveryLog(scope)
@@ -128,8 +127,7 @@ class TransactionalWriter:
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `runtime.contracts.ContinuousWriter`."""
-        self._scope = replace(self._scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
-        self._delivery.ends(self._scope)
+        self._delivery.ends(ranges, checkpoint_id=checkpoint_id)
         if self._lease is not None:
             self._flush(self._lease)
             self._pool.end(self._lease)
@@ -155,7 +153,7 @@ class TransactionalWriter:
             self._held = lease
         else:
             self._pool.spend(lease)
-        return [encode_handle(handle, operator_id=self._scope.operator_id)]
+        return [encode_handle(handle, operator_id=self._delivery.scope.operator_id)]
 
     def _flush(self, lease: Lease) -> None:
         if not self._is_flushed:
@@ -198,17 +196,17 @@ class TransactionalWriter:
         return self._lease, self._sender
 
     def _begin(self) -> tuple[Lease, RecordSender]:
+        scope = self._delivery.scope
         lease = self._for_producer.until_ready(
-            lambda step_s: self._pool.take(self._scope, timeout_s=step_s),
-            timeout_s=self._waits.ready_s,
+            lambda step_s: self._pool.take(scope, timeout_s=step_s), timeout_s=self._waits.ready_s
         )
         try:
             self._registered_s = self._registry.register(
                 RegisteredAttempt(
-                    batch=self._scope.batch,
-                    operator_id=self._scope.operator_id,
+                    batch=scope.batch,
+                    operator_id=scope.operator_id,
                     resource=lease.producer.identity.resource,
-                    checkpoint_id=self._scope.checkpoint_id,
+                    checkpoint_id=scope.checkpoint_id,
                 )
             )
             failpoint("before-begin")
@@ -230,12 +228,12 @@ class TransactionalWriter:
     def _handle(
         self, producer: TransactionalProducer, outputs: tuple[OutputCount, ...]
     ) -> TransactionHandle:
-        identity = producer.identity
+        identity, scope = producer.identity, self._delivery.scope
         return TransactionHandle(
             transactional_id=identity.transactional_id,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
-            checkpoint_id=self._scope.checkpoint_id,
+            checkpoint_id=scope.checkpoint_id,
             record_count=sum(output.records for output in outputs),
             outputs=outputs,
             sources=tuple(
@@ -245,7 +243,7 @@ class TransactionalWriter:
                     start_offset=r.start_offset,
                     end_offset=r.end_offset,
                 )
-                for r in self._scope.source_ranges
+                for r in scope.source_ranges
             ),
         )
 
@@ -272,7 +270,6 @@ class PlainWriter:
         self._waits = waits
         self._wait = wait
         self._client = client
-        self._scope = scope
         self._drop = drop
         self._is_checked = guarantee is not Guarantee.NONE
         self._is_flushed = False
@@ -299,8 +296,7 @@ class PlainWriter:
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         """See `runtime.contracts.ContinuousWriter`."""
-        self._scope = replace(self._scope, source_ranges=tuple(ranges), checkpoint_id=checkpoint_id)
-        self._delivery.ends(self._scope)
+        self._delivery.ends(ranges, checkpoint_id=checkpoint_id)
         self._flush()
 
     def pre_commit(self) -> list[StateEntry]:
@@ -324,10 +320,11 @@ class PlainWriter:
         except StreamError as err:
             if self._is_checked or isinstance(err, FencedError):  # that ends the task's wait
                 raise
+            batch = self._delivery.scope.batch
             log.warning(
                 "records lost, as guarantee=none allows: region=%s batch_id=%d records=%d error=%s",
-                self._scope.batch.region,
-                self._scope.batch.batch_id,
+                batch.region,
+                batch.batch_id,
                 self._delivery.failed_records,
                 err,
             )
