@@ -27,6 +27,16 @@ __all__ = ["HdfsSink"]
 _JOINABLE = ("none", "uncompressed", "gzip")
 
 _ROLLS = ("size_bytes", "age", "idle")
+_SIZE = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0*[1-9][0-9]{0,17})\s*")
+_TAKEN_BY_TASKS = {
+    "maxrecordsperfile": (re.compile(r"[+-]?[0-9]{1,18}"), "a whole number"),
+    "parquet.block.size": (_SIZE, "a whole number of bytes"),
+    "parquet.page.size": (_SIZE, "a whole number of bytes"),
+    "parquet.dictionary.page.size": (_SIZE, "a whole number of bytes"),
+    "orc.stripe.size": (_SIZE, "a whole number of bytes"),
+    "sep": (re.compile(r"(?s).+"), "one character, or several"),
+    "delimiter": (re.compile(r"(?s).+"), "one character, or several"),
+}
 _SECRET = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 
 
@@ -90,6 +100,7 @@ class HdfsSink:
         self._columns = None if columns is None else _names(columns, "columns", "['day', 'value']")
         self._options = {key: _text(value) for key, value in (options or {}).items()}
         _require_one_place(self._options)
+        _require_values(self._options)
         self._name = name or f"files-{directory}"
         self._uid = uid
         self._roll = roll
@@ -265,6 +276,19 @@ def _require_one_place(options: Mapping[str, str]) -> None:
             {"option": "path"},
             "Leave it out: the first argument says where readers find the files.",
         )
+
+
+def _require_values(options: Mapping[str, str]) -> None:
+    """Those that Spark's writers read in their tasks alone: an error there is one of each batch,
+    and each is tried again."""
+    for key, value in options.items():
+        pattern, wanted = _TAKEN_BY_TASKS.get(key.strip().lower(), (None, ""))
+        if pattern is not None and not pattern.fullmatch(value):
+            raise ConfigError(
+                "an option of a file sink has a value that Spark's writer does not take",
+                {"option": key, "value": repr(value)},
+                f"Give {wanted}.",
+            )
 
 
 def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:

@@ -44,11 +44,26 @@ class TestSettings:
             ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
             ({"path": "/data/x", "partitionby": ["a"]}, "partition_by"),
             ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option of its format"),
+            ({"path": "/data/x", "options": {"maxRecordsPerFile": "x"}}, "Give a whole number"),
+            ({"path": "/data/x", "options": {"maxRecordsPerFile": 1.5}}, "maxRecordsPerFile"),
+            ({"path": "/data/x", "options": {"parquet.block.size": "x"}}, "number of bytes"),
+            ({"path": "/data/x", "options": {"parquet.block.size": "128m"}}, "value='128m'"),
+            ({"path": "/data/x", "options": {"parquet.page.size": 0}}, "number of bytes"),
+            ({"path": "/data/x", "options": {"ORC.stripe.size": "-1"}}, "ORC.stripe.size"),
+            ({"path": "/data/x", "format": "csv", "options": {"sep": ""}}, "one character"),
+            ({"path": "/data/x", "format": "csv", "options": {"delimiter": ""}}, "delimiter"),
         ],
     )
     def test_mistakes_are_named(self, settings: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigError, match=said):
             HdfsSink(**settings)
+
+    def test_values_that_sparks_tasks_take_are_taken(self) -> None:
+        """As Java and Hadoop read numbers; a separator may be any, and a limit of 0 is none."""
+        HdfsSink("/data/x", options={"maxRecordsPerFile": 0, "parquet.block.size": " +1048576 "})
+        HdfsSink("/data/x", options={"maxrecordsperfile": "-1", "parquet.block.size": "0x100000"})
+        for separator in ("\t", "||", " "):
+            HdfsSink("/data/x", format="csv", options={"sep": separator})
 
     def test_a_relative_path_names_one_place(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
