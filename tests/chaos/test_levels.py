@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)
 
 @pytest.mark.parametrize(
     "level",
-    [0, pytest.param(1, marks=pytest.mark.long)],  # not under kills: `tests/contract/test_committer.py`
+    [0, pytest.param(1, marks=pytest.mark.long)],  # else `tests/contract/test_committer.py`
     ids=lambda level: f"transaction.version={level}",
 )
 def test_recovery_is_exact_at_lower_levels(
