@@ -1,24 +1,26 @@
 """One rule about files broken at a time; see `tests.simulation.mutations`."""
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connectors.hdfs import committer, files_survey, rolling_writer
+from connectors.hdfs import committer, files_survey, rolling_writer, staging
 from connectors.hdfs.committables import COMMITTABLE_KIND, FileSet, StagedFile
+from connectors.hdfs.committer import FileCommitter
 from connectors.hdfs.coordination import FileSinkCoordinator
+from connectors.hdfs.staging import StagingAttempt
 from runtime.checkpoint import rescaling
 from runtime.checkpoint.messages import CoreEvent, Publish
 from runtime.checkpoint.settlement import Settlement
 from runtime.checkpoint.steps import Hands
 from runtime.contracts import CommitOutcome, CommitReport, SweepView
 from runtime.errors import StorageError
-from runtime.model import Verdict, committables_of
+from runtime.model import BatchKey, SplitRange, StateEntry, Verdict, committables_of
 from runtime.storage.file_system import FileSystem
-from tests.simulation.files import FILES
+from tests.simulation.files import FILES, FileTask, Staging
 
 __all__ = ["FILE_MUTATIONS"]
 
@@ -46,6 +48,57 @@ def believe_a_rename_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
         return CommitReport(outcome=CommitOutcome.COMMITTED)
 
     patch.setattr(committer, "_publish_one", broken)
+
+
+def take_what_is_not_renamed_for_published(patch: pytest.MonkeyPatch) -> None:
+    """Rule 20: what a file system could not do now is done later, and not for good."""
+    commit = FileCommitter.commit
+
+    def broken(self: Any, committables: Sequence[StateEntry], **limits: Any) -> list[CommitReport]:
+        reports = commit(self, committables, **limits)
+        is_open = CommitOutcome.PENDING
+        done = CommitReport(outcome=CommitOutcome.COMMITTED)
+        return [done if report.outcome is is_open else report for report in reports]
+
+    patch.setattr(FileCommitter, "commit", broken)
+
+
+def take_a_rename_back_that_did_not_answer(patch: pytest.MonkeyPatch) -> None:
+    """Rule 20: it may have happened, and readers may have seen the file: it stays."""
+    publish_one = committer._publish_one  # noqa: SLF001 - broken on purpose
+
+    def broken(fs: FileSystem, files: FileSet, file: StagedFile, **looks: bool) -> CommitReport:
+        try:
+            if fs.move(files.staged_path(file), files.final_path(file)):
+                return CommitReport(outcome=CommitOutcome.COMMITTED)
+        except StorageError:
+            fs.delete(files.final_path(file))
+            raise
+        return publish_one(fs, files, file, **looks)
+
+    patch.setattr(committer, "_publish_one", broken)
+
+
+def stage_below_the_target(patch: pytest.MonkeyPatch) -> None:
+    """Rule 20: what is staged lies beside the target, where no reader looks."""
+    patch.setattr(staging, "_PREFIX", "out/staging-")
+
+
+def one_name_for_all_attempts(patch: pytest.MonkeyPatch) -> None:
+    """Rule 20: a staged name is one attempt's alone, or a task that outlives its driver writes over
+    what another one has staged."""
+    task = Staging.task
+
+    def broken(self: Staging, directory: Any, splits: Iterable[SplitRange]) -> FileTask:
+        made = task(self, directory, splits)
+        made.number = 0
+        return made
+
+    def draw(self: Staging, batch: BatchKey) -> StagingAttempt:
+        return StagingAttempt(batch=batch, attempt="0" * 32)
+
+    patch.setattr(Staging, "task", broken)
+    patch.setattr(Staging, "_draw", draw)
 
 
 def _with_view(patch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -120,6 +173,31 @@ FILE_MUTATIONS: Mapping[
         believe_a_rename_that_did_not_answer,
         {**_FILES, "refused": 0.1, "lost_answer": 0.1, "late": 0.1},
         "a decided file is deleted",  # the emptied directory is thought to be, and tidied away
+    ),
+    "take what is not renamed for published": (
+        take_what_is_not_renamed_for_published,
+        {**_FILES, "refused": 0.2, "lost_answer": 0.1},
+        "marked before its files are visible",
+    ),
+    "take a rename back that did not answer": (
+        take_a_rename_back_that_did_not_answer,
+        {**_FILES, "lost_answer": 0.2},
+        "a published file is deleted",
+    ),
+    "stage below the target": (
+        stage_below_the_target,
+        _FILES,
+        "a file is written where readers look",
+    ),
+    "one name for all attempts": (
+        one_name_for_all_attempts,
+        {**_FILES, "fail_task": 0.2, "kill": 0.03},
+        "a decided file is written over",
+    ),
+    "one name for all attempts, where files are held": (
+        one_name_for_all_attempts,
+        {**_HELD, "fail_task": 0.2},
+        "a held file is written over",
     ),
     "sweep decided files": (
         sweep_decided_files,

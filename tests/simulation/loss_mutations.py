@@ -1,16 +1,17 @@
 """What is lost of a decision, repaired or accepted in a wrong way: the simulator must notice."""
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from runtime.checkpoint import settlement
 from runtime.checkpoint.decided import DecidedWork, SharedCommitters
 from runtime.checkpoint.losses import digest_of
 from runtime.checkpoint.repairs import Repairs
 from runtime.checkpoint.settlement import Answers, Settlement
-from runtime.contracts import CommitOutcome
+from runtime.contracts import CommitOutcome, UnsettledWork
 from runtime.model import CheckpointRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
@@ -62,6 +63,38 @@ def write_again_what_is_accepted(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(f"{module}.claim_of", lambda *_, **__: {})
 
 
+def _tell(
+    patch: pytest.MonkeyPatch, told: Callable[[Answers], Answers], named: Callable[[Any], Any]
+) -> None:
+    """What is lost of a decision, told in a wrong way."""
+    works_of = settlement.unsettled_works
+
+    def broken(regions: Any, answers: Answers) -> tuple[UnsettledWork, ...]:
+        return tuple(map(named, works_of(regions, told(answers))))
+
+    patch.setattr(settlement, "unsettled_works", broken)
+
+
+def tell_of_some_ranges_only(patch: pytest.MonkeyPatch) -> None:
+    """Rule 11: an error names every range that is lost."""
+    _tell(patch, lambda answers: answers, lambda work: replace(work, ranges=work.ranges[:1]))
+
+
+def tell_what_is_open_as_lost(patch: pytest.MonkeyPatch) -> None:
+    """Rule 5: what was not answered may be there; nobody is asked to give it up."""
+
+    def told(answers: Answers) -> Answers:
+        lost = CommitOutcome.ABORTED
+        return [
+            (entry, replace(r, outcome=lost) if r.outcome is CommitOutcome.PENDING else r)
+            for entry, r in answers
+        ]
+
+    _tell(patch, told, lambda work: work)
+
+
+_ACCEPTED = asdict(PROFILES["one region's loss is told and accepted before another's is known"])
+
 LOSS_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
@@ -72,8 +105,18 @@ LOSS_MUTATIONS: Mapping[
     ),
     "accept whatever is lost": (
         accept_whatever_is_lost,
-        asdict(PROFILES["one region's loss is told and accepted before another's is known"]),
+        _ACCEPTED,
         "marked before it is committed",
+    ),
+    "tell of some ranges only": (
+        tell_of_some_ranges_only,
+        _ACCEPTED,
+        "other ranges are told",
+    ),
+    "tell what is open as lost": (
+        tell_what_is_open_as_lost,
+        _ACCEPTED,
+        "what is accepted as lost is not lost",
     ),
     "write again what is accepted": (
         write_again_what_is_accepted,

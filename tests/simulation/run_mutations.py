@@ -116,6 +116,16 @@ def carry_in_any_kind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegionalCheckpointHandler, "_may_carry", broken)
 
 
+def carry_a_region_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Section 5: so many decisions in a row may leave a region out, and no more."""
+    may_carry = RegionalCheckpointHandler._may_carry  # noqa: SLF001 - broken on purpose
+
+    def broken(self: Any, alignment: Any, carried: frozenset[str]) -> bool:
+        return may_carry(self, replace(alignment, carried={}), carried)
+
+    patch.setattr(RegionalCheckpointHandler, "_may_carry", broken)
+
+
 def believe_a_look_that_failed(patch: pytest.MonkeyPatch) -> None:
     """Rule 7: whose record holds a place is known by reading it, and not known where that fails."""
     publish_record = steps.publish_record
@@ -157,6 +167,11 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
         carry_in_any_kind,
         {"asked": 0.02, "regions": 3, "regional": True, "fail_region": 0.03},
         "a region is carried in a checkpoint that is for all",
+    ),
+    "carry a region for ever": (
+        carry_a_region_for_ever,
+        {"regions": 3, "regional": True, "fail_region": 0.05, "delayed": True},
+        "a region is carried too often",
     ),
     "retire seals": (
         retire_seals,

@@ -58,6 +58,24 @@ def deal_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(startup, "dealt_anew", broken)
 
 
+def forget_a_split_of_a_region_that_vanishes(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: a run with other regions reads all that was read before."""
+
+    def broken(record: Any, plan: Any, *, generation: int) -> Any:
+        regions, assignment = rescaling.dealt_anew(record, plan, generation=generation)
+        keys = [split.key for region in regions for split in region.splits]
+        if {each.region for each in regions} == {each.region for each in record.regions}:
+            return regions, assignment
+        kept = {name: found - set(keys[:1]) for name, found in assignment.regions.items()}
+        fewer = tuple(
+            replace(each, splits=tuple(s for s in each.splits if s.key in kept[each.region]))
+            for each in regions
+        )
+        return fewer, replace(assignment, regions=kept)
+
+    patch.setattr(startup, "dealt_anew", broken)
+
+
 SPLIT_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
 ] = {
@@ -80,5 +98,10 @@ SPLIT_MUTATIONS: Mapping[
         deal_splits_ahead_of_the_record,
         {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
         "not everything is visible in the end",
+    ),
+    "forget a split of a region that vanishes": (
+        forget_a_split_of_a_region_that_vanishes,
+        {"rescale": 4, "partitions": 5, "kill": 0.03, "start": 0.1},
+        "a split was lost",
     ),
 }

@@ -121,6 +121,17 @@ def be_right_by_chance(patch: pytest.MonkeyPatch) -> None:
     _guess(patch, CommitOutcome.COMMITTED)
 
 
+def be_unsure_of_what_is_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Rule 5: a job stops and asks a person only where no broker can tell."""
+
+    def broken(handle: Any, described: Any) -> Judgement:
+        found = judge(handle, described)
+        is_aborted = found.outcome is CommitOutcome.ABORTED
+        return replace(found, outcome=CommitOutcome.UNKNOWN) if is_aborted else found
+
+    patch.setattr(committer, "judge", broken)
+
+
 _FORGOTTEN = asdict(PROFILES["ids and transactions expire, what is lost is repaired"])
 _TORN = asdict(PROFILES["commits are torn, transactions expire and are repaired"])
 _BROKEN_REPAIRS = asdict(PROFILES["repairs fail half-way"])
@@ -167,5 +178,10 @@ TORN_MUTATIONS: Mapping[
         take_what_is_forgotten_for_lost,
         _FORGOTTEN,
         "a repair replaces what is not lost",
+    ),
+    "be unsure of what is aborted": (
+        be_unsure_of_what_is_aborted,
+        _FORGOTTEN,
+        "a job stops for what its brokers know",
     ),
 }

@@ -1,0 +1,190 @@
+"""Every promise that the worlds watch is seen to break: what never fails proves nothing.
+
+Most are broken by a mutation, in whole worlds; the others, of which a world's own rules come first,
+by what is told to the watch here.
+"""
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from connectors.hdfs.committables import FileSet, StagedFile, encode_file_set
+from runtime.checkpoint.messages import Progress, Report
+from runtime.checkpoint.states import State
+from runtime.contracts import FailureReason
+from runtime.model import CheckpointKind, RegionRecord, SplitRange
+from tests.checkpoint_records import record
+from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
+from tests.simulation.file_mutations import FILE_MUTATIONS
+from tests.simulation.file_watch import TARGET
+from tests.simulation.files import FILES
+from tests.simulation.lineage import Standing
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.profile import Profile
+from tests.simulation.run_watch import RunWatch
+from tests.simulation.watch import ViolationError
+from tests.simulation.world import World
+
+_MODULES = sorted(Path(__file__).parent.glob("*.py"))
+
+
+def _world() -> World:
+    return World(0, Profile(files=True, only_files=True))
+
+
+def _decide(world: World, at: int, *offsets: int) -> FileSet:
+    """A decision names a file of these rows of partition 0, and it is staged."""
+    name = f"part-00000-{at:036x}-c000.json"
+    rows = "".join(f"0-{offset}\n" for offset in offsets).encode()
+    file = StagedFile(staged=f"p=0/{name}", final=f"p=0/f{at}.json", length_bytes=len(rows))
+    files = FileSet(target=TARGET, staging=f".staged/{at}", rows=len(offsets), files=(file,))
+    world.shelf.write(files.staged_path(file), rows)
+    entry = encode_file_set(files, operator_id=FILES)
+    region = RegionRecord(region="main", generation=0, committables=(entry,))
+    split = SplitRange(
+        source_id="s",
+        topic="input",
+        topic_id="t",
+        partition=0,
+        start_offset=min(offsets),
+        end_offset=max(offsets) + 1,
+    )
+    world.watch.lineages.decided(at, Standing(ends={}, assignment=None))
+    world.watch.files.decided(record(at, regions=(region,)), [split])
+    return files
+
+
+def _publish(world: World, files: FileSet, *, staged: str = "") -> None:
+    (file,) = files.files
+    world.shelf.place(staged or files.staged_path(file), files.final_path(file))
+
+
+def _another_file() -> None:
+    world = _world()
+    files = _decide(world, 1, 0)
+    world.shelf.write(".staged/of-a-zombie", b"0-0\n")
+    _publish(world, files, staged=".staged/of-a-zombie")
+
+
+def _moved_away() -> None:
+    world = _world()
+    files = _decide(world, 1, 0)
+    world.shelf.place(files.staged_path(files.files[0]), ".staged/elsewhere")
+
+
+def _in_two_files() -> None:
+    world = _world()
+    for at in (1, 2):
+        _publish(world, _decide(world, at, 0))
+
+
+def _out_of_order() -> None:
+    world = _world()
+    _decide(world, 1, 0)
+    _publish(world, _decide(world, 2, 1))
+
+
+def _deleted_unmarked() -> None:
+    _world().watch.retires(record(1), is_marked=False)
+
+
+def _carried_by_nobodys_leave() -> None:
+    world = _world()
+    carried = Progress(
+        checkpoint_id=1,
+        kind=CheckpointKind.CHECKPOINT,
+        asked_by="interval",
+        state=State.DECIDED,
+        carried={"r0": FailureReason.ERROR},
+    )
+    RunWatch(world.start_process()).ordered(Report(progress=carried))
+
+
+def _no_prefix() -> None:
+    world = World(0, Profile())
+    world.watch.seen[0] = [0]  # and the broker has nothing
+    world.ending.check_readers()
+
+
+def _nobody_finishes() -> None:
+    World(0, Profile()).ending.settle(bound=0)
+
+
+_BROKEN: Mapping[str, Callable[[], None]] = {
+    "another file than the decided one is visible": _another_file,
+    "a decided file is moved away": _moved_away,
+    "a row is in two files": _in_two_files,
+    "files are published out of order": _out_of_order,
+    "a decision is deleted that is not committed on record": _deleted_unmarked,
+    "carried by a global handler": _carried_by_nobodys_leave,
+    "partition 0 is not a prefix": _no_prefix,
+    "a transaction stays open, or nobody finishes": _nobody_finishes,
+}
+
+
+@pytest.mark.parametrize("what", _BROKEN)
+def test_a_broken_promise_is_seen(what: str) -> None:
+    """By its name, when the watch is told of what breaks it."""
+    with pytest.raises(ViolationError) as raised:
+        _BROKEN[what]()
+    assert raised.value.what == what
+
+
+def test_a_promise_that_is_kept_is_none() -> None:
+    """Else the files of the tests above might break it by themselves."""
+    world = _world()
+    for at in (1, 2):
+        _publish(world, _decide(world, at, at - 1))
+        world.watch.files.marked(at)
+    assert world.watch.files.published == 2
+
+
+def _promises(module: Path) -> Iterator[str]:
+    """What `ViolationError` would say, as far as it stands in the text: up to what a world adds."""
+    for function in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        known = {
+            node.targets[0].id: node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and len(node.args) == 2 and _is_require(node.func):
+                yield _begin_of(node.args[1], known)
+
+
+def _is_require(called: ast.expr) -> bool:
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name in ("require", "_require")
+
+
+def _begin_of(said: ast.expr, known: Mapping[str, ast.expr]) -> str:
+    text = ""
+    for part in said.values if isinstance(said, ast.JoinedStr) else [said]:
+        value = part.value if isinstance(part, ast.FormattedValue) else part
+        if isinstance(value, ast.Name) and value.id in known:
+            text += _begin_of(known[value.id], known)
+        elif isinstance(value, ast.Constant):
+            text += str(value.value)
+        else:
+            break
+    return text.partition(":")[0]
+
+
+def test_every_promise_is_broken_by_a_mutation_or_here() -> None:
+    """One that is added has a proof that the worlds, or at least the watch, would notice."""
+    found = {text for module in _MODULES for text in _promises(module)}
+    assert len(found) > 50
+    assert "" not in found
+    mutations = (*MUTATIONS.values(), *FILE_MUTATIONS.values(), *CONTINUOUS_MUTATIONS.values())
+    broken = {*_BROKEN, *(what for _, _, what in mutations)}
+    # Worlds whose regions write files alone break it: `test_files`.
+    broken.add("not every row is in a file in the end")
+    assert [text for text in sorted(found) if not _is_one_of(text, broken)] == []
+
+
+def _is_one_of(begin: str, whole: Iterable[str]) -> bool:
+    return any(text.startswith(begin) for text in whole)
