@@ -59,6 +59,10 @@ def test_the_page_knows_every_mutant_and_none_is_known_to_survive() -> None:
     assert [row.split("`")[1] for row in rows] == [mutant.name for mutant in MUTANTS]
     assert [row for row in rows if "`tests/" not in row and "not run yet" not in row] == []
     assert all(mutant.wrong in row for mutant, row in zip(MUTANTS, rows, strict=True))
+    # A program that broke, or did not end, has a test beside it, too, and is no proof.
+    assert [row for row in rows if row.endswith(("| crash |", "| timeout |"))] == []
+    caught = sum("`tests/" in row for row in rows)
+    assert f"\n{caught} of {len(MUTANTS)} mutants are caught.\n" in text
     simulated = (*MUTATIONS, *FILE_MUTATIONS, *CONTINUOUS_MUTATIONS)
     assert all(f"| {name} |" in text for name in simulated)
 
