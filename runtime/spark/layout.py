@@ -64,7 +64,7 @@ def lay_out(job: Job) -> Layout:
         require_modules(look)
     first = _chosen(job, looks)
     facts = [pipeline.source.check(timeout_s=_CHECK_TIMEOUT_S) for pipeline in job.pipelines]
-    if job.engine is Engine.AUTO and first.continuous:
+    if job.engine is Engine.AUTO:
         refused = refusals(
             _sinks_of(first),
             between_barriers_s=between_barriers_s(job),

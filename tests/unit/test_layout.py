@@ -10,17 +10,29 @@ from pyspark.sql import SparkSession
 
 from connectors.kafka import KafkaSink, KafkaSource
 from connectors.kafka.writer import KafkaWriterFactory
-from runtime.errors import ConfigError, UnreachableError
-from runtime.job import Job
+from runtime.errors import ConfigError, MissingRequirementError, UnreachableError
+from runtime.job import Job, Pipeline
+from runtime.spark import layout as layouts
+from runtime.spark.frame_look import FrameLook
 from runtime.spark.layout import lay_out, refusals
 
 
 class _Source(KafkaSource):
+    checked = 0
+
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
+        self.checked += 1
         return {"cluster_id": "c", "partitions": "2"}
 
     def compression(self, *, timeout_s: float) -> str | None:
         return None
+
+
+class _Bounded(_Source):
+    """Of which the driver cuts the epochs."""
+
+    def hindrance(self) -> str | None:
+        return "an end"
 
 
 class _Asked:
@@ -66,6 +78,7 @@ class _Context:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
+        self.asked = 0
         self._jsc = self
         self.settings: dict[str, str] = {}
 
@@ -85,6 +98,7 @@ class _Context:
         return True
 
     def maxNumConcurrentTasks(self, profile: object) -> int:
+        self.asked += 1
         return self._slots
 
 
@@ -194,6 +208,48 @@ def test_whoever_insists_on_an_engine_has_no_sink_asked_beforehand() -> None:
         asked = _Asked(60.0)
         lay_out(_job(_Sink(asked), interval_s=30.0, engine=engine))
         assert asked.closed == 0
+
+
+def test_a_job_in_micro_batches_waits_for_no_executors() -> None:
+    """It runs with any number of cores, while those of a cluster may take a minute to come."""
+    job = _job(_Sink(_Asked(900.0)), engine="micro-batch")
+    assert lay_out(job).continuous == frozenset()
+    assert cast(Any, job.spark.sparkContext).asked == 0
+
+
+def test_a_sink_that_no_continuous_task_would_write_to_is_not_asked() -> None:
+    """The start checks it; asked here too, its cluster would be waited for twice."""
+    asked, other = _Asked(900.0), _Asked(60.0, error=UnreachableError("nobody", {}, "Wait."))
+    job = _job(_Sink(asked, "a"))
+    job.source(_Bounded(bootstrap_servers="b:1", topics=["in"])).sink(_Sink(other, "b"))
+    layout = lay_out(job)
+    assert [len(layout.regions), len(layout.continuous)] == [2, 1]
+    assert [asked.closed, other.closed] == [1, 0]
+
+
+def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By that its source leaves columns out: with another pipeline's look, some that are read."""
+
+    def look(_spark: object, pipeline: Pipeline) -> FrameLook:
+        return FrameLook(keeps_state=False, columns=frozenset({pipeline.sinks[0].name}))
+
+    monkeypatch.setattr(layouts, "look_at", look)
+    layout = lay_out(_job(_Sink(_Asked(900.0), "a"), _Sink(_Asked(900.0), "b")))
+    read = {region.name: {region.pipeline.sinks[0].name} for region in layout.regions}
+    assert len(read) > 1
+    assert {name: look.columns for name, look in layout.looks.items()} == read
+
+
+def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the brokers would say; and nothing has been changed."""
+    lacking = FrameLook(keeps_state=False, modules=("no_such_package",))
+    monkeypatch.setattr(layouts, "look_at", lambda *_: lacking)
+    job = _job(_Sink(_Asked(900.0)))
+    with pytest.raises(MissingRequirementError, match="pip install no_such_package"):
+        lay_out(job)
+    assert cast(_Source, job.pipelines[0].source).checked == 0
 
 
 def test_a_sink_that_refuses_its_check_is_closed() -> None:
