@@ -1,9 +1,12 @@
 """Batches without records of a query that keeps state."""
 
-from typing import cast
+import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 from runtime.model import SplitRange
 from runtime.spark.next_batch import repeats_its_result, wants_another
@@ -35,3 +38,56 @@ def test_a_whole_result_is_not_written_again_where_nothing_has_changed_it(
 def test_a_query_that_nobody_has_yet_may_want_a_batch() -> None:
     """Its first one may run before its start has returned; one more that gives nothing is right."""
     assert wants_another(None, cast(DataFrame, None))
+
+
+class Execution:
+    """As much as is asked of the run of a query that has just run a batch: its tracker knows the
+    watermark of the batch before, its plan what the batch's own records have seen."""
+
+    def __init__(self, *, seen_ms: int, due_ms: int) -> None:
+        self.watermark_ms = 1000
+        self.seen_ms = seen_ms
+        self.due_ms = due_ms
+
+    def streamingQuery(self) -> "Execution":
+        return self
+
+    def lastExecution(self) -> "Execution":
+        return self
+
+    def executedPlan(self) -> int:
+        return self.seen_ms
+
+    def watermarkTracker(self) -> "Execution":
+        return self
+
+    def updateWatermark(self, plan: int) -> None:
+        self.watermark_ms = max(self.watermark_ms, plan)
+
+    def currentWatermark(self) -> int:
+        return self.watermark_ms
+
+    def shouldRunAnotherBatch(self, said: dict[str, Any]) -> bool:
+        return int(said.get("batchWatermarkMs", 0)) >= self.due_ms
+
+
+class Jvm:
+    """Spark's classes, by whatever packages they are in."""
+
+    def __getattr__(self, name: str) -> "Jvm":
+        return self
+
+    def apply(self, said: str) -> Any:
+        return json.loads(said)
+
+
+@pytest.mark.parametrize(("seen_ms", "is_wanted"), [(7000, True), (3000, False), (0, False)])
+def test_a_plan_is_asked_with_the_watermark_that_its_own_records_have_moved(
+    seen_ms: int, *, is_wanted: bool
+) -> None:
+    """With the one before, a window that they have closed would be given by the batch of the next
+    record: where none comes, never."""
+    query = SimpleNamespace(_jsq=Execution(seen_ms=seen_ms, due_ms=5000))
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(_jvm=Jvm())))
+    wanted = wants_another(cast(StreamingQuery, query), cast(DataFrame, frame))
+    assert wanted is is_wanted
