@@ -2,14 +2,23 @@
 
 import pickle
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from connectors.hdfs import HdfsSink
+from connectors.hdfs import HdfsSink, PartitionCommit
 from connectors.hdfs.coordination import FileSinkCoordinator
 from connectors.hdfs.staging import StagingAttempt, staging_root
-from runtime.contracts import FrameSink, Sink, SinkContext, SinkCoordinator, SweepView, TaskSink
+from runtime.contracts import (
+    Frame,
+    FrameSink,
+    Sink,
+    SinkContext,
+    SinkCoordinator,
+    SweepView,
+    TaskSink,
+)
 from runtime.errors import ConfigError, IllegalTransitionError, StorageError
 from runtime.model import BatchKey
 from runtime.storage.file_system import FileSystem
@@ -101,6 +110,12 @@ class TestSettings:
         sink = HdfsSink("/d/x", **settings)
         with pytest.raises(ConfigError, match=said):
             sink.check_columns(["_hidden", "key", "value"])
+
+    def test_a_frame_is_refused_by_its_columns_before_spark_is_asked(self) -> None:
+        """Which would name neither the sink nor the column that was meant."""
+        frame = cast(Frame, SimpleNamespace(columns=["key", "value"]))
+        with pytest.raises(ConfigError, match="Did you mean value"):
+            HdfsSink("/d/x", columns=["vlaue"]).check_frame(frame)
 
 
 class TestCoordinator:
@@ -231,6 +246,36 @@ class TestCoordinator:
         disk.write(f"{ROOT}/.sluice-probe-{'2' * 32}", b"x")
         coordinator.sweep(view, timeout_s=1)
         assert sorted(disk.files) == sorted([*theirs, f"{ROOT}/.sluice-probe-{'2' * 32}"])
+
+    @pytest.mark.parametrize("commit", [None, PartitionCommit()])
+    def test_partitions_are_marked_where_that_was_asked_for(
+        self, tmp_path: Path, commit: PartitionCommit | None
+    ) -> None:
+        """By what the sink keeps for the run of its job, so that another job that runs meanwhile
+        is refused; readers who wait for marks that nobody makes are told nothing. Without them the
+        object stands in any number of jobs."""
+        sink = HdfsSink(tmp_path / "orders", partition_by=["dt"], partition_commit=commit)
+        first, second = sink.coordinator(), sink.coordinator()
+        first.claim(CONTEXT, timeout_s=1)
+        try:
+            if commit is None:
+                second.check(timeout_s=1)
+            else:
+                with pytest.raises(ConfigError, match="stands in two jobs"):
+                    second.check(timeout_s=1)
+        finally:
+            second.close()
+            first.close()
+
+    def test_a_sink_whose_job_runs_can_be_sent_to_workers(self, tmp_path: Path) -> None:
+        """Without what this process keeps for the run: threads and locks."""
+        sink = HdfsSink(tmp_path / "x", partition_by=["dt"], partition_commit=PartitionCommit())
+        coordinator = sink.coordinator()
+        coordinator.claim(CONTEXT, timeout_s=1)
+        try:
+            assert pickle.loads(pickle.dumps(sink)).settings() == sink.settings()
+        finally:
+            coordinator.close()
 
     @staticmethod
     def on(directory: Path) -> FileSinkCoordinator:

@@ -125,15 +125,25 @@ def test_a_policy_out_of_range_is_refused(settings: dict[str, object]) -> None:
         Roll(**settings)
 
 
+@pytest.mark.parametrize("form", ["csv", "json"])
 @pytest.mark.parametrize(
     "options",
     [{"header": True}, {"compression": "snappy"}, {"codec": "bzip2"}, {"encoding": "UTF-16"}],
 )
-def test_lines_that_cannot_be_put_behind_one_another_do_not_roll(options: dict[str, str]) -> None:
-    """A header in the middle of a file would be a row."""
-    HdfsSink("/data/orders", format="csv", options=options)
+def test_lines_that_cannot_be_put_behind_one_another_do_not_roll(
+    form: str, options: dict[str, str]
+) -> None:
+    """A header in the middle of a file would be a row, and what was compressed by itself is read
+    as far as its first part, or not at all."""
+    HdfsSink("/data/orders", format=form, options=options)
     with pytest.raises(ConfigError, match="cannot roll"):
-        HdfsSink("/data/orders", format="csv", options=options, roll=Roll())
+        HdfsSink("/data/orders", format=form, options=options, roll=Roll())
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc"])
+def test_columns_roll_however_they_are_compressed(form: str) -> None:
+    """They are written anew when they are merged, and not put behind one another."""
+    HdfsSink("/data/orders", format=form, options={"compression": "snappy"}, roll=Roll())
 
 
 def test_the_policy_is_shown_among_the_settings() -> None:

@@ -121,6 +121,21 @@ def test_more_partitions_than_fit_get_more_files(
     assert _numbers(tmp_path, files) == _expected(3)
 
 
+def test_rows_of_partitions_that_are_open_are_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No new partition comes that would make room: a task with a few that grow would hold all of
+    them. The fullest is finished, and goes on in another file."""
+    writer = _writer(str(tmp_path))
+    writer.write(_ROWS)
+    monkeypatch.setattr(task_writer, "_MOST_HELD_BYTES", 2 * _ROWS.column("n").nbytes)
+    for _ in range(3):
+        writer.write(_ROWS)
+    files = writer.finish()
+    assert len(files) > 3
+    assert _numbers(tmp_path, files) == _expected(4)
+
+
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 @pytest.mark.parametrize("store", ["local", "hdfs"])
 def test_abandoned_files_are_closed_without_a_word(
