@@ -263,6 +263,8 @@ def test_rule_10_an_undecided_batch_that_spark_aborts_is_thrown_away(world: Worl
     transaction = world.write(run, 0)
     world.abort(run, 0)
     wait_for(lambda: transaction.state is TransactionState.ABORTED, what="the abort")
+    with pytest.raises(FencedError, match=rf"query_id={world.query.id} batch_id=0"):
+        world.commit(run, 0, transaction)  # of a process that is late
     assert world.broker.read_committed(0) == []
 
 

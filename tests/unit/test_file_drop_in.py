@@ -93,6 +93,16 @@ def test_a_restart_may_give_another_path(world: World, tmp_path: Path) -> None:
     assert _files(new) == ["sales"]
 
 
+def test_a_checkpoint_shows_where_and_how_a_query_writes() -> None:
+    """Among the settings of its record: `sluice checkpoint inspect` tells what has changed."""
+    options = {"path": "/lake/orders", "fileFormat": "json", "partitionBy": "day, city"}
+    assert _made(options, None).settings() == {
+        "path": "file:///lake/orders",
+        "format": "json",
+        "partition_by": "day,city",
+    }
+
+
 def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
     world: World, tmp_path: Path
 ) -> None:
