@@ -320,8 +320,7 @@ def abort_by_hand(
         ConfigError: a decision asks for the commit of one.
         FencedError: the job runs, or its last run has another checkpoint directory.
     """
-    orphans = [line for line in job.lines if line.is_open and line.named is None]
-    chosen = job.chosen(ids) if ids else orphans
+    chosen = job.chosen(ids) if ids else [line for line in job.lines if line.is_orphan]
     for line in chosen:
         _refuse_decided_abort(line, force=force)
     if chosen and not force:

@@ -43,6 +43,7 @@ Standing = str
 SinkKey = tuple[str, str]
 """Operator name and prefix: a sink that was given another prefix left the old one's ids behind."""
 
+_ABORTED = "aborted"
 _COMMIT_IS_DUE = frozenset({"unfinished", "committed", "decided"})
 
 
@@ -85,6 +86,11 @@ class NamedTransaction:
         return self.sink, _prefix_of(self.handle.transactional_id)
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether the checkpoint was aborted: nobody will ever decide it."""
+        return self.standing == _ABORTED
+
+    @property
     def commit_is_due(self) -> bool:
         """Whether a decision that nothing has replaced asks for its commit."""
         return self.standing in _COMMIT_IS_DUE
@@ -110,6 +116,12 @@ class TransactionLine:
     def is_open(self) -> bool:
         """Whether it holds back read_committed readers."""
         return self.described is not None and self.described.state is TransactionState.ONGOING
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether it is open, and no decision names it. A checkpoint that was given up may: its job
+        had not come to abort it, or no broker answered then."""
+        return self.is_open and (self.named is None or self.named.is_given_up)
 
     @property
     def is_unfinished(self) -> bool:
@@ -188,7 +200,7 @@ def named_transactions(
 def _standing(place: Place, record: CheckpointRecord) -> Standing:
     if place.superseded_by is not None:
         return "superseded"
-    return "aborted" if record.verdict is Verdict.ABORTED else place.standing
+    return _ABORTED if record.verdict is Verdict.ABORTED else place.standing
 
 
 def overview(

@@ -184,6 +184,19 @@ def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
     assert list(broker.discarded) == [orphan]
 
 
+def test_an_abort_of_all_that_is_open_takes_what_a_checkpoint_that_was_given_up_names(
+    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job was killed behind that record, or no broker answered it: readers wait, and the
+    command said that there was nothing to do."""
+    _leave_out_the_looks(monkeypatch)
+    given_up = _begun(broker, "new")
+    entry = encode_handle(handle_of(given_up, checkpoint_id=2), operator_id=SINK.operator_id)
+    store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
+    _cli_txn.abort(store.uri)
+    assert list(broker.discarded) == [given_up]
+
+
 def _decided_and_orphan(
     store: CheckpointStore, broker: FakeBroker
 ) -> tuple[TransactionIdentity, TransactionIdentity]:
