@@ -48,8 +48,10 @@ def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
 @dataclass(frozen=True)
 class _PreCommitted(WriterCommitMessage):
     """What a task returns to Spark: its committables, empty when it wrote nothing; until when they
-    must be decided; and for which run of the query."""
+    must be decided; and for which run of the query: by Spark's id, too, for two queries that begin
+    at one location, emptied in between, have the same generation."""
 
+    run_id: str
     generation: int
     committables: tuple[StateEntry, ...] = ()
     decide_by_s: float | None = None
@@ -96,7 +98,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         if coordinator.is_decided(batch):
             for _ in iterator:
                 pass  # a stateful operator upstream commits its state when it is read to its end
-            return _PreCommitted(self._run.generation)
+            return _PreCommitted(self._run.run_id, self._run.generation)
         scope = TaskScope(
             job_uid=self._run.job_uid,
             operator_id=self._run.operator_id,
@@ -109,7 +111,9 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         writer = factory.open(scope, coordinator)
         committables = _write_all(writer, iterator)
         freeze_once()
-        return _PreCommitted(self._run.generation, committables, writer.decide_by_s)
+        return _PreCommitted(
+            self._run.run_id, self._run.generation, committables, writer.decide_by_s
+        )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Decide, then commit. Returns only when the batch is committed on record.
@@ -155,7 +159,8 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
 
     def _is_of_another_run(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """This process asked for the query's present run when it began; the tasks did so before."""
-        return any(each.generation != self._run.generation for each in _written(messages))
+        present = (self._run.run_id, self._run.generation)
+        return any((each.run_id, each.generation) != present for each in _written(messages))
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[_PreCommitted]:

@@ -61,6 +61,13 @@ class FakeService:
         self.calls.append(("abort", batch_id, 0))
 
 
+def told(
+    generation: int, committables: tuple[StateEntry, ...] = (), decide_by_s: float | None = None
+) -> _PreCommitted:
+    """By a task of a run."""
+    return _PreCommitted(f"run {generation}", generation, committables, decide_by_s)
+
+
 def writer(service: FakeService) -> DropInStreamWriter:
     """As Spark makes it, in a process of its own, before tasks, commit and abort."""
     options = {"checkpointLocation": "/at"}
@@ -71,7 +78,18 @@ def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_
     """A process that was slow to begin finds the query restarted, its transactions swept: deciding
     about them would lose them, and failing the new run for them would end it."""
     service = FakeService(generation=8)
-    late = [_PreCommitted(7, (committable("swept"),)), None]
+    late = [told(7, (committable("swept"),)), None]
+    with pytest.raises(FencedError, match="restarted"):
+        writer(service).commit(late, 3)
+    writer(service).abort(late, 3)
+    assert service.calls == []
+
+
+def test_rule_12_a_query_that_begins_where_another_one_was_deleted_takes_nothing_of_its() -> None:
+    """Both begin with generation 0: a batch of the first one that is late would be decided as the
+    second one's own, whose records of that number would never be written."""
+    service = FakeService(generation=0)
+    late = [_PreCommitted("run of before", 0, (committable("late"),))]
     with pytest.raises(FencedError, match="restarted"):
         writer(service).commit(late, 3)
     writer(service).abort(late, 3)
@@ -81,8 +99,8 @@ def test_rule_12_an_earlier_runs_batch_is_neither_committed_nor_aborted_as_this_
 def test_a_batch_of_this_run_is_committed_and_an_aborted_one_told() -> None:
     """Tasks that wrote nothing, and those that Spark never heard of, count for nothing."""
     service = FakeService(generation=8)
-    writer(service).commit([_PreCommitted(8, (committable("a"),)), _PreCommitted(8)], 3)
-    writer(service).abort([_PreCommitted(8), None], 4)
+    writer(service).commit([told(8, (committable("a"),)), told(8)], 3)
+    writer(service).abort([told(8), None], 4)
     assert service.calls == [("commit", 3, 1), ("abort", 4, 0)]
 
 
@@ -97,13 +115,13 @@ def test_rule_23_a_batch_is_decided_before_the_first_of_its_transactions_grows_o
     """Tasks run in waves: the first wave's transactions are the oldest. Files keep."""
     service = FakeService(generation=8)
     written = [
-        _PreCommitted(8, (committable("first"),), 100.0),
-        _PreCommitted(8, (committable("second"),), 900.0),
-        _PreCommitted(8, (committable("file"),)),
+        told(8, (committable("first"),), 100.0),
+        told(8, (committable("second"),), 900.0),
+        told(8, (committable("file"),)),
     ]
     writer(service).commit(written, 3)
     assert service.decide_by_s == 100.0
-    writer(service).commit([_PreCommitted(8)], 4)
+    writer(service).commit([told(8)], 4)
     assert service.decide_by_s is None
 
 
@@ -111,7 +129,7 @@ def test_rule_10_a_batch_is_not_decided_without_the_word_of_each_of_its_tasks() 
     """What the silent one wrote would be aborted by the next sweep, and its range count as read."""
     service = FakeService(generation=8)
     with pytest.raises(IllegalTransitionError, match="missing=1"):
-        writer(service).commit([_PreCommitted(8, (committable("told"),)), None], 4)
+        writer(service).commit([told(8, (committable("told"),)), None], 4)
     assert service.calls == []
 
 
