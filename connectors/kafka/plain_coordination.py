@@ -1,11 +1,15 @@
-"""The driver's side of a Kafka sink without transactions: it checks, and has nothing to commit."""
+"""The driver's side of a Kafka sink without transactions: it checks, and has nothing to commit, but
+for what it has decided when it had some."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from connectors.kafka.committer import KafkaCommitter
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.transaction_wire import TransactionWire
+from connectors.kafka.wire import Wire
 from runtime.contracts import (
-    CommitOutcome,
     CommitReport,
     Committer,
     SinkContext,
@@ -17,25 +21,33 @@ from runtime.model import StateEntry
 
 __all__ = ["PlainSinkCoordinator"]
 
-_UNKNOWN = CommitReport(
-    outcome=CommitOutcome.UNKNOWN, detail="this sink writes without transactions"
-)
 
+class _LeftoverCommitter:
+    """Implements `runtime.contracts.Committer` for what a checkpoint names from a time when the
+    sink was exactly-once: its run was killed between the decision and the commits. Connected for
+    each call that has any, for in a run of this sink none has.
+    """
 
-class _NothingToCommit:
-    """A committable can only come from a time when the sink was exactly-once: hands off."""
+    def __init__(self, connect: Callable[[], Wire]) -> None:
+        self._connect = connect
 
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
     ) -> list[CommitReport]:
         """See `Committer.commit`."""
-        del timeout_s, after_crash
-        return [_UNKNOWN] * len(committables)
+        if not committables:
+            return []
+        with contextlib.closing(self._connect()) as wire:
+            return KafkaCommitter(wire).commit(
+                committables, timeout_s=timeout_s, after_crash=after_crash
+            )
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
         """See `Committer.abort`."""
-        del timeout_s
-        return [_UNKNOWN] * len(committables)
+        if not committables:
+            return []
+        with contextlib.closing(self._connect()) as wire:
+            return KafkaCommitter(wire).abort(committables, timeout_s=timeout_s)
 
     def await_visible(self, *, timeout_s: float) -> bool:
         """See `Committer.await_visible`: records are visible as soon as they are written."""
@@ -53,22 +65,25 @@ class PlainSinkCoordinator:
     committer: Committer
 
     def __init__(
-        self, connection: KafkaConnection, *, topics: tuple[str, ...], guarantee: str
+        self,
+        connection: KafkaConnection,
+        *,
+        topics: tuple[str, ...],
+        guarantee: str,
+        connect: Callable[[KafkaConnection], Wire] = TransactionWire,
     ) -> None:
         self._connection = connection
+        self._connect = partial(connect, connection)
         self._topics = topics
         self._guarantee = guarantee
-        self.committer = _NothingToCommit()
+        self.committer = _LeftoverCommitter(self._connect)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`."""
         self._connection.refuse_owned(exactly_once=False)
-        wire = TransactionWire(self._connection)
-        try:
+        with contextlib.closing(self._connect()) as wire:
             cluster = wire.cluster(timeout_s=timeout_s)
             missing = wire.missing_topics(self._topics, timeout_s=timeout_s)
-        finally:
-            wire.close()
         if missing:
             raise SourceChangedError(
                 "an output topic does not exist",

@@ -14,15 +14,22 @@ from connectors.kafka.coordination import (
 )
 from connectors.kafka.handles import TransactionIdentity
 from connectors.kafka.owner import KafkaOwnerStore
+from connectors.kafka.plain_coordination import PlainSinkCoordinator
 from connectors.kafka.security import KafkaConnection
 from connectors.kafka.sweep import Sweeper, SweepResult
 from connectors.kafka.wire import Cluster
-from runtime.contracts import RegisteredAttempt, SinkContext, SweepReport, SweepView
+from runtime.contracts import (
+    CommitOutcome,
+    RegisteredAttempt,
+    SinkContext,
+    SweepReport,
+    SweepView,
+)
 from runtime.errors import ConfigError, SourceChangedError
 from runtime.model import BatchKey
 from runtime.owner_record import OwnerRecord
 from tests.fake_kafka import FakeWire
-from tests.transaction_harness import JOB_UID, FakeHarness
+from tests.transaction_harness import JOB_UID, FakeHarness, begun, committable
 from tests.waiting import PATIENCE_S, join
 
 VIEW = SweepView(job_uid=JOB_UID, generations={"main": 2}, protected=(), orphans=())
@@ -246,3 +253,25 @@ def test_rule_23_a_timeout_shorter_than_a_restart_is_refused(requested_s: float)
         check_transaction_timeout(requested_s, CLUSTER)
 
     assert check_transaction_timeout(requested_s, CLUSTER, restart_budget_s=0) == requested_s
+
+
+def test_what_a_sink_has_decided_is_committed_also_where_it_has_no_transactions_any_more() -> None:
+    """It was killed before the commit, and is started at least once: nobody else would end them,
+    and who accepted that they cannot be told would lose what one request makes visible."""
+    harness = FakeHarness(level=2)
+    decided, given_up = begun(harness, 3), begun(harness, 2)
+    coordinator = PlainSinkCoordinator(
+        KafkaConnection(bootstrap_servers="fake:1"),
+        topics=(),
+        guarantee="at-least-once",
+        connect=lambda _: harness.wire,
+    )
+    committer = coordinator.committer
+    assert committer.commit([], timeout_s=1, after_crash=True) == []
+    entry = committable(decided.identity)
+    (report,) = committer.commit([entry], timeout_s=1, after_crash=True)
+    assert report.outcome is CommitOutcome.COMMITTED
+    (report,) = committer.abort([committable(given_up.identity)], timeout_s=1)
+    assert report.outcome is CommitOutcome.ABORTED
+    assert committer.await_visible(timeout_s=1)
+    assert harness.visible() == 3
