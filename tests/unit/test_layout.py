@@ -235,7 +235,7 @@ def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(layouts, "look_at", look)
     layout = lay_out(_job(_Sink(_Asked(900.0), "a"), _Sink(_Asked(900.0), "b")))
-    read = {region.name: {region.pipeline.sinks[0].name} for region in layout.regions}
+    read = {region.name: frozenset({region.pipeline.sinks[0].name}) for region in layout.regions}
     assert len(read) > 1
     assert {name: look.columns for name, look in layout.looks.items()} == read
 
