@@ -170,7 +170,14 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     ),
     "carry a region for ever": (
         carry_a_region_for_ever,
-        {"regions": 3, "regional": True, "fail_region": 0.05, "delayed": True},
+        {
+            **dict.fromkeys(("kill", "pause", "start"), 0.0),
+            "regions": 3,
+            "regional": True,
+            "fail_region": 0.15,
+            "delayed": True,
+            "steps": 240,
+        },
         "a region is carried too often",
     ),
     "retire seals": (
