@@ -162,10 +162,10 @@ def kills(failpoints: tuple[str, ...], *, hit: int = 2) -> list[Kill]:
     return before + [_kill(name, 1 if name in AT_START else hit) for name in failpoints]
 
 
-def twice(failpoint: str) -> list[Kill]:
+def twice(failpoint: str, *, hit: int = 2) -> list[Kill]:
     """Killed in the middle of the work, and again as soon as the next run gets there."""
     again = "before-seal" if failpoint == "after-first" else failpoint  # there is one first record
-    return [*kills((failpoint,)), _kill(again, 1)]
+    return [*kills((failpoint,), hit=hit), _kill(again, 1)]
 
 
 def restless(doom: Doom, *, engine: str) -> Setting:
