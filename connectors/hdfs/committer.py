@@ -172,12 +172,8 @@ class FileCommitter:
     ) -> list[CommitReport]:
         """Several at once. In a process that ends no pool takes work any more, and what is decided
         is published all the same: one after the other, in the caller's thread."""
-        begun: list[Future[CommitReport]] = []
+        begun = [] if self._pool is None else _begun(self._pool, step, todo)
         try:
-            if self._pool is not None:
-                with contextlib.suppress(RuntimeError):
-                    for file in todo:
-                        begun.append(self._pool.submit(step, file))  # noqa: PERF401 - may end early
             return [each.result() for each in begun] + [step(file) for file in todo[len(begun) :]]
         finally:
             for each in begun:
@@ -200,6 +196,17 @@ class FileCommitter:
         if files.parent not in self._opened:
             self._opened[files.parent] = self._open(files.parent)
         return self._opened[files.parent]
+
+
+def _begun(
+    pool: ThreadPoolExecutor, step: Callable[[StagedFile], CommitReport], todo: Iterable[StagedFile]
+) -> list[Future[CommitReport]]:
+    """Of as many as the pool takes."""
+    begun: list[Future[CommitReport]] = []
+    with contextlib.suppress(RuntimeError):
+        for file in todo:
+            begun.append(pool.submit(step, file))  # noqa: PERF401 - may end early
+    return begun
 
 
 def _guarded(step: Callable[[], CommitReport]) -> CommitReport:
