@@ -46,8 +46,6 @@ _LATE_WRITES = 2
 _MOST_OVERTAKEN = 8
 """A job may be started again a few times while one of its runs is paused."""
 _FORMAT = 1
-_ENDED_FORMAT = 2
-"""Of a run that has given the name back. A Sluice that knows the first one alone finds no owner."""
 _LONGEST_URI = 1500  # Kafka's offset metadata holds 4096 bytes by default
 
 
@@ -97,7 +95,7 @@ class OwnerRecord:
     def encode(self) -> str:
         """Text for the offset metadata."""
         content = {
-            "v": _ENDED_FORMAT if self.is_ended else _FORMAT,
+            "v": _FORMAT,
             "uid": self.job_uid,
             "uri": self.checkpoint_uri[-_LONGEST_URI:],
             "session": self.session,
@@ -106,6 +104,7 @@ class OwnerRecord:
             "n": self.renewals,
             "gen": self.generation,
             "after": ",".join(self.overtaken),
+            "ended": self.is_ended,
         }
         return json.dumps(content, separators=(",", ":"))
 
@@ -114,7 +113,7 @@ class OwnerRecord:
         """The record, or None for an empty or foreign text."""
         try:
             content: Any = parsed_json(text)
-            if content["v"] not in (_FORMAT, _ENDED_FORMAT):
+            if content["v"] != _FORMAT:
                 return None
             return cls(
                 job_uid=str(content["uid"]),
@@ -125,7 +124,7 @@ class OwnerRecord:
                 renewals=int(content["n"]),
                 generation=int(content.get("gen", 0)),
                 overtaken=tuple(filter(None, str(content.get("after", "")).split(","))),
-                is_ended=content["v"] == _ENDED_FORMAT,
+                is_ended=bool(content.get("ended")),
             )
         except (ValueError, KeyError, TypeError):
             return None

@@ -27,7 +27,7 @@ __all__ = ["announced", "command_address", "command_file"]
 
 log = logging.getLogger(__name__)
 
-_NAME = "_command"  # as an earlier release called its own
+_NAME = "_command"
 _NAMES = re.compile(rf"{_NAME}(?:-\d+)?")
 _FORMAT_VERSION = 1
 

@@ -262,8 +262,8 @@ def test_a_run_deletes_what_killed_ones_and_an_earlier_release_left(tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_of_an_earlier_release_is_found(tmp_path: Path) -> None:
-    """Whoever has installed this one asks it before it starts again."""
+def test_a_run_whose_number_is_not_known_is_found(tmp_path: Path) -> None:
+    """It counts as older than all others."""
     fs = LocalFileSystem(tmp_path)
     with announced(fs, _run(None)):
         assert (tmp_path / "_command").exists()
