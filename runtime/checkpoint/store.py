@@ -472,9 +472,11 @@ class CheckpointStore:
                 self._pause(_PAUSE_S)
 
     def _mark(self, checkpoint_id: int, name: str, content: Mapping[str, object]) -> None:
-        path = _path(checkpoint_id, name)
-        if self.fs.exists(path):
+        path, place = _path(checkpoint_id, name), place_name(checkpoint_id)
+        there = {entry.name for entry in self.fs.entries(place)}
+        if name in there:
             self.fs.make_durable(path)
+        if name in there or METADATA not in there:  # of a later job's decision it would tell a lie
             return
         text = {"format_version": _MARK_VERSION, "checkpoint_id": checkpoint_id, **content}
         self.fs.replace(path, json.dumps(text).encode())

@@ -116,6 +116,18 @@ def test_committed_mark_is_idempotent_and_seen_by_others(store: CheckpointStore)
     assert CheckpointStore(store.fs).is_committed(1)
 
 
+def test_a_place_without_a_record_gets_no_mark(store: CheckpointStore) -> None:
+    """Of a coordinator that is late, in a directory that was emptied: the decision that another job
+    takes there would count as committed, and be lost where its run dies before it is."""
+    publish(store, record(0), record(1))
+    store.fs.delete(place_name(1))
+    store.mark_committed(1)
+    store.mark_superseded(1, by=2)
+    assert not store.fs.exists(place_name(1))
+    publish(store, record(1))
+    assert not store.is_committed(1)
+
+
 def test_superseded_mark_says_by_what(store: CheckpointStore) -> None:
     """What a start from an older checkpoint left behind is told from what counts."""
     publish(store, record(1), record(2))
