@@ -272,6 +272,7 @@ class DropInQueries:
                 ),
                 is_newest=partial(has_last_record, store, session=started.session),
             )
+            writer_factory = pickle.dumps(sink.writer_factory())
             opened.pop_all()  # they are the run's now
         return _Run(
             active=active,
@@ -281,7 +282,7 @@ class DropInQueries:
             job_uid=started.job_uid,
             generation=started.generation,
             operator_id=operator_id,
-            writer_factory=pickle.dumps(sink.writer_factory()),
+            writer_factory=writer_factory,
             fs=fs,
             planned=PlannedFiles(fs),
         )

@@ -8,6 +8,7 @@ region simply gets a new directory.
 import contextlib
 import hashlib
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 _BY_NAME = 2  # the version of an offset log since which a line begins with its source's name
 _IN_ITS_LOG = "logOffset"
 _MERGED = ".compact"
+_BATCH = re.compile(r"\d+")
 
 
 def read_offset(fs: FileSystem, location: str, batch_id: int, source_name: str) -> dict[str, Any]:
@@ -219,6 +221,7 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
             sources or of others.
     """
     if record.batch_id is None:
+        _tell_of_a_foreign_log(fs)
         return
     if not fs.exists(f"offsets/{record.batch_id}"):
         raise _not_the_same(record.batch_id, {"path": f"offsets/{record.batch_id}"})
@@ -238,6 +241,19 @@ def require_logged(fs: FileSystem, record: RegionRecord) -> None:
             "anew, which would skip their records, cannot be told this time: batch_id=%d "
             "location=%s",
             record.batch_id,
+            fs.uri,
+        )
+
+
+def _tell_of_a_foreign_log(fs: FileSystem) -> None:
+    """Of a query's own first batch alone nothing is on record, and what it wrote is swept."""
+    last = max(map(int, fs.names("offsets", _BATCH)), default=0)
+    if last > 0 and not fs.exists(f"commits/{last}"):
+        log.warning(
+            "Spark's log has a batch under way of which nothing is on record: another sink has "
+            "written until now, or the records are deleted. What is there of it already is there "
+            "twice: batch_id=%d location=%s",
+            last,
             fs.uri,
         )
 

@@ -1,6 +1,7 @@
 """Spark's own logs, as the drop-in reads them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,20 @@ def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
         RegionRecord(region="query", generation=0),
     ):
         require_logged(fs, record)
+
+
+@pytest.mark.parametrize(
+    ("batches", "committed", "told"), [(1, (), 0), (3, (0, 1), 1), (3, (0, 1, 2), 0)]
+)
+def test_a_batch_that_somebody_else_may_have_written_is_told(
+    batches: int, committed: Sequence[int], told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the records below `sluice/` are deleted, or Spark's own sink wrote until now."""
+    fs = logged(*[(split(0, 5),)] * batches)
+    for number in committed:
+        fs.replace(f"commits/{number}", b"v1")
+    require_logged(fs, RegionRecord(region="query", generation=0))
+    assert caplog.text.count("twice: batch_id=2") == told
 
 
 def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records() -> None:
