@@ -356,13 +356,21 @@ class DropInQueries:
 
     def _reap_once(self) -> None:
         with self._lock:
-            ended = [at for at, run in self._runs.items() if _has_ended(run)]
-            runs = [self._runs.pop(at) for at in ended]
-        for run in runs:
-            try:
-                run.stop()
-            except Exception:
-                log.exception("run was not stopped: run_id=%s", run.active.run_id)
+            runs = list(self._runs.items())
+        for location, run in runs:
+            if _has_ended(run) and self._forget(location, run):
+                try:
+                    run.stop()
+                except Exception:
+                    log.exception("run was not stopped: run_id=%s", run.active.run_id)
+
+    def _forget(self, location: str, run: _Run) -> bool:
+        """Whether it was still the one there: nobody else stops it then."""
+        with self._lock:
+            is_there = self._runs.get(location) is run
+            if is_there:
+                del self._runs[location]
+        return is_there
 
 
 def _replaced(location: str, run_id: str) -> FencedError:

@@ -59,6 +59,28 @@ def test_a_run_that_has_ended_listens_no_more(world: World) -> None:
     wait_for(lambda: not _answers(run.address.address), what="the end of the run's service")
 
 
+def test_queries_are_closed_though_a_jvm_does_not_say_whether_its_query_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that stands still never answers; the program ends all the same."""
+    asked, says = threading.Event(), threading.Event()
+
+    def is_active(_query: ActiveQuery) -> bool:
+        asked.set()
+        return says.wait(PATIENCE_S)
+
+    monkeypatch.setattr(ActiveQuery, "is_active", is_active)
+    run = world.begin()
+    assert asked.wait(PATIENCE_S)
+    closing = threading.Thread(target=world.queries.close)
+    closing.start()
+    try:
+        join(closing)
+    finally:
+        says.set()
+    assert not _answers(run.address.address)
+
+
 def test_a_start_that_fails_behind_its_seal_listens_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
