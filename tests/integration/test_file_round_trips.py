@@ -61,6 +61,7 @@ _SCOPE = TaskScope(
     batch=BatchKey(region="main", generation=1, batch_id=1),
     checkpoint_id=1,
     committed_through=0,
+    task="0.0",
 )
 
 
