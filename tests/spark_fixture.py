@@ -21,12 +21,9 @@ PATIENT = {"spark.python.authenticate.socketTimeout": "600s"}
 _MASTER = "local[2,4]"
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for short queries and few records
 
-# An executor that its driver does not answer ends the JVM, by Spark's defaults after ten minutes:
-# after one, the test that left that behind is not far.
-_TOLD_SOON = {
-    "spark.executor.heartbeatInterval": "2s",
-    "spark.executor.heartbeat.maxFailures": "30",
-}
+# A local Spark that has lost a shuffle, as in `test_shuffle_retries`, cannot register its blocks
+# again: each heartbeat fails from then on, and the 60th would end the JVM.
+_LASTING = {"spark.executor.heartbeat.maxFailures": str(2**31 - 1)}
 
 _jvms: list[subprocess.Popen[bytes]] = []  # that of the session, while it is needed
 
@@ -47,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .appName("sluice-tests")
         .config(map=fast_start(_MASTER))
         .config("spark.driver.extraJavaOptions", _SMALL)
-        .config(map=PATIENT | _TOLD_SOON)
+        .config(map=PATIENT | _LASTING)
         .config("spark.ui.enabled", "false")
         .config("spark.scheduler.mode", "FAIR")
         .config("spark.sql.shuffle.partitions", "2")
