@@ -25,7 +25,7 @@ WORKERS ?= 4
 # Python's own tracebacks: pytest's, which parse the source, have ended whole runs by an error of
 # Python 3.11 ("AST constructor recursion depth mismatch").
 PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb=native
-# Tests start thousands of Python processes: none shall compile the checkout anew.
+# Tests start Python processes all the time: none shall compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts clean

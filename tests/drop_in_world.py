@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from pyspark.sql import SparkSession
 
 from runtime.contracts import SinkCoordinator
@@ -18,6 +19,8 @@ from runtime.model import BatchKey
 from runtime.service.client import CoordinatorClient
 from runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
 from runtime.service.server import CoordinatorService
+from runtime.spark import drop_in
+from runtime.spark.active_queries import ActiveQuery, find_query
 from runtime.spark.drop_in import DropInQueries, DropInSinkMaker
 from runtime.spark.session import SHUFFLE_RETRY
 from tests.fakes import (
@@ -29,7 +32,7 @@ from tests.fakes import (
     transactional_id,
 )
 
-__all__ = ["FORMAT", "Execution", "Query", "QueryProcess", "Session", "World"]
+__all__ = ["FORMAT", "Execution", "Query", "QueryProcess", "Session", "World", "looked_for"]
 
 FORMAT = "sluice-any"
 
@@ -192,3 +195,16 @@ class World(QueryProcess):
     def abort(self, run: QueryRun, batch_id: int) -> None:
         """Spark's call."""
         self.client.abort(self.location, run, batch_id)
+
+
+def looked_for(patch: pytest.MonkeyPatch) -> list[str]:
+    """Spark's ids of the runs that are found from now on, each time that one is looked for."""
+    looks: list[str] = []
+
+    def look(*args: Any) -> ActiveQuery:
+        found = find_query(*args)
+        looks.append(found.run_id)
+        return found
+
+    patch.setattr(drop_in, "find_query", look)
+    return looks

@@ -27,33 +27,34 @@ __all__ = ["announced", "command_address", "command_file"]
 
 log = logging.getLogger(__name__)
 
-_NAME = "_command"
-_NAMES = re.compile(rf"{_NAME}(?:-\d+)?")
+_NAME = "_command-"
+_NAMES = re.compile(rf"{_NAME}\d+")
 _FORMAT_VERSION = 1
 
 
-def command_file(generation: int | None) -> str:
+def command_file(generation: int) -> str:
     """Name of a run's file in the checkpoint directory.
 
     Args:
-        generation: of the run, the place that it has sealed. None: not known, so older than all.
+        generation: of the run, the place that it has sealed.
     """
-    return _NAME if generation is None else f"{_NAME}-{generation}"
+    return f"{_NAME}{generation}"
 
 
 @contextlib.contextmanager
 def announced(
-    fs: FileSystem, address: CoordinatorAddress, *, is_newest: Callable[[], bool] = lambda: True
+    fs: FileSystem, address: CoordinatorAddress, generation: int, *, is_newest: Callable[[], bool]
 ) -> Iterator[None]:
     """Let people command the job while the block runs.
 
     A job runs without it, too: where the file cannot be written, that is told in the log.
 
     Args:
+        generation: of the run.
         is_newest: whether no later run has sealed. The newest run deletes what others have left: it
             looks for them first, so that none of a later run is among them.
     """
-    name = command_file(address.generation)
+    name = command_file(generation)
     try:
         fs.replace(name, _encoded(address), is_private=True)
         others = [each for each in fs.names("", _NAMES) if each != name]
@@ -77,9 +78,9 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         AuthenticationError: the file is somebody else's.
         UnsupportedFormatError: a later Sluice runs the job.
     """
-    name = max(fs.names("", _NAMES), key=_generation_of, default=_NAME)
+    name = max(fs.names("", _NAMES), key=_generation_of, default=None)
     try:
-        data = fs.read(name)
+        data = None if name is None else fs.read(name)
     except AuthenticationError as err:
         raise AuthenticationError(
             "only the user who runs the job may command it",
@@ -97,7 +98,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
 
 
 def _generation_of(name: str) -> int:
-    return int(name.partition("-")[2] or -1)
+    return int(name.removeprefix(_NAME))
 
 
 def _encoded(address: CoordinatorAddress) -> bytes:

@@ -171,6 +171,22 @@ def _sources(regions: Sequence[Region]) -> dict[str, Source]:
     return {region.source_id: region.pipeline.source for region in regions}
 
 
+def _announced(
+    store: CheckpointStore, started: StartedJob, service: CoordinatorService
+) -> contextlib.AbstractContextManager[None]:
+    """Tasks that nobody answers, and people, learn where this run is reached."""
+    is_newest = partial(has_last_record, store, session=started.session)
+    FileLeaderStore(store.fs).announce(
+        Leader(
+            leader_session_id=started.session,
+            address=service.address,
+            generation=started.generation,
+        ),
+        is_newest=is_newest,
+    )
+    return announced(store.fs, service.command_address, started.generation, is_newest=is_newest)
+
+
 def _run_regions(
     job: Job,
     layout: Layout,
@@ -196,16 +212,7 @@ def _run_regions(
                 desk=continuous.desk,
             )
         )
-        is_newest = partial(has_last_record, store, session=started.session)
-        FileLeaderStore(store.fs).announce(
-            Leader(
-                leader_session_id=started.session,
-                address=service.address,
-                generation=started.generation,
-            ),
-            is_newest=is_newest,
-        )
-        stack.enter_context(announced(store.fs, service.command_address, is_newest=is_newest))
+        stack.enter_context(_announced(store, started, service))
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},

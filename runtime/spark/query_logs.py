@@ -250,9 +250,9 @@ def _tell_of_a_foreign_log(fs: FileSystem) -> None:
     last = max(map(int, fs.names("offsets", _BATCH)), default=0)
     if last > 0 and not fs.exists(f"commits/{last}"):
         log.warning(
-            "Spark's log has a batch under way of which nothing is on record: another sink has "
-            "written until now, or the records are deleted. What is there of it already is there "
-            "twice: batch_id=%d location=%s",
+            "Spark's log has a batch under way of which nothing is on record here, as where "
+            "another sink has written until now, or the records are deleted. It is written now: "
+            "what is there of it already will be there twice: batch_id=%d location=%s",
             last,
             fs.uri,
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,10 +21,10 @@ from runtime.errors import ConfigError, FencedError, StreamError, UnreachableErr
 from runtime.service.client import CoordinatorAddress
 from runtime.service.drop_in_client import DropInClient, QueryRun
 from runtime.spark import drop_in
-from runtime.spark.active_queries import ActiveQuery, find_query
+from runtime.spark.active_queries import ActiveQuery
 from runtime.spark.drop_in_writer import DropInStreamWriter
 from runtime.spark.session import SHUFFLE_RETRY, prepare
-from tests.drop_in_world import FORMAT, Execution, Query, Session, World
+from tests.drop_in_world import FORMAT, Execution, Query, Session, World, looked_for
 from tests.fakes import TransactionState
 from tests.waiting import join, wait_for
 
@@ -209,14 +209,7 @@ def test_a_start_that_was_given_up_does_not_decide_where_the_next_one_writes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its call waited for that of the one before; by then the query that runs is a third one."""
-    looks: list[str] = []
-
-    def look(*args: Any) -> ActiveQuery:
-        found = find_query(*args)
-        looks.append(found.run_id)
-        return found
-
-    monkeypatch.setattr(drop_in, "find_query", look)
+    looks = looked_for(monkeypatch)
     refused: dict[str, BaseException | None] = {}
 
     def begin(topic: str, **more: str) -> threading.Thread:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,10 +16,10 @@ from runtime.checkpoint.store import open_store
 from runtime.errors import ConfigError, FencedError, StreamError
 from runtime.service.drop_in_client import QueryRun
 from runtime.spark import drop_in
-from runtime.spark.active_queries import ActiveQuery, find_query
+from runtime.spark.active_queries import ActiveQuery
 from runtime.storage.file_system import FileSystem
 from runtime.storage.opening import open_file_system
-from tests.drop_in_world import FORMAT, World
+from tests.drop_in_world import FORMAT, World, looked_for
 from tests.waiting import PATIENCE_S, join, wait_for
 
 
@@ -128,14 +127,7 @@ def test_a_call_that_is_made_again_while_the_first_one_waits_is_given_its_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client whose connection broke asks once more; both are the one query that runs."""
-    looks: list[str] = []
-
-    def look(*args: Any) -> ActiveQuery:
-        found = find_query(*args)
-        looks.append(found.run_id)
-        return found
-
-    monkeypatch.setattr(drop_in, "find_query", look)
+    looks = looked_for(monkeypatch)
     begun: list[QueryRun] = []
     begin = partial(world.begin, {"slow": "yes"})
     threads = [threading.Thread(target=lambda: begun.append(begin())) for _ in range(2)]

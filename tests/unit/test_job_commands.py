@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def coordinator(job: Job) -> BarrierCoordinator:
     return job.started(PARKING)[0]
 
 
+def _told(
+    fs: LocalFileSystem, address: CoordinatorAddress, is_newest: Callable[[], bool] = lambda: True
+) -> AbstractContextManager[None]:
+    """As a run tells of itself."""
+    assert address.generation is not None
+    return announced(fs, address, address.generation, is_newest=is_newest)
+
+
 @pytest.fixture
 def hosts() -> Hosts:
     return Hosts()
@@ -75,7 +84,7 @@ def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> 
     commands = JobCommands(coordinator, hosts=hosts)
     with (
         CoordinatorService(coordinator, commands=commands) as service,
-        announced(LocalFileSystem(tmp_path), service.command_address),
+        _told(LocalFileSystem(tmp_path), service.command_address),
     ):
         yield tmp_path
 
@@ -202,7 +211,7 @@ def test_the_file_is_its_owners_alone_and_goes_with_the_job(
     before = os.umask(0)
     try:
         with CoordinatorService(coordinator) as service:
-            with announced(fs, service.command_address):
+            with _told(fs, service.command_address):
                 (file,) = tmp_path.iterdir()
                 assert file.stat().st_mode & 0o777 == 0o600
                 assert command_address(fs).token != service.coordinator_address.token
@@ -211,7 +220,7 @@ def test_the_file_is_its_owners_alone_and_goes_with_the_job(
         os.umask(before)
 
 
-def _run(generation: int | None) -> CoordinatorAddress:
+def _run(generation: int) -> CoordinatorAddress:
     return CoordinatorAddress(
         address="http://127.0.0.1:9",
         token="t",
@@ -224,10 +233,10 @@ def _run(generation: int | None) -> CoordinatorAddress:
 def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
     """Nor does it take the later one's file away, with its beginning or with its end."""
     fs = LocalFileSystem(tmp_path)
-    with announced(fs, _run(9)):
-        later = announced(fs, _run(10))
+    with _told(fs, _run(9)):
+        later = _told(fs, _run(10))
         later.__enter__()
-        with announced(fs, _run(9), is_newest=lambda: False):
+        with _told(fs, _run(9), is_newest=lambda: False):
             assert command_address(fs).leader_session_id == "session-10"
         assert command_address(fs).leader_session_id == "session-10"
         later.__exit__(None, None, None)
@@ -237,7 +246,7 @@ def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: P
 def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_path: Path) -> None:
     """It has sealed before it announces itself: who looks behind its list finds that."""
     fs, is_sealed = LocalFileSystem(tmp_path), False
-    later = announced(fs, _run(10))
+    later = _told(fs, _run(10))
 
     def is_newest() -> bool:
         nonlocal is_sealed
@@ -246,28 +255,20 @@ def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_
             later.__enter__()
         return True  # as of a moment before
 
-    with announced(fs, _run(3)), announced(fs, _run(9), is_newest=is_newest):
+    with _told(fs, _run(3)), _told(fs, _run(9), is_newest=is_newest):
         assert not (tmp_path / command_file(3)).exists()
         assert command_address(fs).leader_session_id == "session-10"
     later.__exit__(None, None, None)
 
 
-def test_a_run_deletes_what_killed_ones_and_an_earlier_release_left(tmp_path: Path) -> None:
+def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
     """Also of a directory that was emptied by hand but for that, whose places begin again."""
     fs = LocalFileSystem(tmp_path)
-    for killed in (None, 2, 40):
-        announced(fs, _run(killed)).__enter__()
-    with announced(fs, _run(0)):
+    for killed in (2, 40):
+        _told(fs, _run(killed)).__enter__()
+    with _told(fs, _run(0)):
         assert command_address(fs).leader_session_id == "session-0"
     assert not list(tmp_path.iterdir())
-
-
-def test_a_run_whose_number_is_not_known_is_found(tmp_path: Path) -> None:
-    """It counts as older than all others."""
-    fs = LocalFileSystem(tmp_path)
-    with announced(fs, _run(None)):
-        assert (tmp_path / "_command").exists()
-        assert command_address(fs).leader_session_id == "session-None"
 
 
 def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
